@@ -1,0 +1,37 @@
+"""Everything Servecast raises at a user: one sentence that names the place, the rule, what was got and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SimError(Exception):
+    """Base of all errors caused by input; the command line prints it and exits with status 2."""
+
+
+class ConfigError(SimError):
+    """An engine argument, a combination of arguments, or an option that breaks a rule."""
+
+
+class ModelError(SimError):
+    """A model that is unknown or whose configuration cannot be read."""
+
+
+class ProfileError(SimError):
+    """A hardware profile or step-time file that is unknown, unreadable or invalid."""
+
+
+class TraceError(SimError):
+    """A trace that cannot be read; the message names file, line and column."""
+
+
+class DoesNotFit(SimError):
+    """A model that leaves no room for its KV cache on the chosen GPUs."""
+
+
+def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:
+    """` Did you mean a, b or c?` for a misspelt `name`, or an empty string when nothing is close."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=count, cutoff=0.5)
+    if not matches:
+        return ""
+    return f" Did you mean {' or '.join(by_lower[match] for match in matches)}?"

@@ -1,0 +1,60 @@
+"""What the scheduler and its block pool need to know: vLLM's SchedulerConfig and CacheConfig, resolved."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sim.specs.rules import SchedulingRules
+
+Policy = Literal["fcfs", "priority"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that share one block table: full attention, or a sliding window of that many tokens."""
+
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """All arguments resolved; names, units and meaning are vLLM's. `num_gpu_blocks` includes the null block."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: Policy = "fcfs"
+    async_scheduling: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    max_num_active_seqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
+    rules: SchedulingRules = field(default_factory=SchedulingRules)
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """Blocks that requests can hold: vLLM keeps block 0 as the null block."""
+        return self.num_gpu_blocks - 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        return int(self.watermark * self.num_gpu_blocks)
+
+    @property
+    def token_budget(self) -> int:
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def max_running(self) -> int:
+        return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def num_batches_in_flight(self) -> int:
+        """Async scheduling launches the next batch while one runs."""
+        return 2 if self.async_scheduling else 1

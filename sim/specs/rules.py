@@ -1,0 +1,17 @@
+"""Scheduling rules that changed between vLLM versions, as switches."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingRules:
+    """What one vLLM version's scheduler does where versions differ; the defaults are those of the newest.
+
+    `lone_request_ignores_threshold`: a single request is not held to the long-prefill threshold (0.33+).
+    `unhashed_blocks_first`: freed blocks without a hash go to the front of the free list (0.25.1+), else all to its end.
+    `preempts_past_itself`: under priority, a running request that had to preempt itself does not end the scan (0.33+).
+    """
+
+    lone_request_ignores_threshold: bool = True
+    unhashed_blocks_first: bool = True
+    preempts_past_itself: bool = False

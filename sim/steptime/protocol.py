@@ -1,0 +1,44 @@
+"""What the engine asks of a step-time model: plain numbers in, seconds out."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class StepShape(NamedTuple):
+    """One step's work, without any request in it.
+
+    A request with one scheduled token is a decode (vLLM's own test for a uniform batch); the others are chunks of
+    `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step.
+    """
+
+    num_decodes: int
+    decode_context_tokens: int
+    chunks: tuple[tuple[int, int], ...]
+    num_sampled: int
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        return sum(tokens for tokens, _ in self.chunks)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_decodes + self.num_chunk_tokens
+
+
+class StepTimeModel(Protocol):
+    """Seconds that the engine is busy with a step. Pure: the same shape takes the same time."""
+
+    def step_s(self, shape: StepShape) -> float:
+        """Duration of one step of at least one token."""
+        ...
+
+    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
+        """Durations of decode-only steps of `num_decodes` requests, one for each sum of contexts.
+
+        Element i equals `step_s(StepShape(num_decodes, context_tokens[i], (), num_decodes))`.
+        """
+        ...

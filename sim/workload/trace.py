@@ -1,0 +1,33 @@
+"""A trace: what arrives when, in columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Segment = tuple[int, int]
+"""`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of arrival; all columns have one entry a request.
+
+    `arrival_s` starts anywhere and never falls; prompts and outputs are at least one token. `segments` says what each
+    prompt is made of, so that equal prefixes can be found; None where nothing is known to be shared.
+    Content ids of at least 0 belong to the trace; the engine gives private prompts and outputs negative ones.
+    """
+
+    request_id: tuple[str, ...]
+    arrival_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    priority: NDArray[np.int64] | None = None
+    session_id: tuple[str, ...] | None = None
+    segments: Sequence[tuple[Segment, ...]] | None = None
+    source: str = ""
+    format: str = "native"
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
