@@ -24,7 +24,7 @@ class TraceError(SimError):
     """A trace that cannot be read; the message names file, line and column."""
 
 
-class DoesNotFit(SimError):
+class DoesNotFitError(SimError):
     """A model that leaves no room for its KV cache on the chosen GPUs."""
 
 

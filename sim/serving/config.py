@@ -1,11 +1,10 @@
 """What the scheduler and its block pool need to know: vLLM's SchedulerConfig and CacheConfig, resolved."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+
+from sim.specs.engine import Policy
 from sim.specs.rules import SchedulingRules
-
-Policy = Literal["fcfs", "priority"]
 
 
 @dataclass(frozen=True, slots=True)
