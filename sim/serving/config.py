@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-
 from sim.specs.engine import Policy
 from sim.specs.rules import SchedulingRules
 
