@@ -1,0 +1,59 @@
+"""Requests and steps as named columns: what the CSV files and the DataFrames hold."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
+from sim.serving.records import RequestRecords, StepRecords
+from sim.units import MS
+from sim.workload.trace import Trace
+
+Columns = dict[str, NDArray[Any] | Sequence[Any]]
+
+
+def request_columns(trace: Trace, requests: RequestRecords) -> Columns:
+    """One row a request in trace order; times are NaN where the thing never happened, `rejected` is a reason or None.
+
+    `session_id` and `priority` stand where the trace has them.
+    """
+    columns: Columns = {"request_id": trace.request_id, "arrival_s": requests.arrival_s}
+    if trace.session_id is not None:
+        columns["session_id"] = trace.session_id
+    if trace.priority is not None:
+        columns["priority"] = trace.priority
+    return columns | _outcome(requests)
+
+
+def _outcome(requests: RequestRecords) -> Columns:
+    return {
+        "prompt_tokens": requests.prompt_tokens,
+        "output_tokens": requests.output_tokens,
+        "generated_tokens": requests.generated_tokens,
+        "first_scheduled_s": requests.first_scheduled_s,
+        "first_token_s": requests.first_token_s,
+        "finish_s": requests.finish_s,
+        "queue_time_ms": (requests.first_scheduled_s - requests.arrival_s) / MS,
+        "ttft_ms": (requests.first_token_s - requests.arrival_s) / MS,
+        "tpot_ms": time_per_output_token_s(requests) / MS,
+        "e2el_ms": (requests.finish_s - requests.arrival_s) / MS,
+        "num_cached_tokens": requests.num_cached_tokens,
+        "num_preemptions": requests.num_preemptions,
+        "rejected": requests.rejected,
+    }
+
+
+def step_columns(steps: StepRecords, *, num_gpu_blocks: int) -> Columns:
+    """One row a step in order of launch; `kv_cache_usage` as vLLM's gauge, a share of the usable blocks."""
+    return {
+        "start_s": steps.start_s,
+        "end_s": steps.end_s,
+        "num_decodes": steps.num_decodes,
+        "num_chunk_tokens": steps.num_chunk_tokens,
+        "num_running": steps.num_running,
+        "num_waiting": steps.num_waiting,
+        "num_free_blocks": steps.num_free_blocks,
+        "kv_cache_usage": kv_cache_usage(steps, num_gpu_blocks),
+        "num_preempted": steps.num_preempted,
+    }

@@ -1,0 +1,122 @@
+"""The figures of a run, under the names `vllm bench serve --save-result` gives them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.metrics.statistics import Statistics, statistics
+from sim.serving.records import Floats, Records, RequestRecords, StepRecords
+from sim.units import MS
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Latencies of the completed requests in seconds, as the benchmark client of vLLM defines them.
+
+    `tpot_s` leaves out requests of one token: they have no time per *further* token.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2el_s: Floats
+
+
+def is_completed(requests: RequestRecords) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which requests generated all they were asked for."""
+    return np.isfinite(requests.finish_s)
+
+
+def time_per_output_token_s(requests: RequestRecords) -> Floats:
+    """(finish - first token) / (tokens - 1) of each request; NaN where there is no second token or no finish."""
+    further = np.where(requests.generated_tokens > 1, requests.generated_tokens - 1, np.nan)
+    return np.asarray((requests.finish_s - requests.first_token_s) / further, dtype=np.float64)
+
+
+def latencies(requests: RequestRecords) -> Latencies:
+    """Time to first token, time per output token and end-to-end latency of the completed requests."""
+    done = is_completed(requests)
+    tpot_s = time_per_output_token_s(requests)
+    return Latencies(
+        ttft_s=(requests.first_token_s - requests.arrival_s)[done],
+        tpot_s=tpot_s[np.isfinite(tpot_s)],
+        e2el_s=(requests.finish_s - requests.arrival_s)[done],
+    )
+
+
+def summarize(records: Records, *, num_gpu_blocks: int) -> dict[str, Any]:
+    """All figures that follow from the records alone; None where there was nothing to measure.
+
+    `duration` runs from the first arrival to the last completion, in seconds. `num_gpu_blocks` includes the null block.
+    """
+    requests = records.requests
+    return (
+        _totals(requests)
+        | _latency_figures(records)
+        | {
+            "num_preemptions": int(requests.num_preemptions.sum()),
+            "num_gpu_blocks": num_gpu_blocks,
+            "max_kv_cache_usage": max_kv_cache_usage(records.steps, num_gpu_blocks),
+            "prefix_cache_hit_rate": _ratio(records.prefix_cache_hits, records.prefix_cache_queries),
+            "gpu_busy_fraction": gpu_busy_fraction(records),
+            "num_steps": len(records.steps),
+        }
+    )
+
+
+def kv_cache_usage(steps: StepRecords, num_gpu_blocks: int) -> Floats:
+    """The gauge `kv_cache_usage_perc` of vLLM after each step: the null block counts for nothing, cached free blocks as free."""
+    return 1.0 - steps.num_free_blocks / (num_gpu_blocks - 1)
+
+
+def max_kv_cache_usage(steps: StepRecords, num_gpu_blocks: int) -> float | None:
+    return float(kv_cache_usage(steps, num_gpu_blocks).max()) if len(steps) else None
+
+
+def gpu_busy_fraction(records: Records) -> float | None:
+    """Share of the time from first arrival to last step in which a step was running; launches overlap under async."""
+    steps = records.steps
+    if not len(steps):
+        return None
+    begins_s = np.maximum(steps.start_s, np.concatenate(([-np.inf], steps.end_s[:-1])))
+    return _ratio(float((steps.end_s - begins_s).sum()), float(steps.end_s[-1] - records.requests.arrival_s[0]))
+
+
+def _totals(requests: RequestRecords) -> dict[str, Any]:
+    done = is_completed(requests)
+    num_completed = int(done.sum())
+    num_rejected = sum(reason is not None for reason in requests.rejected)
+    duration_s = float(requests.finish_s[done].max() - requests.arrival_s[0]) if num_completed else None
+    input_tokens = int(requests.prompt_tokens[done].sum())
+    output_tokens = int(requests.generated_tokens[done].sum())
+    return {
+        "arrived": len(requests),
+        "completed": num_completed,
+        "rejected": num_rejected,
+        "unfinished": len(requests) - num_completed - num_rejected,
+        "duration": duration_s,
+        "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens,
+        "request_throughput": _ratio(num_completed, duration_s),
+        "output_throughput": _ratio(output_tokens, duration_s),
+        "total_token_throughput": _ratio(input_tokens + output_tokens, duration_s),
+    }
+
+
+def _latency_figures(records: Records) -> dict[str, float | None]:
+    of_requests = latencies(records.requests)
+    figures = {
+        "ttft": statistics(of_requests.ttft_s),
+        "tpot": statistics(of_requests.tpot_s),
+        "itl": statistics(records.itl_s, records.itl_count),
+        "e2el": statistics(of_requests.e2el_s),
+    }
+    return {key: value for name, found in figures.items() for key, value in _in_ms(name, found).items()}
+
+
+def _in_ms(name: str, found: Statistics) -> dict[str, float | None]:
+    return {f"{what}_{name}_ms": None if s is None else s / MS for what, s in found._asdict().items()}
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None

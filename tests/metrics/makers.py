@@ -1,0 +1,98 @@
+"""Records written by hand: what a run would have left."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.serving.records import Records, RequestRecords, StepRecords
+from sim.workload.trace import Trace
+
+NAN = float("nan")
+
+
+class Life(NamedTuple):
+    """One request's life; a completed one generates all its tokens."""
+
+    arrival_s: float = 0.0
+    first_token_s: float = NAN
+    finish_s: float = NAN
+    prompt_tokens: int = 10
+    output_tokens: int = 1
+    first_scheduled_s: float = NAN
+    num_preemptions: int = 0
+    rejected: str | None = None
+
+
+class Step(NamedTuple):
+    """One step; blocks as they stand after it was scheduled."""
+
+    start_s: float
+    end_s: float
+    num_free_blocks: int = 10
+    num_decodes: int = 1
+    num_chunk_tokens: int = 0
+
+
+def make_requests(*lives: Life) -> RequestRecords:
+    """Records of these lives."""
+    columns = {name: [getattr(life, name) for life in lives] for name in Life._fields}
+    completed = np.isfinite(columns["finish_s"])
+    return RequestRecords(
+        arrival_s=np.asarray(columns["arrival_s"], dtype=float),
+        prompt_tokens=np.asarray(columns["prompt_tokens"], dtype=np.int64),
+        output_tokens=np.asarray(columns["output_tokens"], dtype=np.int64),
+        generated_tokens=np.where(completed, columns["output_tokens"], 0).astype(np.int64),
+        first_scheduled_s=np.asarray(columns["first_scheduled_s"], dtype=float),
+        first_token_s=np.asarray(columns["first_token_s"], dtype=float),
+        finish_s=np.asarray(columns["finish_s"], dtype=float),
+        num_preemptions=np.asarray(columns["num_preemptions"], dtype=np.int64),
+        num_cached_tokens=np.zeros(len(lives), dtype=np.int64),
+        rejected=tuple(columns["rejected"]),
+    )
+
+
+def make_steps(*steps: Step) -> StepRecords:
+    """Records of these steps, with nobody waiting."""
+    columns = {name: [getattr(step, name) for step in steps] for name in Step._fields}
+    return StepRecords(
+        start_s=np.asarray(columns["start_s"], dtype=float),
+        end_s=np.asarray(columns["end_s"], dtype=float),
+        num_decodes=np.asarray(columns["num_decodes"], dtype=np.int64),
+        num_chunk_tokens=np.asarray(columns["num_chunk_tokens"], dtype=np.int64),
+        num_running=np.asarray(columns["num_decodes"], dtype=np.int64),
+        num_waiting=np.zeros(len(steps), dtype=np.int64),
+        num_free_blocks=np.asarray(columns["num_free_blocks"], dtype=np.int64),
+        num_preempted=np.zeros(len(steps), dtype=np.int64),
+    )
+
+
+def make_records(
+    *lives: Life,
+    steps: tuple[Step, ...] = (),
+    itl_s: dict[float, int] | None = None,
+    prefix_cache_queries: int = 0,
+    prefix_cache_hits: int = 0,
+) -> Records:
+    """A whole run; `itl_s` says how often each gap occurred."""
+    gaps = itl_s or {}
+    return Records(
+        requests=make_requests(*lives),
+        steps=make_steps(*steps),
+        itl_s=np.asarray(list(gaps), dtype=float),
+        itl_count=np.asarray(list(gaps.values()), dtype=np.int64),
+        prefix_cache_queries=prefix_cache_queries,
+        prefix_cache_hits=prefix_cache_hits,
+        num_evictions=0,
+    )
+
+
+def make_trace(records: Records, *, session_id: tuple[str, ...] | None = None) -> Trace:
+    """The trace that these records answer."""
+    requests = records.requests
+    return Trace(
+        request_id=tuple(f"r{i}" for i in range(len(requests))),
+        arrival_s=requests.arrival_s,
+        prompt_tokens=requests.prompt_tokens,
+        output_tokens=requests.output_tokens,
+        session_id=session_id,
+    )
