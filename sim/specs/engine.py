@@ -1,14 +1,46 @@
 """vLLM's engine arguments under vLLM's own names: as given, and resolved against a model, a GPU and a vLLM version."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral, Real
+from typing import Literal, TypeGuard, get_args
 
+from sim.errors import ConfigError, nearest
 from sim.specs.rules import SchedulingRules
 
 Policy = Literal["fcfs", "priority"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
+
+BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
+KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+_LEAST: Mapping[str, int] = {
+    "tensor_parallel_size": 1,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "max_num_scheduled_tokens": 1,
+    "max_num_active_seqs": 1,
+    "kv_cache_memory_bytes": 1,
+    "num_gpu_blocks_override": 2,  # block 0 is the null block
+    "long_prefill_token_threshold": 0,
+    "max_cudagraph_capture_size": 1,
+}
+_SWITCHES = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "async_scheduling",
+    "long_prefill_token_threshold_adaptive",
+    "scheduler_reserve_full_isl",
+    "enforce_eager",
+)
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kv_cache_dtype": ("auto", *KV_CACHE_DTYPE_BYTES),
+    "scheduling_policy": get_args(Policy),
+    "cudagraph_mode": get_args(CudagraphMode),
+    "performance_mode": get_args(PerformanceMode),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +77,23 @@ class EngineConfig:
     max_cudagraph_capture_size: int | None = None
     performance_mode: PerformanceMode = "balanced"
 
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None:
+                _check_integer(name, value, least)
+        for name in _SWITCHES:
+            _check_switch(name, getattr(self, name))
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) is not None:
+                _check_choice(name, value, choices)
+        _check_max_model_len(self.max_model_len)
+        _check_memory_fractions(self.gpu_memory_utilization, self.watermark)
+        _check_block_size(self.block_size)
+        if self.quantization is not None and not isinstance(self.quantization, str):
+            raise ConfigError(f"quantization must be a name such as fp8, got {self.quantization!r}.")
+        if self.cudagraph_capture_sizes is not None:
+            object.__setattr__(self, "cudagraph_capture_sizes", _capture_sizes(self.cudagraph_capture_sizes))
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEngine:
@@ -80,3 +129,62 @@ class ResolvedEngine:
     cudagraph_capture_sizes: tuple[int, ...]
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.21
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if not _is_integer(value) or value < least:
+        raise ConfigError(
+            f"{name} must be an integer of at least {least}, got {value!r}; leave it out for the default."
+        )
+
+
+def _check_switch(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}.")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
+
+
+def _check_max_model_len(value: object) -> None:
+    if value is not None and value != "auto" and (not _is_integer(value) or value < 2):
+        raise ConfigError(
+            f"max_model_len must be an integer of at least 2 (a prompt token and a generated one) or 'auto', got {value!r}."
+        )
+
+
+def _check_memory_fractions(gpu_memory_utilization: object, watermark: object) -> None:
+    if gpu_memory_utilization is not None and not (
+        _is_number(gpu_memory_utilization) and 0 < gpu_memory_utilization <= 1
+    ):
+        raise ConfigError(
+            "gpu_memory_utilization must be a fraction of the GPU's memory above 0 and up to 1, "
+            f"got {gpu_memory_utilization!r}; 0.9 means 90 %."
+        )
+    if not (_is_number(watermark) and 0 <= watermark < 1):
+        raise ConfigError(f"watermark must be a fraction of the KV blocks, at least 0 and below 1, got {watermark!r}.")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_block_size(value: object) -> None:
+    if value is not None and (not _is_integer(value) or value not in BLOCK_SIZES):
+        raise ConfigError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")
+
+
+def _capture_sizes(sizes: object) -> tuple[int, ...]:
+    """Ascending and without repetition, as vLLM takes them."""
+    if not isinstance(sizes, tuple | list) or not sizes or not all(_is_integer(size) and size >= 1 for size in sizes):
+        raise ConfigError(
+            f"cudagraph_capture_sizes must be a list of integers of at least 1, got {sizes!r}; "
+            "use enforce_eager or cudagraph_mode NONE to capture nothing."
+        )
+    return tuple(sorted(set(sizes)))

@@ -1,0 +1,56 @@
+"""Which batch sizes vLLM captures as CUDA graphs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sim.specs.engine import CudagraphMode
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRules:
+    """How one vLLM version lists its capture sizes.
+
+    `cap_follows_max_num_seqs`: nothing above twice max_num_seqs is captured (0.10.2+).
+    `wide_spacing`: from 256 tokens on every 16th size instead of every 8th (0.12+).
+    `adds_limits`: max_num_batched_tokens and max_num_seqs themselves are captured where the cap allows (0.32+).
+    `blackwell_cap`: the cap on compute capability 10.x; 512 elsewhere.
+    `gpt_oss_cap`: the cap that replaces all others for GptOss models where the user sets none.
+    """
+
+    cap_follows_max_num_seqs: bool
+    wide_spacing: bool
+    adds_limits: bool
+    blackwell_cap: int
+    gpt_oss_cap: int
+
+
+def default_cap(rules: CaptureRules, *, max_num_seqs: int, compute_capability: str, architecture: str) -> int:
+    """The largest size vLLM would capture if the token budget allows, before the user's own settings."""
+    if architecture == "GptOssForCausalLM":
+        return rules.gpt_oss_cap
+    cap = rules.blackwell_cap if compute_capability.startswith("10.") else 512
+    return min(2 * max_num_seqs, cap) if rules.cap_follows_max_num_seqs else cap
+
+
+def listed_sizes(
+    rules: CaptureRules, cap: int, *, max_num_seqs: int, max_num_batched_tokens: int, interactivity: bool = False
+) -> tuple[int, ...]:
+    """The sizes captured up to `cap`, ascending; `interactivity` captures 1 to 32 one by one."""
+    top = min(cap, max_num_batched_tokens)
+    sizes = {*_grid(rules, top), *(range(1, 33) if interactivity else ())}
+    if rules.adds_limits:
+        sizes |= {max_num_batched_tokens, max_num_seqs if max_num_seqs <= cap else 1}
+    return tuple(sorted(size for size in sizes if size <= top))
+
+
+def full_graph_sizes(mode: CudagraphMode, sizes: tuple[int, ...], *, max_num_seqs: int) -> tuple[int, ...]:
+    """Those sizes that also (or only) exist as full graphs; uniform decode batches never exceed max_num_seqs."""
+    if mode == "FULL":
+        return sizes
+    return tuple(size for size in sizes if mode.startswith("FULL_") and size <= max_num_seqs)
+
+
+def _grid(rules: CaptureRules, top: int) -> Iterable[int]:
+    if not rules.wide_spacing:
+        return (1, 2, 4, *range(8, top + 1, 8))
+    return (1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16))

@@ -1,0 +1,206 @@
+"""How vLLM's start-up fills in and checks the engine arguments, for any version, model and GPU."""
+
+from dataclasses import fields
+from typing import NamedTuple, TypeVar
+
+from sim.errors import ConfigError
+from sim.specs.capture_sizes import default_cap, listed_sizes
+from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ModelSpec
+from sim.specs.releases import NEWEST, SINCE, Release, parse_version, release_for
+from sim.units import GIB
+
+T = TypeVar("T")
+
+
+def resolve_engine(
+    engine: EngineConfig,
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    *,
+    vllm_version: str | None = None,
+    usage: UsageContext = "server",
+) -> ResolvedEngine:
+    """Every choice that `vllm serve` (or, for `usage="offline"`, the LLM class) would make.
+
+    Raises ConfigError for what that version of vLLM refuses at start-up. A GPU of architecture "CPU" gets the defaults
+    of vLLM's CPU platform.
+    """
+    release = release_for(vllm_version)
+    version = vllm_version or NEWEST
+    on_cpu = gpu.architecture == "CPU"
+    _check_known(engine, version)
+    _check_tensor_parallel(engine.tensor_parallel_size, model)
+    max_model_len = _max_model_len(engine, model)
+    defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size)
+    batch = _batch_limits(engine, max_model_len or model.max_model_len, defaults)
+    mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
+    return ResolvedEngine(
+        vllm_version=".".join(map(str, parse_version(version))),
+        tensor_parallel_size=engine.tensor_parallel_size,
+        max_model_len=max_model_len,
+        max_num_seqs=batch.seqs,
+        max_num_batched_tokens=batch.tokens,
+        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
+        max_num_active_seqs=engine.max_num_active_seqs,
+        gpu_memory_utilization=_given(engine.gpu_memory_utilization, release.gpu_memory_utilization),
+        kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
+        num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        block_size=_given(engine.block_size, _default_block_size(model, on_cpu=on_cpu)),
+        kv_cache_dtype=engine.kv_cache_dtype,
+        kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
+        enable_prefix_caching=_given(engine.enable_prefix_caching, True),
+        enable_chunked_prefill=_given(engine.enable_chunked_prefill, True),
+        scheduling_policy=engine.scheduling_policy,
+        async_scheduling=not on_cpu and _given(engine.async_scheduling, release.async_scheduling),
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
+        scheduler_reserve_full_isl=_given(engine.scheduler_reserve_full_isl, release.full_isl_gate),
+        watermark=engine.watermark,
+        enforce_eager=engine.enforce_eager,
+        cudagraph_mode=mode,
+        cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch) if mode != "NONE" else (),
+        rules=release.rules,
+        subtracts_graph_memory=release.subtracts_graph_memory,
+    )
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _check_known(engine: EngineConfig, version: str) -> None:
+    for field in fields(engine):
+        since = SINCE.get(field.name, "0.8")
+        if getattr(engine, field.name) != field.default and parse_version(version) < parse_version(since):
+            raise ConfigError(
+                f"{field.name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
+            )
+
+
+def _check_tensor_parallel(size: int, model: ModelSpec) -> None:
+    """Attention heads are sharded whole; KV heads are sharded evenly or repeated a whole number of times."""
+    attention = next((layer.attention for layer in model.layers if layer.attention.kind != "linear"), None)
+    if attention is None:
+        return
+    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    if heads % size:
+        raise ConfigError(
+            f"tensor_parallel_size must divide the {heads} attention heads of {model.name}, got {size}; "
+            f"use one of {', '.join(str(n) for n in (1, 2, 4, 8, 16, 32) if heads % n == 0)}."
+        )
+    if attention.kind != "mla" and max(kv_heads, size) % min(kv_heads, size):
+        raise ConfigError(
+            f"tensor_parallel_size must divide the {kv_heads} KV heads of {model.name} or be a multiple of them, got {size}."
+        )
+
+
+def _max_model_len(engine: EngineConfig, model: ModelSpec) -> int | None:
+    """None while "auto" waits for the memory plan."""
+    if engine.max_model_len == "auto":
+        return None
+    if engine.max_model_len is not None and engine.max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"max_model_len must not exceed the {model.max_model_len} tokens that the config of {model.name} allows, "
+            f"got {engine.max_model_len}; lower it, or raise max_position_embeddings (with rope scaling) in a config.json of your own."
+        )
+    return _given(engine.max_model_len, model.max_model_len)
+
+
+class _Batch(NamedTuple):
+    tokens: int
+    seqs: int
+
+
+def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext, tensor_parallel_size: int) -> _Batch:
+    """The tiers of vLLM: by platform, memory and name of the GPU, and by who starts the engine."""
+    if gpu.architecture == "CPU":
+        server, offline, seqs = 2048 * tensor_parallel_size, 4096 * tensor_parallel_size, 128 * tensor_parallel_size
+        return _Batch(offline, 2 * seqs) if usage == "offline" else _Batch(server, seqs)
+    if release.huge_gpu_tier and gpu.memory_bytes >= 160 * GIB:
+        return _Batch(16384, 1024)
+    if gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
+        return _Batch(16384 if usage == "offline" else 8192, 1024)
+    return _Batch(8192 if usage == "offline" else 2048, 256)
+
+
+def _batch_limits(engine: EngineConfig, max_model_len: int, defaults: _Batch) -> _Batch:
+    """max_num_batched_tokens and max_num_seqs: what is given stands, what is not adapts to the rest."""
+    factor = 2 if engine.performance_mode == "throughput" else 1
+    seqs = _given(engine.max_num_seqs, defaults.seqs * factor)
+    tokens = engine.max_num_batched_tokens
+    if tokens is None:
+        least = max_model_len if engine.enable_chunked_prefill is False else 0
+        tokens = min(max(defaults.tokens * factor, least), seqs * max_model_len)
+    if engine.max_num_seqs is None:
+        seqs = min(seqs, tokens)
+    _check_batch(engine, max_model_len, _Batch(tokens, seqs))
+    return _Batch(tokens, seqs)
+
+
+def _check_batch(engine: EngineConfig, max_model_len: int, batch: _Batch) -> None:
+    tokens, seqs = batch
+    if seqs > tokens:
+        raise ConfigError(
+            f"max_num_seqs must not exceed max_num_batched_tokens, got {seqs} and {tokens}; lower the one or raise the other."
+        )
+    if engine.enable_chunked_prefill is False and tokens < max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens must be at least max_model_len ({max_model_len}) without chunked prefill, got {tokens}; "
+            "raise it, lower max_model_len or enable chunked prefill."
+        )
+    if (engine.max_num_active_seqs or 0) > seqs:
+        raise ConfigError(
+            f"max_num_active_seqs must not exceed max_num_seqs ({seqs}), got {engine.max_num_active_seqs}."
+        )
+    if (engine.max_num_scheduled_tokens or 0) > tokens:
+        raise ConfigError(
+            f"max_num_scheduled_tokens must not exceed max_num_batched_tokens ({tokens}), got {engine.max_num_scheduled_tokens}."
+        )
+
+
+def _default_block_size(model: ModelSpec, *, on_cpu: bool) -> int:
+    is_mla = any(layer.attention.kind == "mla" for layer in model.layers)
+    return 128 if on_cpu and not is_mla else 16
+
+
+def _cudagraph_mode(engine: EngineConfig, release: Release, *, on_cpu: bool) -> CudagraphMode:
+    if engine.enforce_eager or on_cpu:
+        return "NONE"
+    return engine.cudagraph_mode or release.cudagraph_mode
+
+
+def _capture_sizes(
+    engine: EngineConfig, model: ModelSpec, gpu: HardwareProfile, release: Release, batch: _Batch
+) -> tuple[int, ...]:
+    if engine.cudagraph_capture_sizes is not None:
+        return _given_capture_sizes(engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size, batch.tokens)
+    cap = engine.max_cudagraph_capture_size or default_cap(
+        release.capture,
+        max_num_seqs=batch.seqs,
+        compute_capability=gpu.compute_capability,
+        architecture=model.architecture,
+    )
+    return listed_sizes(
+        release.capture,
+        cap,
+        max_num_seqs=batch.seqs,
+        max_num_batched_tokens=batch.tokens,
+        interactivity=engine.performance_mode == "interactivity",
+    )
+
+
+def _given_capture_sizes(given: tuple[int, ...], largest: int | None, max_num_batched_tokens: int) -> tuple[int, ...]:
+    sizes = tuple(size for size in given if size <= max_num_batched_tokens)
+    if not sizes:
+        raise ConfigError(
+            f"cudagraph_capture_sizes must hold a size of at most max_num_batched_tokens ({max_num_batched_tokens}), "
+            f"got {given[0]} and up; add a smaller one or use enforce_eager."
+        )
+    if largest is not None and largest != sizes[-1]:
+        raise ConfigError(
+            f"max_cudagraph_capture_size must equal the largest of cudagraph_capture_sizes ({sizes[-1]}), got {largest}; "
+            "give only one of the two."
+        )
+    return sizes
