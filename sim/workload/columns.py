@@ -1,0 +1,111 @@
+"""Cells to checked columns of numbers: a whole column at once, and cell by cell only to name the one that is wrong."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.workload.sheet import Chunk, Sheet
+
+MAX_TOKENS = 2**31 - 1  # a length beyond this is a byte count or a slip: no model takes as much
+MAX_SECONDS = 1e10  # beyond any Unix time in seconds; double precision is still microseconds here
+MAX_INTEGER = 2**63 - 1
+_INTEGER = re.compile(r"\s*[+-]?\d{1,20}\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def token_column(sheet: Sheet, chunk: Chunk, column: str) -> Ints:
+    """Lengths in tokens: integers from 1 to MAX_TOKENS."""
+    return integer_column(sheet, chunk, column, 1, MAX_TOKENS)
+
+
+def integer_column(sheet: Sheet, chunk: Chunk, column: str, least: int, most: int) -> Ints:
+    """Raises TraceError at the first cell that is not an integer from `least` to `most`."""
+    values = _all_whole(chunk.cells[column])
+    if values is None or min(values) < least or max(values) > most:
+        rule = f"an integer from {least:,} to {most:,}" if least > -most else "an integer of 64 bits"
+        values = _each(sheet, chunk, column, lambda cell: _integer(cell, least, most), rule)
+    return np.array(values, dtype=np.int64)
+
+
+def second_column(sheet: Sheet, chunk: Chunk, column: str, unit_s: float = 1.0) -> Floats:
+    """Times, in seconds when read in units of 1/`unit_s`; finite, from 0 to MAX_SECONDS."""
+    values = _all_numbers(chunk.cells[column])
+    if values is None or not (values.min() >= 0 and values.max() / unit_s <= MAX_SECONDS):
+        what = "seconds" if unit_s == 1.0 else "milliseconds"
+        rule = f"a finite number of {what} from 0 to {MAX_SECONDS * unit_s:.0e}"
+        values = np.array(_each(sheet, chunk, column, lambda cell: _number(cell, MAX_SECONDS * unit_s), rule))
+    return values / unit_s
+
+
+def name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
+    """Names: text that is not empty, or integers."""
+    return _each(sheet, chunk, column, _name, "a name or an integer")
+
+
+def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
+    """The cells as integers when every one plainly is one, else None."""
+    kinds = set(map(type, cells))
+    if kinds == {int}:
+        return cells
+    if kinds != {str}:
+        return None
+    joined = "".join(cells)
+    if not (joined.isascii() and joined.isdigit() and all(cells)) or max(map(len, cells)) > 20:
+        return None
+    return list(map(int, cells))
+
+
+def _all_numbers(cells: Sequence[Any]) -> Floats | None:
+    """The cells as numbers when every one plainly is one, else None."""
+    kinds = set(map(type, cells))
+    if not (kinds == {str} or kinds <= {int, float}):
+        return None
+    if kinds == {str} and not all(map(_NUMBER.fullmatch, cells)):
+        return None
+    try:
+        return np.array(list(map(float, cells)), dtype=np.float64)
+    except OverflowError:
+        return None
+
+
+def _each(sheet: Sheet, chunk: Chunk, column: str, parse: Callable[[Any], Any], rule: str) -> list[Any]:
+    values = []
+    for place, cell in zip(chunk.places, chunk.cells[column], strict=True):
+        value = parse(cell)
+        if value is None:
+            raise sheet.fault(place, f"`{column}` must be {rule}, got {show(cell)}; correct the row or remove it.")
+        values.append(value)
+    return values
+
+
+def show(cell: object) -> str:
+    """A cell as it is quoted in a message, shortened when it is long."""
+    if cell is None or cell == "":
+        return "nothing"
+    text = str(cell)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _integer(cell: object, least: int, most: int) -> int | None:
+    if isinstance(cell, str) and _INTEGER.fullmatch(cell):
+        cell = int(cell)
+    return cell if type(cell) is int and least <= cell <= most else None
+
+
+def _number(cell: Any, most: float) -> float | None:
+    if isinstance(cell, str) and _NUMBER.fullmatch(cell):
+        cell = float(cell)
+    plain = isinstance(cell, int | float) and not isinstance(cell, bool)
+    return float(cell) if plain and 0 <= cell <= most else None
+
+
+def _name(cell: object) -> str | None:
+    if isinstance(cell, str):
+        return cell or None
+    return str(cell) if type(cell) is int else None

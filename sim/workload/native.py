@@ -1,0 +1,50 @@
+"""The native trace: CSV, JSON lines or Parquet with `arrival_s, prompt_tokens, output_tokens`, the rest optional."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sim.workload.columns import MAX_INTEGER, MAX_TOKENS, Ints, integer_column, name_column, second_column, token_column
+from sim.workload.parts import Part
+from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, segment_column
+from sim.workload.sheet import Chunk, Sheet
+from sim.workload.trace import Segment
+
+FORMAT = "native"
+COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+OPTIONAL = ("request_id", "priority", "session_id", "hash_ids", "hash_block_size", "measured")
+
+
+def parts(sheet: Sheet) -> Iterator[Part]:
+    """The requests of a native trace. `measured` belongs to validation and is left alone.
+
+    Raises TraceError with the line of the first cell that is wrong.
+    """
+    sheet.check_columns(COLUMNS, OPTIONAL)
+    if "hash_block_size" in sheet.columns and "hash_ids" not in sheet.columns:
+        raise sheet.fault(1, "`hash_block_size` means nothing without `hash_ids`; add that column or remove this one.")
+    for chunk in sheet.chunks:
+        yield _part(sheet, chunk)
+
+
+def _part(sheet: Sheet, chunk: Chunk) -> Part:
+    has = chunk.cells.keys()
+    prompt_tokens = token_column(sheet, chunk, "prompt_tokens")
+    return Part(
+        places=np.array(chunk.places),
+        arrival_s=second_column(sheet, chunk, "arrival_s"),
+        prompt_tokens=prompt_tokens,
+        output_tokens=token_column(sheet, chunk, "output_tokens"),
+        request_id=name_column(sheet, chunk, "request_id") if "request_id" in has else None,
+        priority=integer_column(sheet, chunk, "priority", -MAX_INTEGER, MAX_INTEGER) if "priority" in has else None,
+        session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,
+        segments=_segments(sheet, chunk, prompt_tokens) if "hash_ids" in has else None,
+    )
+
+
+def _segments(sheet: Sheet, chunk: Chunk, prompt_tokens: Ints) -> list[tuple[Segment, ...]]:
+    if "hash_block_size" in chunk.cells:
+        sizes = integer_column(sheet, chunk, "hash_block_size", 1, MAX_TOKENS)
+    else:
+        sizes = np.full(len(prompt_tokens), DEFAULT_HASH_BLOCK_SIZE)
+    return segment_column(sheet, chunk, prompt_tokens.tolist(), sizes.tolist())

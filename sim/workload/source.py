@@ -1,0 +1,77 @@
+"""Opening a trace file: plain or gzip, text or Parquet, with a sentence for whatever cannot be opened."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sim.errors import TraceError, nearest
+from sim.specs.data import data_dir
+
+GZIP_MAGIC = b"\x1f\x8b"
+BUFFER_BYTES = 65_536
+
+
+def find_trace(path: str | Path) -> Path:
+    """The file that `path` names: a file as it is, or a bundled trace as `chat`, `chat.csv` or `traces/chat.csv`.
+
+    Raises TraceError for a folder and for what does not exist.
+    """
+    given = Path(path)
+    if given.is_dir():
+        raise TraceError(f"{given}: a trace must be a file, got a folder; name one of the files in it.")
+    if given.exists():
+        return given
+    bundled = {file.name: file for file in bundled_traces()}
+    by_name = bundled | {file.stem: file for file in bundled.values()}
+    if given.parent in {Path(), Path("traces")} and given.name in by_name:
+        return by_name[given.name]
+    raise TraceError(f"{given}: there is no such file, nor a bundled trace ({', '.join(bundled)}).{_similar(given)}")
+
+
+def bundled_traces() -> list[Path]:
+    """The trace files that come with Servecast, by name."""
+    return sorted(file for file in data_dir("traces").iterdir() if file.suffix in {".csv", ".jsonl"})
+
+
+def _similar(given: Path) -> str:
+    beside = [str(file) for file in given.parent.iterdir() if file.is_file()] if given.parent.is_dir() else []
+    return nearest(str(given), [*beside, *(file.stem for file in bundled_traces())])
+
+
+@contextmanager
+def open_trace(path: Path) -> Iterator[io.BufferedReader]:
+    """The bytes of a trace, decompressed if need be. Raises TraceError for what is unreadable, empty or cut short."""
+    try:
+        with path.open("rb") as file, _decompressed(file) as stream:
+            if not stream.peek(1):
+                raise TraceError(f"{path}: the file is empty; a trace needs at least one request.")
+            yield stream
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: the gzip data is damaged or cut short ({error}); copy the file again.") from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions.") from error
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    if file.peek(2)[:2] != GZIP_MAGIC:
+        return file
+    return io.BufferedReader(gzip.GzipFile(fileobj=file), BUFFER_BYTES)
+
+
+def text_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
+    """Lines of UTF-8 text, a byte order mark left out; raises TraceError with the line where it is something else."""
+    if b"\0" in stream.peek(BUFFER_BYTES):
+        raise TraceError(
+            f"{name}: a trace must be CSV, JSON lines or Parquet, got binary data (or UTF-16); save it as UTF-8 text."
+        )
+    for number, line in enumerate(stream, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start]
+            raise TraceError(
+                f"{name}, line {number}: text must be UTF-8, got the byte 0x{bad:02x}; save it as UTF-8."
+            ) from None
