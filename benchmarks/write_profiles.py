@@ -1,0 +1,299 @@
+"""Writes hardware_profiles/*.yaml from the reference catalogue of GPUs and the efficiencies fitted to measured kernels.
+
+    python benchmarks/write_profiles.py ../shared
+
+Nothing fitted is typed here: fitted numbers come from `steptime/params.json`, spec-sheet numbers from `catalog/gpus.csv`.
+Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and three memory sizes.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import yaml
+
+PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
+HEADER = (
+    "# Written by benchmarks/write_profiles.py. Efficiencies under `operators` are fractions of the peaks in this file:\n"
+    "# change both or neither. Links are per direction; peaks are dense, without sparsity.\n"
+)
+
+
+class Gpu(NamedTuple):
+    """A row of the catalogue under its name here; `chip` is the GPU whose fits it takes, `is_chip` that it is this GPU."""
+
+    catalogue_name: str
+    label: str
+    aliases: tuple[str, ...]
+    chip: str | None = None
+    is_chip: bool = False
+
+
+GPUS = {
+    "a100-sxm-40gb": Gpu("A100-SXM4-40GB", "NVIDIA A100 SXM4 40GB", ("a100-40gb", "a100-sxm4-40gb"), "A100"),
+    "a100-sxm-80gb": Gpu(
+        "A100-SXM4-80GB", "NVIDIA A100 SXM4 80GB", ("a100", "a100-80gb", "a100-sxm", "a100-sxm4-80gb"), "A100", True
+    ),
+    "a100-pcie-80gb": Gpu("A100-PCIe-80GB", "NVIDIA A100 PCIe 80GB", ("a100-pcie",), "A100"),
+    "h100-sxm": Gpu(
+        "H100-SXM5-80GB", "NVIDIA H100 SXM5 80GB", ("h100", "h100-80gb", "h100-sxm5", "h100-sxm5-80gb"), "H100", True
+    ),
+    "h100-pcie": Gpu("H100-PCIe-80GB", "NVIDIA H100 PCIe 80GB", ("h100-pcie-80gb",), "H100"),
+    "h100-nvl": Gpu("H100-NVL-94GB", "NVIDIA H100 NVL 94GB", ("h100-nvl-94gb",), "H100"),
+    "h200-sxm": Gpu("H200-SXM-141GB", "NVIDIA H200 SXM 141GB", ("h200", "h200-141gb", "h200-sxm-141gb"), "H200", True),
+    "gh200": Gpu("GH200-96GB/144GB", "NVIDIA GH200 96GB", ("gh200-96gb",), "H100"),
+    "b200-sxm": Gpu("B200-SXM-180GB", "NVIDIA B200 SXM 180GB", ("b200", "b200-180gb", "b200-sxm-180gb"), "B200", True),
+    "b300-sxm": Gpu("B300-SXM-288GB", "NVIDIA B300 SXM 288GB", ("b300", "b300-288gb", "b300-sxm-288gb"), "B200"),
+    "gb200": Gpu("GB200-NVL72 (per GPU)", "NVIDIA GB200 NVL72, one GPU", ("gb200-nvl72",), "B200"),
+    "gb300": Gpu("GB300-NVL72 (per GPU)", "NVIDIA GB300 NVL72, one GPU", ("gb300-nvl72",), "B200"),
+    "l40s": Gpu("L40S-48GB", "NVIDIA L40S 48GB", ("l40s-48gb",), "L40S", True),
+    "l4": Gpu("L4-24GB", "NVIDIA L4 24GB", ("l4-24gb",)),
+    "a10": Gpu("A10-24GB", "NVIDIA A10 24GB", ("a10-24gb",)),
+    "a10g": Gpu("A10G-24GB (AWS g5)", "NVIDIA A10G 24GB", ("a10g-24gb",)),
+    "a30": Gpu("A30-24GB", "NVIDIA A30 24GB", ("a30-24gb",), "A100"),
+    "rtx-4090": Gpu("RTX-4090-24GB", "NVIDIA GeForce RTX 4090 24GB", ("rtx4090", "4090"), "RTX4090", True),
+    "rtx-5090": Gpu("RTX-5090-32GB", "NVIDIA GeForce RTX 5090 32GB", ("rtx5090", "5090"), "RTXPRO6000"),
+    "rtx-pro-6000": Gpu(
+        "RTX-PRO-6000-Server-96GB",
+        "NVIDIA RTX PRO 6000 Blackwell Server 96GB",
+        ("rtxpro6000", "rtx-pro-6000-server", "rtx-pro-6000-96gb"),
+        "RTXPRO6000",
+        True,
+    ),
+    "mi300x": Gpu("MI300X-192GB", "AMD Instinct MI300X 192GB", ("mi300x-192gb",)),
+    "mi325x": Gpu("MI325X-256GB", "AMD Instinct MI325X 256GB", ("mi325x-256gb",)),
+    "mi355x": Gpu("MI355X-288GB", "AMD Instinct MI355X 288GB", ("mi355x-288gb",)),
+}
+
+USABLE_GIB = {  # what vLLM logs as CUDA's total, where a log says so
+    "h100-sxm": (79.19, "CUDA total in vLLM start-up logs of H100 80GB"),
+    "h100-pcie": (79.19, "CUDA total in vLLM start-up logs of H100 80GB"),
+    "h200-sxm": (139.8, "CUDA total in vLLM start-up logs of H200"),
+}
+
+_RUNPOD = "RunPod list price by GPU, deploybase.ai/articles/runpod-gpu-pricing, March 2026"
+_AWS = "AWS g5.xlarge on demand in us-east-1, factualminds.com/blog/amazon-ec2-on-demand-pricing-instance-families-2026"
+PRICES_USD_PER_HOUR = {
+    "a100-pcie-80gb": (1.19, _RUNPOD),
+    "a100-sxm-80gb": (1.39, _RUNPOD),
+    "a10g": (1.006, _AWS),
+    "b200-sxm": (5.98, _RUNPOD),
+    "h100-pcie": (1.99, _RUNPOD),
+    "h100-sxm": (2.69, _RUNPOD),
+    "h200-sxm": (3.59, _RUNPOD),
+    "l4": (0.44, _RUNPOD),
+    "l40s": (0.79, _RUNPOD),
+    "rtx-4090": (0.34, _RUNPOD),
+    "rtx-5090": (0.69, _RUNPOD),
+}
+
+FITTED_ON = {
+    "A100": "AIConfigurator's kernel tables of vLLM 0.14.0 on A100",
+    "RTX4090": "LLMServingSim's kernel profile of vLLM 0.19 on RTX 4090",
+    **{
+        chip: f"AIConfigurator's kernel tables of vLLM 0.24.0 on {chip}"
+        for chip in ("H100", "H200", "L40S", "B200", "RTXPRO6000")
+    },
+}
+ALSO_OF_CHIP = {"RTX4090": "L40S"}  # the same AD102 chip: gives what was not measured on the RTX 4090
+NO_PEER_TO_PEER = {"RTX4090"}  # its all-reduce goes through host memory, so the sibling's does not apply
+
+GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; experts and all-reduce rounded by eye
+    "gemm_bf16": {"e_c": 0.79, "e_m": 0.83, "t0": 4.0},
+    "gemm_fp8": {"e_c": 0.58, "e_m": 0.80, "t0": 6.0, "xh": 0.4},
+    "attn_decode": {"e_m": 0.86, "t0": 11.4, "e_c": 0.08, "c": 1.6},
+    "attn_prefill": {"e_c": 0.55, "t0": 11.5, "e_m": 0.38, "xh": 0.35},
+    "allreduce": {"a0": 5.0, "a1": 0.2, "e_link": 0.6},
+    "moe_bf16": {"e_m": 0.87, "e_c": 0.42, "t0": 35.0},
+}
+GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
+
+LAUNCHES_PER_LAYER = 12  # four GEMMs, attention, KV write, two norms, rope, activation, two all-reduces
+EAGER_LAYER_US = {"A100": 550.0}  # Splitwise, Llama-2-70B without CUDA graphs: token time floor over 80 layers
+EAGER_LAYER_US_ELSEWHERE = 350.0  # the same on H100
+
+
+class SpecSheet(str):
+    """The catalogue row's source, written out once a file and referred to by `*sheet` afterwards."""
+
+    __slots__ = ()
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes `{value, source}` in one line and the spec sheet's source once."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return not isinstance(data, SpecSheet)
+
+    def generate_anchor(self, node: yaml.Node) -> str:
+        del node
+        return "sheet"
+
+    def represent_dict(self, data: dict[str, Any]) -> yaml.Node:  # type: ignore[override]
+        is_leaf = data.keys() == {"value", "source"}
+        return self.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=is_leaf)
+
+
+Dumper.add_representer(dict, Dumper.represent_dict)
+Dumper.add_representer(list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, True))
+Dumper.add_representer(SpecSheet, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text))
+
+
+def main(shared: Path) -> None:
+    """Writes one YAML for each GPU named above."""
+    rows = {
+        row["name"]: row for row in csv.DictReader((shared / "catalog/gpus.csv").open(encoding="utf-8", newline=""))
+    }
+    params = json.loads((shared / "steptime/params.json").read_text(encoding="utf-8"))
+    for name, gpu in GPUS.items():
+        profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}
+        profile["operators"] = _operators(gpu, profile, params)
+        text = yaml.dump(profile, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+        (PROFILES / f"{name}.yaml").write_text(HEADER + text, encoding="utf-8")
+
+
+def _facts(name: str, gpu: Gpu, row: dict[str, str]) -> dict[str, Any]:
+    sheet = SpecSheet(row["source"])
+
+    def sourced(value: float | str) -> dict[str, Any]:
+        return {"value": value, "source": sheet}
+
+    usable = USABLE_GIB.get(name)
+    price = PRICES_USD_PER_HOUR.get(name)
+    return {
+        "name": name,
+        "label": gpu.label,
+        "aliases": list(gpu.aliases),
+        "architecture": row["arch"],
+        "compute_capability": row["compute_capability"],
+        "confidence": sourced(row["confidence"]),
+        "num_sms": sourced(int(row["sms_or_cus"])),
+        "memory_label_gb": sourced(float(row["mem_label_gb"])),
+        "memory_usable_gib": {"value": usable[0], "source": usable[1]} if usable else sourced(_usable_gib(row)),
+        "memory_bandwidth_tb_s": sourced(float(row["mem_bw_tb_s"])),
+        "peak_tflops": {dtype: sourced(peak) for dtype, peak in _peaks(row).items()},
+        **{key: sourced(value) for key, value in _links(row).items()},
+        "tdp_w": sourced(float(row["tdp_w"])),
+        **({"price_usd_per_hour": {"value": price[0], "source": price[1]}} if price else {}),
+        **({"note": row["notes"]} if row["notes"] else {}),
+    }
+
+
+def _usable_gib(row: dict[str, str]) -> float:
+    return float(next(value for column, value in row.items() if column.startswith("mem_gib_usable_hint")))
+
+
+def _peaks(row: dict[str, str]) -> dict[str, float]:
+    columns = {
+        "bf16": "bf16_dense_tflops",
+        "fp8": "fp8_dense_tflops",
+        "fp4": "fp4_dense_tflops",
+        "int8": "int8_dense_tops",
+    }
+    return {dtype: float(row[column]) for dtype, column in columns.items() if row[column]}
+
+
+def _links(row: dict[str, str]) -> dict[str, float]:
+    pcie = {"pcie_gb_s": float(row["pcie_gb_s_per_dir"])}
+    nvlink_gb_s = float(row["nvlink_gb_s_per_dir"])
+    if nvlink_gb_s == 0:
+        return pcie
+    return {"link_gb_s": nvlink_gb_s, "num_linked_gpus": int(row["nvlink_domain_gpus"].split("-")[-1]), **pcie}
+
+
+class Fits:
+    """Finds each operator's parameters for one GPU: its own, those of its chip, or the generic row."""
+
+    def __init__(self, gpu: Gpu, params: dict[str, Any]) -> None:
+        self._gpu = gpu
+        self._params = params
+
+    def block(self, operator: str, *, borrowed_for: str | None = None) -> dict[str, Any]:
+        """Parameters of `operator` under their names in the profile, with basis and source."""
+        chip = self._chip_with(operator)
+        if chip is None:
+            basis, source = "generic", GENERIC_SOURCE
+            values = GENERIC.get(operator) or self._median(operator)
+        else:
+            is_own = self._gpu.is_chip and chip == self._gpu.chip
+            basis, source = ("fitted" if is_own else "derived"), self._source(chip, operator)
+            values = self._params[chip][operator]
+        if borrowed_for:
+            basis, source = ("derived" if chip else "generic"), f"as fp8, for want of {borrowed_for} fits; {source}"
+        return {"basis": basis, "source": source, **_renamed(operator, values)}
+
+    def _chip_with(self, operator: str) -> str | None:
+        chip = self._gpu.chip
+        for candidate in (chip, ALSO_OF_CHIP.get(chip or "")):
+            sibling_fits = candidate == chip or not (operator == "allreduce" and chip in NO_PEER_TO_PEER)
+            if candidate and sibling_fits and operator in self._params[candidate]:
+                return candidate
+        return None
+
+    def _source(self, chip: str, operator: str) -> str:
+        fit = self._params[chip][operator]
+        error = fit.get("holdout_med_p90") or fit.get("leave_one_tp_out_med_p90") or fit.get("insample_med_p90")
+        if error is None:
+            return f"effective bandwidth of norms and activations on {chip}, within 15-20 % median"
+        kind = "in sample" if not ({"holdout_med_p90", "leave_one_tp_out_med_p90"} & fit.keys()) else "held out"
+        return f"{FITTED_ON[chip]}; {kind}: median error {error[0]} %, P90 {error[1]} %"
+
+    def _median(self, operator: str) -> dict[str, float]:
+        fitted = [fits[operator] for fits in self._params.values() if operator in fits]
+        return {key: round(median(fit[key] for fit in fitted), 3) for key in ("e_m", "e_c", "t0")}
+
+
+def _renamed(operator: str, values: dict[str, float]) -> dict[str, float]:
+    """From the names of params.json to those of the profile."""
+    names = {"e_c": "compute_efficiency", "e_m": "memory_efficiency", "t0": "launch_us", "xh": "wave_penalty"}
+    names |= {"c": "per_wave_us", "a0": "base_us", "a1": "per_gpu_us", "e_link": "link_efficiency"}
+    block = {name: values[key] for key, name in names.items() if key in values}
+    return block | ({"wave_penalty": 0.0} if operator == "gemm_bf16" else {})
+
+
+def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    fits = Fits(gpu, params)
+    dtypes = list(profile["peak_tflops"])
+    return {
+        "gemm": {dtype: _by_dtype(fits, dtype, "gemm_bf16", "gemm_fp8") for dtype in dtypes},
+        "decode_attention": fits.block("attn_decode"),
+        "prefill_attention": fits.block("attn_prefill"),
+        "experts": {dtype: _by_dtype(fits, dtype, "moe_bf16", "moe_fp8_block") for dtype in dtypes},
+        "all_reduce": fits.block("allreduce"),
+        "elementwise": _elementwise(fits, gpu, profile),
+        "host": _host(gpu),
+    }
+
+
+def _by_dtype(fits: Fits, dtype: str, bf16: str, fp8: str) -> dict[str, Any]:
+    if dtype == "bf16":
+        return fits.block(bf16)
+    return fits.block(fp8, borrowed_for=None if dtype == "fp8" else dtype)
+
+
+def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:
+    if gpu.chip:
+        return fits.block("elementwise")
+    stays_in_l2 = profile["architecture"] in {"Ada", "Ampere"} or profile["label"].startswith("NVIDIA GeForce")
+    efficiency = 0.9 if stays_in_l2 else 0.5
+    source = "as L40S among GDDR cards (0.9), as H100 among HBM ones (0.5)"
+    return {"basis": "generic", "source": source, "memory_efficiency": efficiency, "launch_us": 2.3}
+
+
+def _host(gpu: Gpu) -> dict[str, Any]:
+    layer_us = EAGER_LAYER_US.get(gpu.chip or "", EAGER_LAYER_US_ELSEWHERE)
+    return {
+        "basis": "generic",
+        "source": "0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps; launch: Splitwise's eager Llama-2-70B, "
+        f"{layer_us / 1000} ms a layer of {LAUNCHES_PER_LAYER} launches, an upper bound for today",
+        "step_us": 300.0,
+        "request_us": 4.0,
+        "launch_us": round(layer_us / LAUNCHES_PER_LAYER, 1),
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,142 @@
+"""What a GPU is: peaks, memory, links, price, and the efficiencies fitted to its kernels; one YAML a GPU."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sim.errors import ProfileError, nearest
+from sim.specs.data import data_dir
+from sim.specs.hardware_file import HardwareFile, OperatorsBlock
+from sim.specs.operator_fits import (
+    AllReduceFit,
+    ComputeDtype,
+    DecodeAttentionFit,
+    ElementwiseFit,
+    ExpertsFit,
+    GemmFit,
+    HostFit,
+    OperatorFits,
+    PrefillAttentionFit,
+)
+from sim.specs.strict_yaml import read_yaml
+from sim.units import GIB, GIGA, TERA, US
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """Frozen facts about one GPU, in SI units.
+
+    `memory_bytes` is what CUDA reports as total. `link_bytes_per_s` is per direction, among up to `num_linked_gpus`;
+    a GPU without NVLink or the like is linked by PCIe. `peak_flops` is dense, by the dtype multiplied in.
+    """
+
+    name: str
+    label: str
+    aliases: tuple[str, ...]
+    architecture: str
+    compute_capability: str
+    confidence: Confidence
+    num_sms: int
+    memory_label_bytes: float
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    peak_flops: Mapping[ComputeDtype, float]
+    link_bytes_per_s: float
+    num_linked_gpus: int
+    pcie_bytes_per_s: float
+    tdp_w: float
+    price_usd_per_hour: float | None
+    operators: OperatorFits
+
+    def all_reduce_bytes_per_s(self, num_gpus: int) -> float:
+        """The link that joins so many GPUs: NVLink within its domain, PCIe beyond."""
+        return self.link_bytes_per_s if num_gpus <= self.num_linked_gpus else self.pcie_bytes_per_s
+
+
+def load_gpu(gpu: str | Path) -> HardwareProfile:
+    """The profile of that name or alias (in any case), or in that YAML file.
+
+    Raises ProfileError for an unknown name, with the nearest matches, and for an invalid file.
+    """
+    path = Path(gpu)
+    if path.suffix in {".yaml", ".yml"}:
+        return _read_profile(path)
+    bundled = _profiles_dir() / f"{str(gpu).lower()}.yaml"
+    return _read_profile(bundled) if bundled.is_file() else _by_alias(str(gpu))
+
+
+def known_gpus() -> list[HardwareProfile]:
+    """All bundled profiles, by name."""
+    return [_read_profile(path) for path in sorted(_profiles_dir().glob("*.yaml"))]
+
+
+def _profiles_dir() -> Path:
+    return data_dir("hardware_profiles")
+
+
+def _by_alias(gpu: str) -> HardwareProfile:
+    profiles = {alias.lower(): profile for profile in known_gpus() for alias in (profile.name, *profile.aliases)}
+    if gpu.lower() not in profiles:
+        hint = nearest(gpu, profiles) or f" Known: {', '.join(sorted({p.name for p in profiles.values()}))}."
+        raise ProfileError(f"GPU `{gpu}` is neither a known name nor the path of a YAML profile.{hint}")
+    return profiles[gpu.lower()]
+
+
+def _read_profile(path: Path) -> HardwareProfile:
+    """The file's facts, in SI units."""
+    file = read_yaml(path, HardwareFile)
+    pcie_bytes_per_s = file.pcie_gb_s.value * GIGA
+    return HardwareProfile(
+        name=file.name,
+        label=file.label,
+        aliases=tuple(file.aliases),
+        architecture=file.architecture,
+        compute_capability=file.compute_capability,
+        confidence=file.confidence.value,
+        num_sms=file.num_sms.value,
+        memory_label_bytes=file.memory_label_gb.value * GIGA,
+        memory_bytes=int(file.memory_usable_gib.value * GIB),
+        memory_bandwidth_bytes_per_s=file.memory_bandwidth_tb_s.value * TERA,
+        peak_flops={dtype: peak.value * TERA for dtype, peak in file.peak_tflops.items()},
+        link_bytes_per_s=file.link_gb_s.value * GIGA if file.link_gb_s else pcie_bytes_per_s,
+        num_linked_gpus=file.num_linked_gpus.value if file.num_linked_gpus else 1,
+        pcie_bytes_per_s=pcie_bytes_per_s,
+        tdp_w=file.tdp_w.value,
+        price_usd_per_hour=file.price_usd_per_hour.value if file.price_usd_per_hour else None,
+        operators=_fits(file.operators),
+    )
+
+
+def _fits(blocks: OperatorsBlock) -> OperatorFits:
+    decode, prefill, experts = blocks.decode_attention, blocks.prefill_attention, blocks.experts
+    reduce, elementwise, host = blocks.all_reduce, blocks.elementwise, blocks.host
+    return OperatorFits(
+        gemm={
+            dtype: GemmFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.wave_penalty, b.basis)
+            for dtype, b in blocks.gemm.items()
+        },
+        decode_attention=DecodeAttentionFit(
+            decode.compute_efficiency,
+            decode.memory_efficiency,
+            decode.launch_us * US,
+            decode.per_wave_us * US,
+            decode.basis,
+        ),
+        prefill_attention=PrefillAttentionFit(
+            prefill.compute_efficiency,
+            prefill.memory_efficiency,
+            prefill.launch_us * US,
+            prefill.wave_penalty,
+            prefill.basis,
+        ),
+        experts={
+            dtype: ExpertsFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.basis)
+            for dtype, b in experts.items()
+        },
+        all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
+        elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
+        host=HostFit(host.step_us * US, host.request_us * US, host.launch_us * US, host.basis),
+    )

@@ -1,0 +1,96 @@
+"""What was fitted to measured kernels of one GPU, operator by operator; `sim.steptime.operators` has the formulas.
+
+Efficiencies are fractions of the peaks in the same hardware profile: change both or neither.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["fitted", "derived", "generic"]
+ComputeDtype = Literal["bf16", "fp8", "fp4", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmFit:
+    """A dense matrix multiplication. `wave_penalty`: extra compute time, relative, where tiles fill one wave of SMs."""
+
+    compute_efficiency: float
+    memory_efficiency: float
+    launch_s: float
+    wave_penalty: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttentionFit:
+    """Attention of one query token per request. `per_wave_s`: extra per wave of (request, KV head) pairs."""
+
+    compute_efficiency: float
+    memory_efficiency: float
+    launch_s: float
+    per_wave_s: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAttentionFit:
+    """Attention of prompt chunks. `wave_penalty` as for GEMMs, over tiles of 128 queries by heads."""
+
+    compute_efficiency: float
+    memory_efficiency: float
+    launch_s: float
+    wave_penalty: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsFit:
+    """The routed experts of one layer, routing and permutation included."""
+
+    compute_efficiency: float
+    memory_efficiency: float
+    launch_s: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceFit:
+    """A sum over GPUs inside a CUDA graph: `base_s` + `per_gpu_s` x (GPUs - 1) + bytes on the wire."""
+
+    base_s: float
+    per_gpu_s: float
+    link_efficiency: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseFit:
+    """Norms, rotary embedding, activations: bytes moved and a launch."""
+
+    memory_efficiency: float
+    launch_s: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class HostFit:
+    """What the CPU needs: a step, each request in it, and each kernel launched outside a CUDA graph."""
+
+    step_s: float
+    request_s: float
+    launch_s: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFits:
+    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in."""
+
+    gemm: Mapping[ComputeDtype, GemmFit]
+    decode_attention: DecodeAttentionFit
+    prefill_attention: PrefillAttentionFit
+    experts: Mapping[ComputeDtype, ExpertsFit]
+    all_reduce: AllReduceFit
+    elementwise: ElementwiseFit
+    host: HostFit
