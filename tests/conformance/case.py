@@ -1,0 +1,105 @@
+"""Recorded cases as traces and scheduler configurations. Times are nanoseconds throughout, so that they stay exact."""
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.serving.config import KVGroup, SchedulerConfig
+from sim.serving.content import output_id, private_prompt_id
+from sim.steptime.protocol import FloatArray, StepShape
+from sim.workload.trace import Segment, Trace
+
+RECORDED_OUTPUTS = 1_000_000
+RECORDED_PROMPTS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStepTime:
+    """The recorder's step time: base + per token + per token of context, in ns."""
+
+    base_ns: float
+    per_token_ns: float
+    per_ctx_ns: float
+
+    def step_s(self, shape: StepShape) -> float:
+        context = shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks)
+        return self.base_ns + self.per_token_ns * shape.num_tokens + self.per_ctx_ns * context
+
+    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
+        return self.base_ns + self.per_token_ns * num_decodes + self.per_ctx_ns * context_tokens
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recorded run: what went in and, step by step, what vLLM did."""
+
+    name: str
+    trace: Trace
+    config: SchedulerConfig
+    step_time: RecordedStepTime
+    max_passes: int | None
+    recorded: Mapping[str, Any]
+
+
+def load_case(path: Path) -> Case:
+    """Read a recorded case, gzipped or not."""
+    content = path.read_bytes()
+    data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    requests = sorted(enumerate(data["requests"]), key=lambda pair: (pair[1]["arrival_ns"], pair[0]))
+    rows = {number: row for row, (number, _) in enumerate(requests)}
+    return Case(
+        name=data.get("name") or path.name,
+        trace=_trace([request for _, request in requests], [number for number, _ in requests], rows, data["config"]),
+        config=_config(data["config"]),
+        step_time=RecordedStepTime(**data["time"]),
+        max_passes=data.get("max_steps"),
+        recorded=data,
+    )
+
+
+def _trace(
+    requests: Sequence[Mapping[str, Any]], numbers: Sequence[int], rows: Mapping[int, int], config: Mapping[str, Any]
+) -> Trace:
+    unlimited = config["max_model_len"]
+    return Trace(
+        request_id=tuple(request["id"] for request in requests),
+        arrival_s=np.array([request["arrival_ns"] for request in requests], dtype=np.float64),
+        prompt_tokens=np.array([request["prompt_len"] for request in requests], dtype=np.int64),
+        output_tokens=np.array([_max_tokens(request, unlimited) for request in requests], dtype=np.int64),
+        priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
+        segments=[
+            _segments(request.get("prompt") or [[RECORDED_PROMPTS + number, request["prompt_len"]]], rows)
+            for number, request in zip(numbers, requests, strict=True)
+        ],
+    )
+
+
+def _max_tokens(request: Mapping[str, Any], unlimited: int) -> int:
+    asked = request.get("max_tokens")
+    return unlimited if asked is None else int(asked)
+
+
+def _segments(recorded: Sequence[Sequence[int]], rows: Mapping[int, int]) -> tuple[Segment, ...]:
+    return tuple((_content_id(seed, rows), length) for seed, length in recorded)
+
+
+def _content_id(seed: int, rows: Mapping[int, int]) -> int:
+    if seed >= RECORDED_PROMPTS:
+        return private_prompt_id(rows[seed - RECORDED_PROMPTS])
+    return output_id(rows[seed - RECORDED_OUTPUTS]) if seed >= RECORDED_OUTPUTS else seed
+
+
+def _config(recorded: Mapping[str, Any]) -> SchedulerConfig:
+    arguments = dict(recorded)
+    groups = arguments.pop("kv_groups", None) or [["full", 1]]
+    return SchedulerConfig(
+        num_gpu_blocks=arguments.pop("num_blocks"),
+        scheduling_policy=arguments.pop("policy"),
+        kv_groups=tuple(KVGroup(None if group[0] == "full" else group[1]) for group in groups),
+        **arguments,
+    )

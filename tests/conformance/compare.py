@@ -1,0 +1,66 @@
+"""An engine's steps set beside the recorded ones; the first difference is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tests.conformance.case import Case
+
+Row = Mapping[str, Any]
+Engine = Callable[[Case], Sequence[Row]]
+
+SPARSE = {"arrived": [], "new": [], "resumed": [], "preempted": [], "hits": {}, "evicted": 0, "finished": []}
+"""What the recorder leaves out of a step when it is empty."""
+
+
+def first_difference(case: Case, steps: Sequence[Row]) -> str | None:
+    """Where the steps part from the recorded ones, or None."""
+    recorded = case.recorded["steps"]
+    groups = len(case.config.kv_groups) > 1 or "kv_groups" in case.recorded["config"]
+    for index, (expected, got) in enumerate(zip(recorded, steps, strict=False)):
+        for field, value in _comparable(expected, got, with_groups=groups).items():
+            if value[0] != value[1]:
+                return f"step {index}: {field} is {value[1]!r}, recorded {value[0]!r}"
+    if len(recorded) != len(steps):
+        return f"{len(steps)} steps, recorded {len(recorded)}"
+    return None
+
+
+def _comparable(expected: Row, got: Row, *, with_groups: bool) -> dict[str, tuple[Any, Any]]:
+    """Each field that the case records, as (recorded, got) in the recorded form."""
+    got = _without_groups(got) if with_groups else got
+    expected = _without_groups(expected) if with_groups else expected
+    pairs = {}
+    for field in ("t", "start", "end", "n", "ctx", "free", "free_after", "running", "waiting", "sampled", "sched"):
+        if field in expected:
+            pairs[field] = (expected[field], got[field])
+    for field, empty in SPARSE.items():
+        pairs[field] = (expected.get(field, empty), got.get(field, empty))
+    return pairs | _slimmed(expected, got)
+
+
+def _slimmed(expected: Row, got: Row) -> dict[str, tuple[Any, Any]]:
+    """Fields that slim recordings hold instead of the full lists."""
+    pairs: dict[str, tuple[Any, Any]] = {}
+    if "n_running" in expected:
+        counts = (len(got["running"]), len(got["waiting"]))
+        pairs["n_running, n_waiting"] = ((expected["n_running"], expected["n_waiting"]), counts)
+    if "n_sched" in expected:
+        partial = [row for row in got["sched"] if row[1] != 1 or row[3] != 0]
+        pairs["n_sched"] = (expected["n_sched"], len(got["sched"]))
+        pairs["sched_partial"] = (expected["sched_partial"], partial)
+    return pairs
+
+
+def _without_groups(row: Row) -> Row:
+    """Recordings with KV groups give new blocks by group; their sum is compared."""
+    sched = [[*cells[:3], sum(cells[3]) if isinstance(cells[3], list) else cells[3]] for cells in row["sched"]]
+    return {**row, "sched": sched}
+
+
+def request_difference(case: Case, requests: Mapping[str, Row]) -> str | None:
+    """Where a request's life parts from the recorded one, or None."""
+    for request_id, expected in case.recorded["per_request"].items():
+        for field, got in requests[request_id].items():
+            if field in expected and expected[field] != got:
+                return f"request {request_id}: {field} is {got!r}, recorded {expected[field]!r}"
+    return None
