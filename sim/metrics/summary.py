@@ -74,12 +74,12 @@ def max_kv_cache_usage(steps: StepRecords, num_gpu_blocks: int) -> float | None:
 
 
 def gpu_busy_fraction(records: Records) -> float | None:
-    """Share of the time from first arrival to last step in which a step was running; launches overlap under async."""
+    """Share of the time from first arrival to last step in which a step was running; steps run one after the other."""
     steps = records.steps
     if not len(steps):
         return None
-    begins_s = np.maximum(steps.start_s, np.concatenate(([-np.inf], steps.end_s[:-1])))
-    return _ratio(float((steps.end_s - begins_s).sum()), float(steps.end_s[-1] - records.requests.arrival_s[0]))
+    busy_s = float((steps.end_s - steps.start_s).sum())
+    return _ratio(busy_s, float(steps.end_s[-1] - records.requests.arrival_s[0]))
 
 
 def _totals(requests: RequestRecords) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def test_kv_cache_usage_leaves_out_the_null_block() -> None:
     assert summary["max_kv_cache_usage"] == pytest.approx(0.2)
 
 
-def test_gpu_busy_fraction_counts_overlapping_launches_once() -> None:
-    """Steps 1-2 s and 1.5-3 s overlap, nothing runs until 4 s: busy 1 to 3 and 4 to 5, of 5 s since the arrival."""
-    steps = (Step(1.0, 2.0), Step(1.5, 3.0), Step(4.0, 5.0))
+def test_gpu_busy_fraction_counts_from_first_arrival_to_last_step() -> None:
+    """Steps from 1 to 3 s and from 4 to 5 s, the first arrival at 0: busy for 3 s of 5."""
+    steps = (Step(1.0, 2.0), Step(2.0, 3.0), Step(4.0, 5.0))
     assert summarize(make_records(Life(), steps=steps), num_gpu_blocks=11)["gpu_busy_fraction"] == pytest.approx(3 / 5)
 
 

@@ -1,0 +1,45 @@
+# Everything runs from a .venv that make builds itself; Python 3.11 or newer is all it needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install -qq --disable-pip-version-check
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/installed  ## replay a bundled chat trace on Llama-3.1-8B and one H100
+	$(BIN)/servecast simulate Llama-3.1-8B --gpu h100-sxm --trace traces/chat.csv
+
+test: lint types floors units  ## every check there is; what the gate runs
+
+lint: .venv/installed-dev  ## formatting and style
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+
+types: .venv/installed-dev  ## mypy --strict
+	$(BIN)/mypy
+
+floors: .venv/installed-dev  ## imports go down only
+	$(BIN)/lint-imports
+
+units: .venv/installed-dev  ## the tests, README examples among them
+	$(BIN)/python -m pytest -q -n 2
+
+format: .venv/installed-dev  ## rewrite the code in the house format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:  ## forget the .venv and all caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@touch $@
+
+.venv/installed-dev: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]'
+	@touch $@ .venv/installed
+
+.PHONY: help demo test lint types floors units format clean

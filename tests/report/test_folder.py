@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sim.errors import ConfigError
+from sim.metrics.columns import request_columns, step_columns
+from sim.metrics.summary import summarize
+from sim.report import folder as folder_module
+from sim.report.folder import FILES, check_folder, write_folder
+from sim.serving.records import Records
+from tests.metrics.makers import Life, Step, make_records, make_trace
+
+RECORDS = make_records(
+    Life(first_scheduled_s=0.0, first_token_s=0.1 + 0.2, finish_s=1.0, output_tokens=3),
+    Life(arrival_s=0.5, rejected="prompt too long, by far"),
+    steps=(Step(0.0, 0.3), Step(0.3, 1.0)),
+    itl_s={0.35: 2},
+)
+
+
+def write(folder: Path, records: Records = RECORDS) -> None:
+    """Write that run's results."""
+    write_folder(
+        folder,
+        summarize(records, num_gpu_blocks=11),
+        request_columns(make_trace(records), records.requests),
+        step_columns(records.steps, num_gpu_blocks=11),
+        records,
+        title="a run",
+    )
+
+
+def names(folder: Path) -> list[str]:
+    """Everything in a folder, hidden or not."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_holds_summary_requests_steps_and_two_plots(tmp_path: Path) -> None:
+    """The files say what the records say, times to the nanosecond, nothing else is left beside them."""
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == sorted(FILES)
+    assert json.loads((tmp_path / "out/summary.json").read_text())["completed"] == 1
+    requests = pd.read_csv(tmp_path / "out/requests.csv")
+    assert requests["first_token_s"].tolist()[0] == 0.3
+    assert requests["rejected"].tolist()[1] == "prompt too long, by far"
+    assert len(pd.read_csv(tmp_path / "out/steps.csv")) == 2
+    assert (tmp_path / "out/latency.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out/timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_run_writes_the_same_bytes(tmp_path: Path) -> None:
+    """Plots too: no date, no version in them."""
+    write(tmp_path / "one")
+    write(tmp_path / "two")
+    assert [(tmp_path / "one" / name).read_bytes() for name in FILES] == [
+        (tmp_path / "two" / name).read_bytes() for name in FILES
+    ]
+
+
+def test_an_earlier_run_is_replaced_whole(tmp_path: Path) -> None:
+    """The second run's figures stand where the first one's stood."""
+    write(tmp_path / "out")
+    write(tmp_path / "out", make_records(Life(rejected="too long")))
+    assert json.loads((tmp_path / "out/summary.json").read_text())["completed"] == 0
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_failing_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the last file is due: the earlier results stand untouched, no half-written folder stays."""
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path / "out")
+    before = (tmp_path / "out/summary.json").read_bytes()
+    monkeypatch.setattr(folder_module, "timeline_plot", full_disk)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        write(tmp_path / "out", make_records(Life(rejected="too long")))
+    assert (tmp_path / "out/summary.json").read_bytes() == before
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_folder_with_foreign_files_is_left_alone(tmp_path: Path) -> None:
+    """Somebody's work is never overwritten, and the message names the file that gave it away."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"already holds `thesis\.tex`"):
+        check_folder(tmp_path)
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    """--out names a folder."""
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        check_folder(tmp_path / "out")
+
+
+def test_a_run_without_steps_still_has_its_plots(tmp_path: Path) -> None:
+    """Nothing ran: panels say so instead of failing."""
+    write(tmp_path / "out", make_records(Life(rejected="too long")))
+    assert names(tmp_path / "out") == sorted(FILES)
