@@ -5,8 +5,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from sim.metrics.cuda_graphs import step_graphs
 from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
 from sim.serving.records import RequestRecords, StepRecords
+from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 from sim.workload.trace import Trace
 
@@ -44,13 +46,14 @@ def _outcome(requests: RequestRecords) -> Columns:
     }
 
 
-def step_columns(steps: StepRecords, *, num_gpu_blocks: int) -> Columns:
+def step_columns(steps: StepRecords, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> Columns:
     """One row a step in order of launch; `kv_cache_usage` as vLLM's gauge, a share of the usable blocks."""
     return {
         "start_s": steps.start_s,
         "end_s": steps.end_s,
         "num_decodes": steps.num_decodes,
         "num_chunk_tokens": steps.num_chunk_tokens,
+        "cudagraph": step_graphs(steps, dispatch),
         "num_running": steps.num_running,
         "num_waiting": steps.num_waiting,
         "num_free_blocks": steps.num_free_blocks,

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from sim.metrics.cuda_graphs import cudagraph_step_fraction, step_graphs
 from sim.metrics.statistics import Statistics, statistics
 from sim.serving.records import Floats, Records, RequestRecords, StepRecords
+from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 
 
@@ -44,10 +46,11 @@ def latencies(requests: RequestRecords) -> Latencies:
     )
 
 
-def summarize(records: Records, *, num_gpu_blocks: int) -> dict[str, Any]:
+def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:
     """All figures that follow from the records alone; None where there was nothing to measure.
 
-    `duration` runs from the first arrival to the last completion, in seconds. `num_gpu_blocks` includes the null block.
+    `duration` runs from the first arrival to the last completion, in seconds. `num_gpu_blocks` includes the null block;
+    `dispatch` says which steps replay a CUDA graph.
     """
     requests = records.requests
     return (
@@ -58,6 +61,7 @@ def summarize(records: Records, *, num_gpu_blocks: int) -> dict[str, Any]:
             "num_gpu_blocks": num_gpu_blocks,
             "max_kv_cache_usage": max_kv_cache_usage(records.steps, num_gpu_blocks),
             "prefix_cache_hit_rate": _ratio(records.prefix_cache_hits, records.prefix_cache_queries),
+            "cudagraph_step_fraction": cudagraph_step_fraction(step_graphs(records.steps, dispatch)),
             "gpu_busy_fraction": gpu_busy_fraction(records),
             "num_steps": len(records.steps),
         }

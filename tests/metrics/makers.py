@@ -5,9 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.serving.records import Records, RequestRecords, StepRecords
+from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
 
 NAN = float("nan")
+DISPATCH = GraphDispatch("FULL_AND_PIECEWISE", (1, 2, 4, 8), max_num_seqs=4)
 
 
 class Life(NamedTuple):

@@ -1,6 +1,6 @@
 from sim.metrics.summary import summarize
 from sim.report.console import WIDTH, result_table
-from tests.metrics.makers import Life, Step, make_records
+from tests.metrics.makers import DISPATCH, Life, Step, make_records
 
 COMPLETED = Life(first_token_s=0.25, finish_s=2.25, prompt_tokens=300, output_tokens=101)
 
@@ -8,7 +8,7 @@ COMPLETED = Life(first_token_s=0.25, finish_s=2.25, prompt_tokens=300, output_to
 def test_the_table_reads_like_that_of_vllm_bench_serve() -> None:
     """The lines that existing scripts grep for: label, colon, figure from column 41 on, two decimals."""
     records = make_records(COMPLETED, steps=(Step(0.0, 2.25),), itl_s={0.02: 100})
-    summary = summarize(records, num_gpu_blocks=11) | {"cudagraph_step_fraction": 1.0}
+    summary = summarize(records, num_gpu_blocks=11, dispatch=DISPATCH)
     lines = result_table(summary).splitlines()
     assert lines[0] == "============ Serving Benchmark Result ============"
     assert lines[1] == "Successful requests:                     1"
@@ -24,7 +24,7 @@ def test_the_table_reads_like_that_of_vllm_bench_serve() -> None:
 
 def test_a_run_in_which_nothing_completed_shows_dashes() -> None:
     """No figure is made up: `-` stands for what could not be measured."""
-    summary = summarize(make_records(Life(rejected="too long")), num_gpu_blocks=11) | {"cudagraph_step_fraction": None}
+    summary = summarize(make_records(Life(rejected="too long")), num_gpu_blocks=11, dispatch=DISPATCH)
     lines = result_table(summary).splitlines()
     assert "Rejected requests:                       1" in lines
     assert "P99 E2EL (ms):                           -" in lines

@@ -10,7 +10,7 @@ from sim.metrics.summary import summarize
 from sim.report import folder as folder_module
 from sim.report.folder import FILES, check_folder, write_folder
 from sim.serving.records import Records
-from tests.metrics.makers import Life, Step, make_records, make_trace
+from tests.metrics.makers import DISPATCH, Life, Step, make_records, make_trace
 
 RECORDS = make_records(
     Life(first_scheduled_s=0.0, first_token_s=0.1 + 0.2, finish_s=1.0, output_tokens=3),
@@ -24,9 +24,9 @@ def write(folder: Path, records: Records = RECORDS) -> None:
     """Write that run's results."""
     write_folder(
         folder,
-        summarize(records, num_gpu_blocks=11),
+        summarize(records, num_gpu_blocks=11, dispatch=DISPATCH),
         request_columns(make_trace(records), records.requests),
-        step_columns(records.steps, num_gpu_blocks=11),
+        step_columns(records.steps, num_gpu_blocks=11, dispatch=DISPATCH),
         records,
         title="a run",
     )

@@ -1,0 +1,22 @@
+import pytest
+
+from sim.metrics.cuda_graphs import cudagraph_step_fraction, step_graphs
+from tests.metrics.makers import DISPATCH, Step, make_steps
+
+
+def test_each_step_gets_the_graph_that_vllm_dispatches() -> None:
+    """Sizes to 8, 4 sequences: 3 decodes replay a full graph, a chunk of 5 a piecewise one, 8 decodes too, 9 tokens none."""
+    steps = make_steps(
+        Step(0, 1, num_decodes=3),
+        Step(1, 2, num_decodes=0, num_chunk_tokens=5),
+        Step(2, 3, num_decodes=8),
+        Step(3, 4, num_decodes=4, num_chunk_tokens=5),
+    )
+    kinds = step_graphs(steps, DISPATCH)
+    assert kinds.tolist() == ["full", "piecewise", "piecewise", "none"]
+    assert cudagraph_step_fraction(kinds) == pytest.approx(0.75)
+
+
+def test_no_steps_have_no_fraction() -> None:
+    """None, not a division by zero."""
+    assert cudagraph_step_fraction(step_graphs(make_steps(), DISPATCH)) is None
