@@ -1,0 +1,173 @@
+"""From the keys of a Hugging Face config to a ModelSpec: what each model_type adds to the common decoder."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sim.errors import ModelError
+from sim.specs.attention import Mixer, gated_delta_net, grouped_query_attention, multi_head_latent_attention
+from sim.specs.context_length import max_model_len
+from sim.specs.feed_forward import feed_forward
+from sim.specs.hf_config import HFConfig
+from sim.specs.layer_slot import Slot, Traits
+from sim.specs.model import Layer, Linear, ModelSpec
+from sim.specs.quantization import Quantization
+
+MAX_LAYERS = 10_000
+
+LLAMA = Traits()
+QWEN2 = Traits(
+    qkv_bias=True, o_bias=False, sliding_window_default=False, shared_module="shared_expert", shared_expert_gate=True
+)
+QWEN3 = Traits(qk_norm="head", sliding_window_default=False)
+QWEN3_5 = replace(
+    QWEN3,
+    shared_module="shared_expert",
+    shared_expert_gate=True,
+    full_attention_interval=4,
+    windowed_kind="linear_attention",
+    attention_output_gate=True,
+)
+GEMMA = Traits(norms_per_layer=4, tied_by_default=True)
+DEEPSEEK = Traits()
+GLM4_MOE = Traits(o_bias=False, qk_norm="head", qk_norm_key="use_qk_norm", correction_bias=True)
+MIXTRAL = Traits(moe_module="block_sparse_moe")
+LLAMA4 = Traits(
+    moe_module="feed_forward",
+    dense_module="feed_forward",
+    shared_module="shared_expert",
+    num_shared_experts=1,
+    full_attention_interval=4,
+    windowed_kind="chunked_attention",
+)
+
+TRAITS: Mapping[str, Traits] = {
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "ministral3": LLAMA,
+    "mixtral": MIXTRAL,
+    "llama4_text": LLAMA4,
+    "qwen2": QWEN2,
+    "qwen2_moe": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3_moe": QWEN3,
+    "qwen3_next": QWEN3_5,
+    "qwen3_5_text": QWEN3_5,
+    "qwen3_5_moe_text": QWEN3_5,
+    "gpt_oss": Traits(attention_sinks=True, expert_bias=True, full_attention_interval=2),
+    "gemma2": replace(GEMMA, full_attention_interval=2),
+    "gemma3_text": replace(GEMMA, qk_norm="head", full_attention_interval=6),
+    "gemma4_text": replace(GEMMA, qk_norm="head", full_attention_interval=6, parallel_dense_mlp=True),
+    "deepseek_v2": DEEPSEEK,
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v32": DEEPSEEK,
+    "kimi_k2": DEEPSEEK,
+    "glm_moe_dsa": DEEPSEEK,
+    "glm4_moe": GLM4_MOE,
+    "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True),
+}
+
+
+def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> ModelSpec:
+    """The text model that a config describes; raises ModelError for what is missing or impossible.
+
+    A model_type that is not known is read as the common decoder, and the result says so in `approximation`.
+    """
+    architecture = ", ".join(config.texts("architectures"))
+    text = text_config(config)
+    model_type = text.text("model_type", default="llama")
+    traits = TRAITS.get(model_type, LLAMA)
+    hidden_size, vocab_size = text.size("hidden_size"), text.size("vocab_size")
+    layers = _layers(text, traits, quantization)
+    embedding = Linear("embed_tokens", hidden_size, vocab_size, "vocab")
+    lm_head = Linear("lm_head", hidden_size, vocab_size, "vocab", weight=quantization.format_of("lm_head"))
+    return ModelSpec(
+        name=name,
+        architecture=architecture,
+        model_type=model_type,
+        hidden_size=hidden_size,
+        intermediate_size=text.size("intermediate_size", "moe_intermediate_size"),
+        vocab_size=vocab_size,
+        max_model_len=max_model_len(text),
+        num_attention_heads=text.size("num_attention_heads"),
+        layers=layers,
+        embedding=embedding,
+        lm_head=None if _is_tied(config, text, traits) else lm_head,
+        num_final_parameters=hidden_size,
+        num_vision_parameters=config.count("num_vision_parameters"),
+        dtype=_dtype(config, text),
+        quantization=quantization.name,
+        source=config.source,
+        approximation=_approximation(model_type, traits),
+    )
+
+
+def text_config(config: HFConfig) -> HFConfig:
+    """The part that describes the language model: multimodal configs nest it."""
+    nested = next((key for key in ("text_config", "llm_config", "language_config") if config.has(key)), None)
+    return config.section(nested) if nested else config
+
+
+def _layers(text: HFConfig, traits: Traits, quantization: Quantization) -> tuple[Layer, ...]:
+    count = text.size("num_hidden_layers")
+    if count > MAX_LAYERS:
+        raise ModelError(f"{text.source}: `num_hidden_layers` must be at most {MAX_LAYERS:,}, got {count:,}.")
+    kinds = layer_kinds(text, traits, count)
+    return tuple(_layer(Slot(text, traits, quantization, index), kind) for index, kind in enumerate(kinds))
+
+
+def layer_kinds(text: HFConfig, traits: Traits, count: int) -> tuple[str, ...]:
+    """The attention of each layer in transformers' words (full_attention, sliding_attention, ...)."""
+    listed = text.texts("layer_types")
+    if listed:
+        if len(listed) != count:
+            raise ModelError(
+                f"{text.source}: `layer_types` lists {len(listed)} layers, but `num_hidden_layers` is {count}."
+            )
+        return listed
+    interval = text.count(
+        "full_attention_interval", "sliding_window_pattern", default=traits.full_attention_interval or 0
+    )
+    if interval:
+        return tuple(
+            "full_attention" if (index + 1) % interval == 0 else traits.windowed_kind for index in range(count)
+        )
+    slides = text.has("sliding_window") and text.flag("use_sliding_window", default=traits.sliding_window_default)
+    return ("sliding_attention" if slides else "full_attention",) * count
+
+
+def _layer(slot: Slot, kind: str) -> Layer:
+    mixer, ffn = _mixer(slot, kind), feed_forward(slot)
+    norms = slot.traits.norms_per_layer * slot.hidden_size
+    others = norms + mixer.num_other_parameters + ffn.num_other_parameters
+    return Layer(mixer.attention, (*mixer.linears, *ffn.linears), ffn.experts, others)
+
+
+def _mixer(slot: Slot, kind: str) -> Mixer:
+    if kind == "linear_attention":
+        return gated_delta_net(slot)
+    if slot.config.has("kv_lora_rank"):
+        return multi_head_latent_attention(slot)
+    match kind:
+        case "full_attention":
+            return grouped_query_attention(slot, "full")
+        case "sliding_attention":
+            return grouped_query_attention(slot, "sliding")
+        case "chunked_attention":
+            return grouped_query_attention(slot, "chunked")
+        case _:
+            raise ModelError(f"{slot.config.source}: `layer_types` has {kind!r}, which is no known kind of attention.")
+
+
+def _is_tied(config: HFConfig, text: HFConfig, traits: Traits) -> bool:
+    default = config.flag("tie_word_embeddings", default=traits.tied_by_default)
+    return text.flag("tie_word_embeddings", default=default)
+
+
+def _dtype(config: HFConfig, text: HFConfig) -> str:
+    return text.text("dtype", "torch_dtype", default=config.text("dtype", "torch_dtype", default="bfloat16"))
+
+
+def _approximation(model_type: str, traits: Traits) -> str | None:
+    if model_type not in TRAITS:
+        return f"model_type {model_type!r} is not known here and was read as a common decoder"
+    return traits.approximation

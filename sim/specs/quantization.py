@@ -1,0 +1,94 @@
+"""Which weights of a checkpoint are quantised, and in which format."""
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sim.specs.model import BF16, WeightFormat
+
+FP8 = WeightFormat("fp8", 8.0, 0.0, "fp8")  # one scale a tensor or an output channel: too few to count
+MXFP8 = WeightFormat("mxfp8", 8.0, 8 / 32, "fp8")  # OCP MX: an 8-bit scale for 32 weights
+MXFP4 = WeightFormat("mxfp4", 4.0, 8 / 32, "bf16")  # OCP MX: an 8-bit scale for 32 weights; vLLM multiplies in bf16
+NVFP4 = WeightFormat("nvfp4", 4.0, 8 / 16, "fp4")  # an fp8 scale for 16 weights
+INT8 = WeightFormat("int8", 8.0, 0.0, "int8")
+NF4 = WeightFormat("nf4", 4.0, 32 / 64, "bf16")  # bitsandbytes: a 32-bit scale for 64 weights
+
+
+def fp8_block(rows: int = 128, columns: int = 128) -> WeightFormat:
+    """DeepSeek's format: a 32-bit scale for each block of weights."""
+    return WeightFormat("fp8_block", 8.0, 32 / (rows * columns), "fp8")
+
+
+def weight_only_int(bits: int, group_size: int | None, *, zero_point: bool = False) -> WeightFormat:
+    """AWQ and GPTQ: a 16-bit scale a group, and a zero point of the weight's width; multiplied in bf16."""
+    scale_bits = (16 + (bits if zero_point else 0)) / group_size if group_size else 0.0
+    return WeightFormat(f"int{bits}", float(bits), scale_bits, "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePatterns:
+    """Module names as checkpoints list them: whole paths, parts of paths, globs, or `re:` and a regular expression."""
+
+    literals: frozenset[str]
+    expressions: tuple[re.Pattern[str], ...]
+
+    def match(self, module: str) -> bool:
+        """Whether `module` (a canonical path) is named, or lies below one that is."""
+        parts = module.split(".")
+        stretches = (".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
+        return any(stretch in self.literals for stretch in stretches) or any(
+            expression.match(name) for expression in self.expressions for name in (module, f"language_model.{module}")
+        )
+
+
+def module_patterns(names: Iterable[str]) -> ModulePatterns:
+    literals: set[str] = set()
+    expressions: list[re.Pattern[str]] = []
+    for name in names:
+        if name.startswith("re:"):
+            expressions.append(re.compile(name[3:]))
+        elif "*" in name:
+            glob = fnmatch.translate(_canonical(name)).removesuffix(r"\Z")
+            expressions.append(re.compile(rf"(?:.*\.)?(?:{glob})(?:\..*)?\Z"))
+        else:
+            literals.add(_canonical(name))
+    return ModulePatterns(frozenset(literals), tuple(expressions))
+
+
+def _canonical(module: str) -> str:
+    """Multimodal checkpoints nest the text model; its layers are `model.layers` all the same."""
+    module = module.replace("model.language_model.", "model.").replace("language_model.model.", "model.")
+    return module.removeprefix("language_model.")
+
+
+EVERYTHING = module_patterns(["model"])
+NOTHING = module_patterns([])
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedGroup:
+    """Modules stored in one format."""
+
+    targets: ModulePatterns
+    weight: WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """The first group that names a module gives its format; what `ignored` names stays bf16, as does all else."""
+
+    method: str | None = None
+    groups: tuple[QuantizedGroup, ...] = ()
+    ignored: ModulePatterns = NOTHING
+
+    @property
+    def name(self) -> str | None:
+        """The formats in use, such as fp8_block or nvfp4; None for 16-bit weights."""
+        return "+".join(dict.fromkeys(group.weight.name for group in self.groups)) or None
+
+    def format_of(self, module: str) -> WeightFormat:
+        """How the weights of `module` (such as model.layers.3.self_attn.q_proj) are stored."""
+        if self.ignored.match(module):
+            return BF16
+        return next((group.weight for group in self.groups if group.targets.match(module)), BF16)

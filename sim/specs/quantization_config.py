@@ -1,0 +1,160 @@
+"""`quantization_config` of a config.json (or a modelopt `hf_quant_config.json`), read as vLLM's quantisation methods read it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sim.errors import ModelError, nearest
+from sim.specs.hf_config import HFConfig
+from sim.specs.model import WeightFormat
+from sim.specs.quantization import (
+    EVERYTHING,
+    FP8,
+    INT8,
+    MXFP4,
+    MXFP8,
+    NF4,
+    NVFP4,
+    ModulePatterns,
+    Quantization,
+    QuantizedGroup,
+    fp8_block,
+    module_patterns,
+    weight_only_int,
+)
+
+ROUTED_EXPERTS = module_patterns(["experts"])
+
+
+def read_quantization(config: HFConfig) -> Quantization:
+    """How the checkpoint of this `quantization_config` is quantised; an empty one is not."""
+    if not config.values:
+        return Quantization()
+    method = config.text("quant_method", default="modelopt" if config.has("quant_algo") else None).lower()
+    if method not in READERS:
+        known = ", ".join(READERS)
+        hint = nearest(method, READERS)
+        raise ModelError(f"{config.source}: `quant_method` {method!r} is not one of {known}.{hint}")
+    groups = READERS[method](config)
+    return Quantization(method, groups, _ignored(config))
+
+
+def _ignored(config: HFConfig) -> ModulePatterns:
+    lists = ("ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers", "llm_int8_skip_modules")
+    return module_patterns(name for key in lists for name in config.texts(key))
+
+
+def _fp8(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    block = config.counts("weight_block_size")
+    return _everything(fp8_block(*block) if len(block) == 2 and all(block) else FP8)
+
+
+def _integers(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    bits = config.size("bits", "w_bit", default=4)
+    group_size = config.get("group_size", "q_group_size")
+    zero_point = config.flag("zero_point") or not config.flag("sym", default=True)
+    weight = weight_only_int(bits, _group_size(config, group_size), zero_point=zero_point)
+    targets = module_patterns(["model", "lm_head"]) if config.flag("lm_head") else EVERYTHING
+    return (QuantizedGroup(targets, weight),)
+
+
+def _bitsandbytes(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    return _everything(NF4 if config.flag("load_in_4bit") else weight_only_int(8, None))
+
+
+def _mxfp4(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    """Experts only, as gpt-oss ships them; its ignore list names the rest."""
+    del config
+    return (QuantizedGroup(ROUTED_EXPERTS, MXFP4),)
+
+
+def _compressed_tensors(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    groups = config.section("config_groups")
+    return tuple(_scheme_group(groups.section(name)) for name in groups.values)
+
+
+def _scheme_group(group: HFConfig) -> QuantizedGroup:
+    targets = tuple("model" if target == "Linear" else target for target in group.texts("targets") or ("Linear",))
+    weights = group.section("weights")
+    scheme = _float_scheme if weights.text("type", default="int") == "float" else _integer_scheme
+    return QuantizedGroup(module_patterns(targets), scheme(weights, weight_only=not group.has("input_activations")))
+
+
+def _float_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
+    bits, group_size = weights.size("num_bits"), weights.get("group_size")
+    match (bits, group_size):
+        case (8, 32):
+            weight = MXFP8
+        case (8, _):
+            block = weights.counts("block_structure")
+            weight = fp8_block(*block) if len(block) == 2 and all(block) else FP8
+        case (4, 32):
+            weight = MXFP4
+        case (4, _):
+            weight = NVFP4
+        case _:
+            raise ModelError(f"{weights.source}: quantised floats have 4 or 8 bits, got `num_bits` {bits}.")
+    return replace(weight, compute="bf16") if weight_only else weight
+
+
+def _integer_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
+    bits = weights.size("num_bits")
+    if bits == 8 and not weight_only:
+        return INT8
+    group_size = _group_size(weights, weights.get("group_size"))
+    return weight_only_int(bits, group_size, zero_point=not weights.flag("symmetric", default=True))
+
+
+def _group_size(config: HFConfig, group_size: object) -> int | None:
+    """Weights a scale; -1 and absence mean one a channel, too few to count."""
+    return None if group_size in (None, -1) else config.size("group_size", "q_group_size")
+
+
+def _modelopt(config: HFConfig) -> tuple[QuantizedGroup, ...]:
+    layers = config.section("quantized_layers")
+    if not layers.values:
+        return _everything(_modelopt_format(config))
+    return tuple(
+        QuantizedGroup(module_patterns([name]), _modelopt_format(layers.section(name))) for name in layers.values
+    )
+
+
+def _modelopt_format(config: HFConfig) -> WeightFormat:
+    algorithm = config.text("quant_algo").upper()
+    if algorithm not in MODELOPT_FORMATS:
+        hint = nearest(algorithm, MODELOPT_FORMATS)
+        raise ModelError(f"{config.source}: `quant_algo` {algorithm!r} is not known.{hint}")
+    return MODELOPT_FORMATS[algorithm]
+
+
+def _everything(weight: WeightFormat) -> tuple[QuantizedGroup, ...]:
+    return (QuantizedGroup(EVERYTHING, weight),)
+
+
+MODELOPT_FORMATS: Mapping[str, WeightFormat] = {
+    "FP8": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "FP8_PB_WO": fp8_block(),
+    "MXFP8": MXFP8,
+    "NVFP4": NVFP4,
+    "W4A16_NVFP4": replace(NVFP4, compute="bf16"),
+    "W4A16_AWQ": weight_only_int(4, 128),
+    "W4A8_AWQ": weight_only_int(4, 128),
+    "W8A16": weight_only_int(8, None),
+    "W8A8_SQ_PER_CHANNEL": INT8,
+}
+
+READERS: Mapping[str, Callable[[HFConfig], tuple[QuantizedGroup, ...]]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "modelopt_mixed": _modelopt,
+    "mxfp4": _mxfp4,
+    "awq": _integers,
+    "awq_marlin": _integers,
+    "gptq": _integers,
+    "gptq_marlin": _integers,
+    "auto-round": _integers,
+    "bitsandbytes": _bitsandbytes,
+}
