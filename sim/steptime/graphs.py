@@ -1,0 +1,47 @@
+"""Which CUDA graph a step replays, as vLLM's dispatcher decides, and the number of tokens it is padded to."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from sim.specs.capture_sizes import full_graph_sizes
+from sim.specs.engine import CudagraphMode
+
+GraphKind = Literal["full", "piecewise", "none"]
+
+
+class Dispatch(NamedTuple):
+    """A step's graph: the whole step ("full"), all but attention ("piecewise"), or none; and the tokens it computes."""
+
+    graph: GraphKind
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDispatch:
+    """vLLM's rule per step. `capture_sizes` ascend; a batch above the largest runs without a graph at its exact size.
+
+    FULL holds any batch in one graph; FULL_DECODE_ONLY only uniform decodes, all others run without; FULL_AND_PIECEWISE
+    leaves the others to piecewise graphs; PIECEWISE has no full graphs. A batch is uniform if each request has one token.
+    """
+
+    mode: CudagraphMode
+    capture_sizes: tuple[int, ...]
+    max_num_seqs: int
+    full_sizes: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = full_graph_sizes(self.mode, self.capture_sizes, max_num_seqs=self.max_num_seqs)
+        object.__setattr__(self, "full_sizes", frozenset(sizes))
+
+    def dispatch(self, num_tokens: int, *, is_uniform_decode: bool) -> Dispatch:
+        """The graph for a step of so many tokens."""
+        index = bisect_left(self.capture_sizes, num_tokens)
+        if self.mode == "NONE" or index == len(self.capture_sizes):
+            return Dispatch("none", num_tokens)
+        padded = self.capture_sizes[index]
+        if padded in self.full_sizes and (is_uniform_decode or self.mode == "FULL"):
+            return Dispatch("full", padded)
+        if self.mode in {"PIECEWISE", "FULL_AND_PIECEWISE"}:
+            return Dispatch("piecewise", padded)
+        return Dispatch("none", num_tokens)

@@ -1,0 +1,43 @@
+"""A step time that is linear in tokens and contexts: for tests, teaching and fitted models."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.specs.strict_yaml import Strict, read_yaml
+from sim.steptime.protocol import FloatArray, StepShape
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LinearFile(Strict):
+    """The YAML of a linear step-time model."""
+
+    kind: Literal["linear"]
+    base_s: Seconds
+    per_token_s: Seconds
+    per_context_token_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LinearStepTime:
+    """`base_s` + `per_token_s` x scheduled tokens + `per_context_token_s` x the requests' contexts after the step."""
+
+    base_s: float
+    per_token_s: float
+    per_context_token_s: float
+
+    def step_s(self, shape: StepShape) -> float:
+        context_tokens = shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks)
+        return self.base_s + self.per_token_s * shape.num_tokens + self.per_context_token_s * context_tokens
+
+    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
+        return self.base_s + self.per_token_s * num_decodes + self.per_context_token_s * context_tokens
+
+
+def read_linear(path: Path) -> LinearStepTime:
+    """The model in that YAML file. Raises ProfileError naming file, field and rule."""
+    file = read_yaml(path, LinearFile)
+    return LinearStepTime(file.base_s, file.per_token_s, file.per_context_token_s)

@@ -1,0 +1,206 @@
+"""How long each kernel takes on one GPU: a smooth maximum of compute and memory time, and a launch.
+
+Forms and parameters were fitted to measured kernels; a CUDA graph's cost per kernel is the fitted launch time. The
+functions take plain numbers and numpy arrays alike. Times are seconds, sizes bytes.
+"""
+
+from typing import NamedTuple, TypeVar
+
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import Attention, Experts, Linear, WeightFormat
+from sim.specs.operator_fits import ComputeDtype
+from sim.steptime.protocol import FloatArray
+
+NumT = TypeVar("NumT", float, FloatArray)
+
+ACTIVATION_BYTES = 2  # bf16 between kernels
+TILE_ROWS = 128
+QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activation quantisation
+QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
+
+def smooth_max(first: NumT, second: NumT, sharpness: int) -> NumT:
+    """The p-norm of two times: the larger one, and up to 2^(1/p) more where they are alike."""
+    norm: NumT = (first**sharpness + second**sharpness) ** (1 / sharpness)
+    return norm
+
+
+def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
+    """What the weight is multiplied in; a GPU without that dtype unpacks it to bf16, as vLLM's Marlin kernels do."""
+    return weight.compute if weight.compute in gpu.peak_flops else "bf16"
+
+
+def gemm_s(rows: NumT, linear: Linear, gpu: HardwareProfile) -> NumT:
+    """So many rows times a matrix as one GPU holds it; their dynamic quantisation included where the dtype needs it."""
+    dtype = compute_dtype(linear.weight, gpu)
+    fit, bandwidth = gpu.operators.gemm[dtype], gpu.memory_bandwidth_bytes_per_s
+    num_in, num_out = linear.in_features, linear.out_features
+    input_bytes = QUANTISED_BYTES.get(dtype, ACTIVATION_BYTES)
+    activation_bytes = rows * (num_in * input_bytes + num_out * ACTIVATION_BYTES)
+    memory_s = (num_in * num_out * _bytes_per_weight(linear.weight) + activation_bytes) / (
+        bandwidth * fit.memory_efficiency
+    )
+    num_waves = -(-rows // TILE_ROWS) * -(-num_out // TILE_ROWS) / gpu.num_sms
+    ideal_compute_s = 2 * rows * num_in * num_out / (gpu.peak_flops[dtype] * fit.compute_efficiency)
+    compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
+    return fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
+
+
+def _quantise_s(num_inputs: NumT, dtype: ComputeDtype, bandwidth: float) -> NumT:
+    if dtype not in QUANTISED_BYTES:
+        return 0 * num_inputs
+    return num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype]) / (bandwidth * QUANTISE_EFFICIENCY)
+
+
+class DecodeAttention(NamedTuple):
+    """Decode attention of a fixed set of requests, as a function of their summed context.
+
+    Only the sum matters: how contexts are spread over requests moves the time by 2 % in the median.
+    `most_context_tokens` is what a window lets the requests read together.
+    """
+
+    fixed_s: float
+    memory_base_s: float
+    memory_per_token_s: float
+    compute_per_token_s: float
+    most_context_tokens: float
+
+
+def decode_attention(
+    num_requests: float, attention: Attention, kv_dtype_bytes: float, gpu: HardwareProfile
+) -> DecodeAttention:
+    """One layer's decode attention, of heads as one GPU holds them. A linear layer reads and writes its state instead.
+
+    An MLA kernel reads the latent once for all heads, and runs the heads as rows of a tile: compute-bound, it reaches
+    what prefill kernels do (FlashMLA reports 660 TFLOPS on H800), not what a decode kernel of few heads per KV head does.
+    """
+    fits, bandwidth = gpu.operators, gpu.memory_bandwidth_bytes_per_s
+    fit = fits.decode_attention
+    is_latent = attention.kind == "mla"
+    query_dim, value_dim = _latent_dims(attention) if is_latent else (attention.head_dim, attention.v_head_dim)
+    efficiency = fits.prefill_attention.compute_efficiency if is_latent else fit.compute_efficiency
+    flops_per_token = 2 * attention.num_heads * (query_dim + value_dim)
+    if attention.kind == "linear":
+        request_bytes, flops_per_token = 2 * attention.state_bytes, 0
+    else:
+        request_bytes = ACTIVATION_BYTES * attention.num_heads * (query_dim + value_dim)
+    num_waves = num_requests * (1 if is_latent else attention.num_kv_heads) / gpu.num_sms
+    reads_at_most = attention.window or attention.index_topk
+    return DecodeAttention(
+        fixed_s=fit.launch_s + fit.per_wave_s * num_waves,
+        memory_base_s=num_requests * request_bytes / (bandwidth * fit.memory_efficiency),
+        memory_per_token_s=attention.kv_numbers_per_token * kv_dtype_bytes / (bandwidth * fit.memory_efficiency),
+        compute_per_token_s=flops_per_token / (gpu.peak_flops["bf16"] * efficiency),
+        most_context_tokens=num_requests * reads_at_most if reads_at_most else float("inf"),
+    )
+
+
+def decode_attention_s(work: DecodeAttention, context_tokens: NumT) -> NumT:
+    """Seconds at that sum of contexts, which may not exceed `most_context_tokens`; without `fixed_s`."""
+    memory_s = work.memory_base_s + work.memory_per_token_s * context_tokens
+    return smooth_max(memory_s, work.compute_per_token_s * context_tokens, 3)
+
+
+class PrefillWork(NamedTuple):
+    """What the chunks of a step ask of one layer's attention together; sums over chunks."""
+
+    flops: float
+    num_tiles: float
+    moved_bytes: float
+
+
+def prefill_work(
+    chunk_tokens: float, computed_tokens: float, attention: Attention, kv_dtype_bytes: float
+) -> PrefillWork:
+    """One chunk of so many tokens behind `computed_tokens` others, of heads as one GPU holds them.
+
+    Queries are computed in tiles of 128. Each sees what stands before it, within the window if there is one.
+    """
+    heads, dims = attention.num_heads, attention.head_dim + attention.v_head_dim
+    num_tiles = -(-chunk_tokens // TILE_ROWS)
+    if attention.kind == "linear":
+        # The state is updated and read by each token, and moved once a tile.
+        state_numbers = heads * attention.head_dim * attention.v_head_dim
+        moved = 2 * num_tiles * attention.state_bytes + ACTIVATION_BYTES * chunk_tokens * heads * dims * 2
+        return PrefillWork(4.0 * chunk_tokens * state_numbers, heads * num_tiles, moved)
+    kv_heads = heads if attention.kind == "mla" else attention.num_kv_heads
+    keys_seen = mean_keys_seen(chunk_tokens, computed_tokens, attention.window or attention.index_topk)
+    keys_read = computed_tokens + chunk_tokens
+    if attention.window:
+        keys_read = min(keys_read, attention.window + chunk_tokens)
+    return PrefillWork(
+        flops=2 * heads * dims * num_tiles * TILE_ROWS * (keys_seen + TILE_ROWS / 2),
+        num_tiles=heads * num_tiles,
+        moved_bytes=dims * (ACTIVATION_BYTES * heads * chunk_tokens + kv_dtype_bytes * kv_heads * keys_read),
+    )
+
+
+def mean_keys_seen(chunk_tokens: float, computed_tokens: float, window: int | None) -> float:
+    """How many tokens stand before a query of the chunk on average, counting at most `window` for each."""
+    if window is None or computed_tokens + chunk_tokens <= window:
+        return computed_tokens + chunk_tokens / 2
+    num_unbounded = max(0.0, window - computed_tokens)
+    unbounded = num_unbounded * (computed_tokens + num_unbounded / 2)
+    return (unbounded + (chunk_tokens - num_unbounded) * window) / chunk_tokens
+
+
+def prefill_attention_s(flops: NumT, num_tiles: NumT, moved_bytes: NumT, gpu: HardwareProfile) -> NumT:
+    """Seconds of one layer's attention over all chunks of a step, without the launch."""
+    fit = gpu.operators.prefill_attention
+    compute_s = flops / (gpu.peak_flops["bf16"] * fit.compute_efficiency)
+    compute_s = compute_s * (1 + fit.wave_penalty * gpu.num_sms / num_tiles)
+    return smooth_max(moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency), compute_s, 2)
+
+
+def expected_distinct_experts(tokens: NumT, experts: Experts) -> NumT:
+    """How many experts at least one of the tokens chooses, when each chooses uniformly."""
+    share_idle: NumT = (1 - experts.num_experts_per_tok / experts.num_experts) ** tokens
+    return experts.num_experts * (1 - share_idle)
+
+
+def experts_s(tokens: NumT, experts: Experts, gpu: HardwareProfile) -> NumT:
+    """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
+    dtype = compute_dtype(experts.weight, gpu)
+    fit = gpu.operators.experts[dtype]
+    routed = tokens * experts.num_experts_per_tok
+    weight_bytes = (
+        expected_distinct_experts(tokens, experts) * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
+    )
+    token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
+    memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
+    flops = 2 * routed * experts.num_weights_per_expert
+    return fit.launch_s + smooth_max(memory_s, flops / (gpu.peak_flops[dtype] * fit.compute_efficiency), 2)
+
+
+def all_reduce_s(message_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+    """The sum of a message over GPUs, inside a CUDA graph; a ring moves it 2 (N - 1) / N times."""
+    return _latency_s(num_gpus, gpu) + 2 * _wire_s(message_bytes, num_gpus, gpu)
+
+
+def all_gather_s(gathered_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+    """Collecting the parts of a message from GPUs: half the traffic of an all-reduce."""
+    return _latency_s(num_gpus, gpu) + _wire_s(gathered_bytes, num_gpus, gpu)
+
+
+def elementwise_s(moved_bytes: NumT, gpu: HardwareProfile) -> NumT:
+    """A norm, rotary embedding or activation that reads and writes so many bytes."""
+    fit = gpu.operators.elementwise
+    return fit.launch_s + moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
+
+
+def _bytes_per_weight(weight: WeightFormat) -> float:
+    return (weight.bits + weight.scale_bits) / 8
+
+
+def _latent_dims(attention: Attention) -> tuple[int, int]:
+    return attention.kv_lora_rank + attention.qk_rope_head_dim, attention.kv_lora_rank
+
+
+def _latency_s(num_gpus: int, gpu: HardwareProfile) -> float:
+    fit = gpu.operators.all_reduce
+    return fit.base_s + fit.per_gpu_s * (num_gpus - 1)
+
+
+def _wire_s(message_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+    bandwidth = gpu.all_reduce_bytes_per_s(num_gpus) * gpu.operators.all_reduce.link_efficiency
+    return (num_gpus - 1) / num_gpus * message_bytes / bandwidth

@@ -1,0 +1,134 @@
+"""How long a step takes: its kernels one after the other on the GPU, beside or before the host's work for it."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Literal, NamedTuple
+
+from sim.specs.engine import ResolvedEngine
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ModelSpec
+from sim.steptime.attention import AttentionWork, DecodeCurve
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.token_work import TokenWork
+
+Composition = Literal["unified", "additive", "max"]
+
+
+class Batch(NamedTuple):
+    """A step's cost by its number of tokens alone: kernels over all of them, and launching those outside a graph."""
+
+    tokens_s: float
+    launches_s: float
+
+
+class OperatorTime(NamedTuple):
+    """Seconds of one kind of kernel in a step, as far as prefill and as far as decode causes them."""
+
+    operator: str
+    prefill_s: float
+    decode_s: float
+
+
+class RooflineStepTime:
+    """The StepTimeModel of one model on one kind of GPU under resolved engine arguments.
+
+    `composition` says how a mixed step is run. "unified", as in vLLM: matrices are multiplied once over all tokens and
+    attention is timed for each part. "additive" and "max" run two passes, one after the other or side by side.
+    """
+
+    def __init__(
+        self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, composition: Composition = "unified"
+    ) -> None:
+        ranks = engine.tensor_parallel_size
+        self._token_work = TokenWork(model, gpu, ranks)
+        self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
+        self._graphs = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+        self._host = gpu.operators.host
+        self._is_async = engine.async_scheduling
+        self._composition: Composition = composition
+        self._batch = cache(self._time_batch)
+        self._head_s = cache(self._token_work.output_head_s)
+        self._decode_attention = cache(self._attention.decode)
+        self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
+
+    def step_s(self, shape: StepShape) -> float:
+        """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
+        if not shape.chunks and shape.num_sampled == shape.num_decodes:
+            return self.decode_curve(shape.num_decodes).at(shape.decode_context_tokens)
+        gpu_s = sum(map(self._pass_s, self._passes(shape)))
+        host_s = self._host_s(shape.num_decodes + len(shape.chunks))
+        return max(gpu_s, host_s) if self._is_async else gpu_s + host_s
+
+    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
+        """Durations of decode-only steps, one for each sum of contexts."""
+        return self.decode_curve(num_decodes).over(context_tokens)
+
+    def explain(self, shape: StepShape) -> list[OperatorTime]:
+        """Where `step_s` goes, operator by operator; linear layers are split between prefill and decode by tokens.
+
+        "launches" and "host" are what the GPU waits for; "max" shows the longer pass only.
+        """
+        times = [time for part in self._passes(shape) for time in self._explain_pass(part)]
+        waiting_s = self.step_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
+        return [*times, _split("host", waiting_s, shape.num_decodes / shape.num_tokens)]
+
+    def _passes(self, shape: StepShape) -> tuple[StepShape, ...]:
+        if self._composition == "unified" or not shape.chunks or not shape.num_decodes:
+            return (shape,)
+        num_prefills_sampled = max(0, shape.num_sampled - shape.num_decodes)
+        prefill = StepShape(0, 0, shape.chunks, num_prefills_sampled)
+        decode = StepShape(shape.num_decodes, shape.decode_context_tokens, (), shape.num_sampled - num_prefills_sampled)
+        return (prefill, decode) if self._composition == "additive" else (max(prefill, decode, key=self._pass_s),)
+
+    def _pass_s(self, shape: StepShape) -> float:
+        """Seconds of one forward pass on the GPU, waiting for launches included."""
+        batch = self._batch(shape.num_tokens, not shape.chunks)
+        seconds = batch.tokens_s + self._head_s(shape.num_sampled) + self._prefill_attention_s(shape)
+        seconds += self._decode_attention(shape.num_decodes).at(shape.decode_context_tokens)
+        return max(seconds, batch.launches_s)
+
+    def _prefill_attention_s(self, shape: StepShape) -> float:
+        """Seconds of attention for the chunks; its launch is not paid twice in a step that decodes as well."""
+        if not shape.chunks:
+            return 0.0
+        launch_s = 0.0 if shape.num_decodes else self._attention.prefill_launch_s
+        return self._attention.prefill_s(shape.chunks) + launch_s
+
+    def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
+        graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
+        work = self._token_work
+        num_launches = {"full": 0, "piecewise": work.num_piecewise_launches, "none": work.num_launches}[graph]
+        tokens_s = sum(work.seconds_by_operator(num_padded).values())
+        return Batch(tokens_s, num_launches * self._host.launch_s)
+
+    def _time_decodes(self, num_decodes: int) -> DecodeCurve:
+        batch, host_s = self._batch(num_decodes, True), self._host_s(num_decodes)
+        attention = self._decode_attention(num_decodes)
+        return DecodeCurve(
+            constant_s=batch.tokens_s + self._head_s(num_decodes) + attention.constant_s,
+            layers=attention.layers,
+            floor_s=max(batch.launches_s, host_s) if self._is_async else batch.launches_s,
+            after_s=0.0 if self._is_async else host_s,
+        )
+
+    def _host_s(self, num_requests: int) -> float:
+        return self._host.step_s + self._host.request_s * num_requests
+
+    def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
+        is_uniform_decode, decode_share = not shape.chunks, shape.num_decodes / shape.num_tokens
+        padded = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
+        by_operator = self._token_work.seconds_by_operator(padded)
+        decode_s = self._decode_attention(shape.num_decodes).at(shape.decode_context_tokens)
+        sampled_share = min(1.0, shape.num_decodes / max(1, shape.num_sampled))
+        times = [
+            *(_split(operator, seconds, decode_share) for operator, seconds in by_operator.items()),
+            OperatorTime("attention", self._prefill_attention_s(shape), decode_s),
+            _split("lm_head", self._head_s(shape.num_sampled), sampled_share),
+        ]
+        idle_s = self._pass_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
+        return [*times, _split("launches", idle_s, decode_share)]
+
+
+def _split(operator: str, seconds: float, decode_share: float) -> OperatorTime:
+    return OperatorTime(operator, seconds * (1 - decode_share), seconds * decode_share)

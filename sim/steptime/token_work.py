@@ -1,0 +1,92 @@
+"""The kernels whose time depends on nothing but how many tokens a step computes: matrices, experts, norms, all-reduces."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import TypeVar
+
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import Layer, ModelSpec
+from sim.steptime.operators import (
+    ACTIVATION_BYTES,
+    all_gather_s,
+    all_reduce_s,
+    elementwise_s,
+    experts_s,
+    gemm_s,
+)
+
+KeyT = TypeVar("KeyT")
+
+NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes both
+NUM_FINAL_NORMS = 3  # embedding, last norm and the choice of sampled rows, each taken as a norm
+ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
+ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
+EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
+
+
+class TokenWork:
+    """One GPU's share of a model, kernel by kernel; equal kernels are timed once and multiplied."""
+
+    def __init__(self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int) -> None:
+        layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
+        norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
+        self._gpu = gpu
+        self._num_gpus = tensor_parallel_size
+        self._message_bytes = ACTIVATION_BYTES * model.hidden_size
+        self._num_all_reduces = 1 + 2 * model.num_layers if tensor_parallel_size > 1 else 0
+        self._head = model.output_head.per_rank(tensor_parallel_size)
+        self._linears = _count((linear, n) for layer, n in layers for linear in layer.linears)
+        self._experts = _count((layer.experts, n) for layer, n in layers if layer.experts)
+        self._elementwise = _count(
+            (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
+        )
+        self._elementwise[norm_bytes] += NUM_FINAL_NORMS
+        self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
+        self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * model.num_layers  # one graph between two attentions
+
+    def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
+        """Seconds of each kind of kernel over all layers, without attention and the output head."""
+        gpu, rows = self._gpu, float(num_tokens)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for linear, count in self._linears.items():
+            seconds[linear.name] += count * gemm_s(rows, linear, gpu)
+        for experts, count in self._experts.items():
+            seconds["experts"] += count * experts_s(rows, experts, gpu)
+        for moved_bytes, count in self._elementwise.items():
+            seconds["elementwise"] += count * elementwise_s(rows * moved_bytes, gpu)
+        if self._num_all_reduces:
+            message_s = all_reduce_s(rows * self._message_bytes, self._num_gpus, gpu)
+            seconds["all_reduce"] = self._num_all_reduces * message_s
+        return dict(seconds)
+
+    def output_head_s(self, num_sampled: int) -> float:
+        """Logits of the sampled rows, gathered from all GPUs; nothing where no row is sampled."""
+        if num_sampled == 0:
+            return 0.0
+        seconds = gemm_s(float(num_sampled), self._head, self._gpu)
+        if self._num_gpus == 1:
+            return seconds
+        logits_bytes = float(num_sampled) * ACTIVATION_BYTES * self._head.out_features * self._num_gpus
+        return seconds + all_gather_s(logits_bytes, self._num_gpus, self._gpu)
+
+
+def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
+    counter: Counter[KeyT] = Counter()
+    for key, count in pairs:
+        counter[key] += count
+    return counter
+
+
+def _moved_bytes(layer: Layer) -> list[int]:
+    """What rope and the activation read and write per token; experts' own activation is part of their time."""
+    attention = layer.attention
+    rope = 2 * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
+    gates = [linear.out_features for linear in layer.linears if "up_proj" in linear.name]
+    return [ACTIVATION_BYTES * rope, *(ACTIVATION_BYTES * 3 * gate // 2 for gate in gates)]
+
+
+def _num_launches(layer: Layer, tensor_parallel_size: int) -> int:
+    """Kernels that the host launches for one layer where no CUDA graph does."""
+    all_reduces = 2 if tensor_parallel_size > 1 else 0
+    experts = EXPERTS_LAUNCHES if layer.experts else 0
+    return len(layer.linears) + ATTENTION_LAUNCHES + ELEMENTWISE_LAUNCHES + all_reduces + experts
