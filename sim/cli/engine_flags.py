@@ -1,0 +1,80 @@
+"""The flags of vLLM on Servecast's commands, and a pasted `vllm serve` line behind `--`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from typer.core import TyperCommand
+
+from sim.errors import ConfigError
+from sim.specs.releases import NEWEST
+from sim.specs.serve_command import ParsedServe, parse_engine_args, parse_serve_command
+from sim.specs.serve_flags import ENGINE_FLAGS
+from sim.specs.serve_tokens import split_flags
+
+_META_KEY = "sim.cli.engine_flags"
+_MORE_FLAGS = {
+    "-cc.cudagraph_mode": "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE",
+    "-O0 ... -O3": "optimisation level: 0 captures no CUDA graphs, 1 piecewise ones",
+    "--config": "a YAML file of flags, as for vllm serve",
+    "--vllm-version": f"defaults and rules of that version, {NEWEST} when absent",
+    "-- vllm serve ...": "a pasted command line, as it is",
+}
+
+
+class EngineCommand(TyperCommand):
+    """A command that takes every flag of `vllm serve` beside its own options; `engine_flags` returns what they say.
+
+    Give it as `cls` to `app.command`. A pasted line names the model, so the command's MODEL argument must be optional.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        before, pasted = _split_at_dashes(args)
+        own_words, engine_words = split_flags(before, own)
+        ctx.meta[_META_KEY] = _parse(pasted, engine_words)
+        return super().parse_args(ctx, own_words)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        Console().print(engine_flags_panel())
+
+
+def engine_flags(ctx: typer.Context) -> ParsedServe:
+    """What the engine flags of this call say; ParsedServe.model is that of a pasted line or --model."""
+    parsed = ctx.meta[_META_KEY]
+    assert isinstance(parsed, ParsedServe), "only commands of class EngineCommand have engine flags"
+    return parsed
+
+
+def chosen_model(model: str | None, parsed: ParsedServe) -> str:
+    """The model given as argument or in the pasted line; ConfigError for none, or two that differ."""
+    if model and parsed.model and model != parsed.model:
+        raise ConfigError(f"Two models are given, {model!r} and {parsed.model!r}; leave one out.")
+    if not (chosen := model or parsed.model):
+        raise ConfigError("MODEL is missing; give a catalogue name, a Hugging Face id or a path to a config.json.")
+    return chosen
+
+
+def engine_flags_panel() -> Panel:
+    """All engine flags with a line each, for --help."""
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    for flag in ENGINE_FLAGS.values():
+        table.add_row(f"--\\[no-]{flag.name}" if flag.kind == "switch" else f"--{flag.name}", flag.help)
+    for flag_text, help_text in _MORE_FLAGS.items():
+        table.add_row(flag_text, help_text)
+    return Panel(table, title="Engine flags, as for vllm serve", title_align="left", border_style="dim", box=ROUNDED)
+
+
+def _split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    end = args.index("--") if "--" in args else len(args)
+    return list(args[:end]), list(args[end + 1 :])
+
+
+def _parse(pasted: Sequence[str], engine_words: Sequence[str]) -> ParsedServe:
+    """Flags beside a pasted line win over those in it."""
+    return parse_serve_command([*pasted, *engine_words]) if pasted else parse_engine_args(engine_words)

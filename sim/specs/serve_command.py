@@ -1,0 +1,271 @@
+"""`vllm serve` command lines and config files as engine arguments, and back."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from sim.errors import ConfigError, nearest
+from sim.specs.engine import EngineConfig
+from sim.specs.serve_flags import (
+    APPROXIMATED,
+    COMPILATION_FIELDS,
+    ENGINE_FLAGS,
+    IGNORED,
+    OTHER_COMPILATION_KEYS,
+    UNSIMULATED,
+    EngineFlag,
+)
+from sim.specs.serve_tokens import Flag, find_launch, flag_name, read_flags, shell_words
+
+_HUMAN_INTEGER = re.compile(
+    r"(?P<whole>-?\d{1,15})(?P<binary>[KMGT])|(?P<number>-?\d{1,15}(?:\.\d{1,15})?)(?P<decimal>[kmgt]?)"
+)
+_LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": None, "3": None}
+
+
+class ParsedServe(NamedTuple):
+    """What a command line says. `warnings` are sentences about flags that change nothing or are not simulated."""
+
+    model: str | None
+    engine: EngineConfig
+    vllm_version: str | None
+    warnings: tuple[str, ...]
+
+
+def parse_serve_command(command: str | Sequence[str]) -> ParsedServe:
+    """A pasted `vllm serve MODEL ...` (or api_server module, or vllm-openai container) line, as text or as words.
+
+    Raises ConfigError for another command, an unknown flag, and a flag whose effect is not simulated.
+    """
+    words = shell_words(command) if isinstance(command, str) else list(command)
+    if find_launch(words) is None:
+        raise ConfigError(f"A pasted command must hold `vllm serve MODEL ...`, got {shlex.join(words)[:60]!r}.")
+    return parse_engine_args(words)
+
+
+def parse_engine_args(args: Sequence[str]) -> ParsedServe:
+    """Flags of `vllm serve` as words, or a whole pasted command line; a later flag wins over an earlier one.
+
+    `--config FILE.yaml` is read as vLLM does (keys are flag names; the command line wins), and `--vllm-version` names the
+    version. Raises ConfigError for an unknown flag and for one whose effect is not simulated.
+    """
+    launch = find_launch(args)
+    flags, others = read_flags(launch.args if launch else args)
+    if others[1 if launch else 0 :]:
+        raise ConfigError(f"{others[-1]!r} is neither a flag of vllm serve nor the value of one.")
+    draft = _Draft(vllm_version=launch.vllm_version if launch else None)
+    for name, value in (launch.environment if launch else {}).items():
+        draft.warnings.append(_environment_warning(name, value))
+    for flag in (*_file_flags(flags), *(flag for flag in flags if flag.name != "config")):
+        _apply(draft, flag)
+    draft.model = others[0] if others else draft.model
+    return draft.finish()
+
+
+def serve_command(model: str, engine: EngineConfig) -> str:
+    """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
+    words = ["vllm", "serve", model]
+    for entry in fields(engine):
+        if (value := getattr(engine, entry.name)) != entry.default:
+            words += _words(entry.name, value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if name == "cudagraph_mode":
+        return [f"--compilation-config.cudagraph_mode={value}"]
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What the flags read so far add up to."""
+
+    model: str | None = None
+    vllm_version: str | None = None
+    level_mode: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def finish(self) -> ParsedServe:
+        if self.level_mode:
+            self.arguments.setdefault("cudagraph_mode", self.level_mode)
+        self.warnings += _without_effect(self.arguments)
+        return ParsedServe(self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self.warnings))
+
+
+def _without_effect(arguments: Mapping[str, Any]) -> list[str]:
+    warnings = []
+    if arguments.get("enforce_eager"):
+        graphs = [name for name in COMPILATION_FIELDS if arguments.get(name) is not None]
+        warnings += [f"{name} changes nothing here: enforce_eager captures no CUDA graphs." for name in graphs]
+    if "kv_cache_memory_bytes" in arguments and "gpu_memory_utilization" in arguments:
+        warnings.append("gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it.")
+    return warnings
+
+
+def _environment_warning(name: str, value: str) -> str:
+    if (name, value) == ("VLLM_USE_V1", "0"):
+        raise ConfigError("VLLM_USE_V1=0 asks for the engine before V1, which is not simulated; leave it out.")
+    return f"The environment variable {name} changes nothing here."
+
+
+def _apply(draft: _Draft, flag: Flag) -> None:
+    if flag.name in ENGINE_FLAGS:
+        draft.arguments[ENGINE_FLAGS[flag.name].field] = _value(ENGINE_FLAGS[flag.name], flag)
+    elif flag.name in UNSIMULATED:
+        _refuse_unless_harmless(flag)
+    elif flag.name in APPROXIMATED:
+        draft.warnings.append(f"{flag.spelled} is not simulated: {APPROXIMATED[flag.name][1]}.")
+    elif flag.name in IGNORED:
+        draft.warnings.append(f"{flag.spelled} changes nothing here.")
+    elif flag.name == "model":
+        draft.model = flag.values[0]
+    elif flag.name == "vllm-version":
+        draft.vllm_version = flag.values[0]
+    elif flag.name == "optimization-level":
+        draft.level_mode = _level_mode(flag)
+    elif flag.name == "dtype":
+        draft.warnings.append(_dtype_warning(flag))
+    elif flag.name == "compilation-config":
+        _apply_compilation(draft, flag)
+    else:
+        raise ConfigError(f"{flag.spelled} must be given on the command line, got it in a config file.")
+
+
+def _value(known: EngineFlag, flag: Flag) -> object:
+    if known.kind == "switch":
+        return _is_on(flag)
+    if known.kind == "sizes":
+        return tuple(_integer(flag.spelled, size) for text in flag.values for size in text.split(","))
+    text = flag.values[0]
+    if known.field == "max_model_len" and text in {"auto", "-1"}:
+        return "auto"
+    if known.kind == "integer":
+        return _integer(flag.spelled, text)
+    return _number(flag.spelled, text) if known.kind == "number" else text
+
+
+def _is_on(flag: Flag) -> bool:
+    """Older versions took a value behind a switch, as in --enable-chunked-prefill=False."""
+    text = flag.values[0].lower() if flag.values else "true"
+    if text not in {"true", "false"}:
+        raise ConfigError(
+            f"{flag.spelled} is a switch without a value, got {flag.values[0]!r}; --no-{flag.name} is its opposite."
+        )
+    return flag.on == (text == "true")
+
+
+def _integer(spelled: str, text: str) -> int:
+    """As vLLM reads them: 1K is 1,024, 1k is 1,000 and may be 1.5k."""
+    found = _HUMAN_INTEGER.fullmatch(text)
+    if found and found["binary"]:
+        return int(found["whole"]) << 10 * ("KMGT".index(found["binary"]) + 1)
+    number = Decimal(found["number"]) * 1000 ** " kmgt".index(found["decimal"] or " ") if found else Decimal("NaN")
+    if not found or number % 1:
+        raise ConfigError(f"{spelled} must be a whole number such as 8192, 8K or 1.5k, got {text!r}.")
+    return int(number)
+
+
+def _number(spelled: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{spelled} must be a number, got {text!r}.") from None
+
+
+def _refuse_unless_harmless(flag: Flag) -> None:
+    unsimulated = UNSIMULATED[flag.name]
+    is_off = unsimulated.arity == "none" and not _is_on(flag)
+    if not is_off and (flag.key or flag.values not in {(value,) for value in unsimulated.harmless}):
+        given = " ".join((flag.spelled, *flag.values))
+        raise ConfigError(f"{given} asks for {unsimulated.what}, which is not simulated; leave it out.")
+
+
+def _level_mode(flag: Flag) -> str | None:
+    level = flag.values[0].removeprefix("O")
+    if level not in _LEVEL_MODES:
+        raise ConfigError(f"{flag.spelled} must be a level from 0 to 3, got {flag.values[0]!r}.")
+    return _LEVEL_MODES[level]
+
+
+def _dtype_warning(flag: Flag) -> str:
+    if flag.values[0] not in {"auto", "bfloat16", "float16", "half"}:
+        raise ConfigError(
+            f"{flag.spelled} must be auto, bfloat16, float16 or half, got {flag.values[0]!r}; "
+            "for 32-bit weights give a config.json with that torch_dtype as the model."
+        )
+    return f"{flag.spelled} {flag.values[0]} changes nothing here: types of 16 bits cost the same."
+
+
+def _apply_compilation(draft: _Draft, flag: Flag) -> None:
+    """--compilation-config '{...}', or one key of it behind a dot."""
+    if flag.key:
+        _apply_compilation_key(draft, flag.spelled, flag.key.split(".")[0], _json_or_text(flag.values[0]))
+        return
+    config = _json_or_text(flag.values[0])
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f'{flag.spelled} must be a JSON object such as {{"cudagraph_mode": "NONE"}}, got {flag.values[0]!r}.'
+        )
+    for key, value in config.items():
+        _apply_compilation_key(draft, flag.spelled, key, value)
+
+
+def _apply_compilation_key(draft: _Draft, spelled: str, key: str, value: object) -> None:
+    if key == "cudagraph_mode":
+        draft.arguments[key] = str(value or "NONE").upper()
+    elif key in COMPILATION_FIELDS:
+        draft.arguments[key] = value
+    elif key in OTHER_COMPILATION_KEYS:
+        draft.warnings.append(f"{key} of {spelled} changes nothing here.")
+    else:
+        hint = nearest(key, [*COMPILATION_FIELDS, *OTHER_COMPILATION_KEYS])
+        raise ConfigError(f"{spelled}: {key!r} is not a key of vLLM's compilation config.{hint}")
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _file_flags(flags: Sequence[Flag]) -> list[Flag]:
+    path = next((flag.values[0] for flag in reversed(flags) if flag.name == "config"), None)
+    return _mapping_flags(_read_config(Path(path)), path) if path else []
+
+
+def _read_config(path: Path) -> Mapping[str, object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: is not valid YAML ({' '.join(str(error).split())}).") from None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"{path}: must hold flag names with their values, such as `max-num-seqs: 64`.")
+    return content
+
+
+def _mapping_flags(arguments: Mapping[str, object], where: str) -> list[Flag]:
+    return [_mapping_flag(key, value, f"{where}: {key}") for key, value in arguments.items() if value is not None]
+
+
+def _mapping_flag(key: str, value: object, spelled: str) -> Flag:
+    name, inner, on = flag_name(f"--{key}")
+    if isinstance(value, bool):
+        return Flag(name, inner, (str(value),), on, spelled)
+    if isinstance(value, dict):
+        return Flag(name, inner, (json.dumps(value),), on, spelled)
+    return Flag(name, inner, tuple(map(str, value if isinstance(value, list | tuple) else (value,))), on, spelled)

@@ -1,0 +1,246 @@
+"""The flags of `vllm serve`: those that become engine arguments, those that change nothing here, those not simulated.
+
+Names as in the command-line reference of vLLM 0.8.5 and of the newest version; flags that only older versions have stay,
+so that old command lines can be replayed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["integer", "number", "switch", "text", "sizes"]
+Arity = Literal["none", "one", "many"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlag:
+    """A flag that sets the EngineConfig field of the same name."""
+
+    field: str
+    kind: Kind
+    help: str
+
+    @property
+    def name(self) -> str:
+        return self.field.replace("_", "-")
+
+    @property
+    def arity(self) -> Arity:
+        return {"switch": "none", "sizes": "many"}.get(self.kind, "one")  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsimulatedFlag:
+    """A flag whose effect is not simulated; `harmless` are the values that leave it off."""
+
+    what: str
+    arity: Arity = "one"
+    harmless: tuple[str, ...] = ()
+
+
+ENGINE_FLAGS: Mapping[str, EngineFlag] = {
+    flag.name: flag
+    for flag in (
+        EngineFlag("tensor_parallel_size", "integer", "GPUs that share each layer (-tp)"),
+        EngineFlag("max_model_len", "integer", "longest prompt plus output; auto takes what fits"),
+        EngineFlag("max_num_seqs", "integer", "requests in a batch at most"),
+        EngineFlag("max_num_batched_tokens", "integer", "tokens in a step at most"),
+        EngineFlag("max_num_scheduled_tokens", "integer", "tokens scheduled in a step, where fewer"),
+        EngineFlag("max_num_active_seqs", "integer", "running requests, where fewer than max-num-seqs"),
+        EngineFlag("gpu_memory_utilization", "number", "share of GPU memory that vLLM may use"),
+        EngineFlag("kv_cache_memory_bytes", "integer", "KV cache per GPU, instead of what profiling leaves"),
+        EngineFlag("num_gpu_blocks_override", "integer", "KV blocks, instead of what fits"),
+        EngineFlag("block_size", "integer", "tokens in a KV block"),
+        EngineFlag("kv_cache_dtype", "text", "auto, bfloat16, float16, fp8, fp8_e4m3 or fp8_e5m2"),
+        EngineFlag("quantization", "text", "quantise the weights, such as fp8 (-q)"),
+        EngineFlag("enable_prefix_caching", "switch", "reuse the KV blocks of equal prefixes"),
+        EngineFlag("enable_chunked_prefill", "switch", "split prompts over steps"),
+        EngineFlag("scheduling_policy", "text", "fcfs or priority"),
+        EngineFlag("async_scheduling", "switch", "schedule a step while the one before runs"),
+        EngineFlag("long_prefill_token_threshold", "integer", "tokens a request gets in a step at most; 0 is off"),
+        EngineFlag("long_prefill_token_threshold_adaptive", "switch", "raise that to a fair share of the step"),
+        EngineFlag("scheduler_reserve_full_isl", "switch", "admit a request only if all its tokens fit now"),
+        EngineFlag("watermark", "number", "share of KV blocks kept free on admission"),
+        EngineFlag("enforce_eager", "switch", "no CUDA graphs"),
+        EngineFlag("cudagraph_capture_sizes", "sizes", "batch sizes captured as CUDA graphs"),
+        EngineFlag("max_cudagraph_capture_size", "integer", "largest of them"),
+        EngineFlag("performance_mode", "text", "balanced, interactivity or throughput"),
+    )
+}
+
+OTHER_FLAGS: Mapping[str, Arity] = {
+    "model": "one",
+    "config": "one",
+    "vllm-version": "one",
+    "compilation-config": "one",
+    "optimization-level": "one",
+    "dtype": "one",
+}
+"""Flags that need a rule of their own, in serve_command.py."""
+
+SHORT_FLAGS: Mapping[str, str] = {
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "dpn": "data-parallel-rank",
+    "dpr": "data-parallel-start-rank",
+    "dpl": "data-parallel-size-local",
+    "dpa": "data-parallel-address",
+    "dpp": "data-parallel-rpc-port",
+    "dpb": "data-parallel-backend",
+    "dph": "data-parallel-hybrid-lb",
+    "dpe": "data-parallel-external-lb",
+    "dpm": "data-parallel-multi-port-external-lb",
+    "dcp": "decode-context-parallel-size",
+    "pcp": "prefill-context-parallel-size",
+    "ep": "enable-expert-parallel",
+    "n": "nnodes",
+    "r": "node-rank",
+    "q": "quantization",
+    "O": "optimization-level",
+    "cc": "compilation-config",
+    "ac": "attention-config",
+    "sc": "speculative-config",
+    "asc": "api-server-count",
+}
+ALIASES: Mapping[str, str] = {"device-memory-utilization": "gpu-memory-utilization"}
+
+COMPILATION_FIELDS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""Keys of --compilation-config that are engine arguments here."""
+
+_COMPILATION_KEYS = """
+    mode level backend custom_ops splitting_ops compile_mm_encoder use_inductor compile_sizes inductor_compile_config
+    inductor_passes use_inductor_graph_partition pass_config cache_dir local_cache_dir debug_dump_path
+    compile_cache_save_format cudagraph_num_of_warmups cudagraph_copy_inputs cudagraph_specialize_lora
+    dynamic_shapes_config fast_moe_cold_start
+    """
+OTHER_COMPILATION_KEYS = tuple(_COMPILATION_KEYS.split())
+"""Those that change nothing in the simulation."""
+
+UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
+    "pipeline-parallel-size": UnsimulatedFlag("pipeline parallelism", harmless=("1",)),
+    "data-parallel-size": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
+    "data-parallel-size-local": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
+    "data-parallel-rank": UnsimulatedFlag("data parallelism within one server"),
+    "data-parallel-start-rank": UnsimulatedFlag("data parallelism within one server", harmless=("0",)),
+    "data-parallel-hybrid-lb": UnsimulatedFlag("data parallelism within one server", "none"),
+    "data-parallel-external-lb": UnsimulatedFlag("data parallelism within one server", "none"),
+    "data-parallel-multi-port-external-lb": UnsimulatedFlag("data parallelism within one server", "none"),
+    "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
+    "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
+    "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
+    "enable-expert-parallel": UnsimulatedFlag("expert parallelism", "none"),
+    "enable-eplb": UnsimulatedFlag("expert load balancing", "none"),
+    "enable-elastic-ep": UnsimulatedFlag("expert parallelism", "none"),
+    "enable-dbo": UnsimulatedFlag("dual-batch overlap", "none"),
+    "speculative-config": UnsimulatedFlag("speculative decoding"),
+    "speculative-model": UnsimulatedFlag("speculative decoding"),
+    "num-speculative-tokens": UnsimulatedFlag("speculative decoding", harmless=("0",)),
+    "spec-method": UnsimulatedFlag("speculative decoding"),
+    "spec-model": UnsimulatedFlag("speculative decoding"),
+    "spec-tokens": UnsimulatedFlag("speculative decoding", harmless=("0",)),
+    "diffusion-config": UnsimulatedFlag("diffusion decoding"),
+    "enable-lora": UnsimulatedFlag("LoRA", "none"),
+    "lora-modules": UnsimulatedFlag("LoRA", "many"),
+    "kv-transfer-config": UnsimulatedFlag("KV transfer and disaggregated prefill"),
+    "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
+    "kv-offloading-size": UnsimulatedFlag("KV offloading", harmless=("0",)),
+    "kv-offloading-backend": UnsimulatedFlag("KV offloading"),
+    "cpu-offload-gb": UnsimulatedFlag("weight offloading", harmless=("0", "0.0")),
+    "offload-group-size": UnsimulatedFlag("weight offloading", harmless=("0",)),
+    "prefill-schedule-interval": UnsimulatedFlag("a prefill cadence", harmless=("1",)),
+    "stream-interval": UnsimulatedFlag("streaming several tokens at once", harmless=("1",)),
+    "max-num-queued-reqs": UnsimulatedFlag("rejection at a queue limit"),
+    "max-num-queued-tokens": UnsimulatedFlag("rejection at a queue limit"),
+    "disable-hybrid-kv-cache-manager": UnsimulatedFlag("one block table for all kinds of attention", "none"),
+    "disable-sliding-window": UnsimulatedFlag("a model without its sliding window", "none"),
+    "hf-overrides": UnsimulatedFlag("an altered model config", harmless=("{}",)),
+    "rope-scaling": UnsimulatedFlag("an altered model config"),
+    "kv-cache-dtype-skip-layers": UnsimulatedFlag("KV caches of several dtypes", "many"),
+    "kv-sharing-fast-prefill": UnsimulatedFlag("KV sharing", "none"),
+    "quantization-config": UnsimulatedFlag("quantisation by layer", harmless=("{}",)),
+    "runner": UnsimulatedFlag("anything but text generation", harmless=("auto", "generate")),
+    "convert": UnsimulatedFlag("anything but text generation", harmless=("auto", "none")),
+    "task": UnsimulatedFlag("anything but text generation", harmless=("auto", "generate")),
+    "mm-encoder-only": UnsimulatedFlag("anything but text generation", "none"),
+    "scheduler-cls": UnsimulatedFlag("another scheduler"),
+    "num-scheduler-steps": UnsimulatedFlag("the engine before V1", harmless=("1",)),
+}
+
+APPROXIMATED: Mapping[str, tuple[Arity, str]] = {
+    "language-model-only": ("none", "a vision tower stays counted in the weights"),
+    "limit-mm-per-prompt": ("one", "a vision tower stays counted in the weights"),
+    "attention-backend": ("one", "step times are those of the default kernels"),
+    "attention-config": ("one", "step times are those of the default kernels"),
+    "moe-backend": ("one", "step times are those of the default kernels"),
+    "linear-backend": ("one", "step times are those of the default kernels"),
+    "kernel-config": ("one", "step times are those of the default kernels"),
+    "all2all-backend": ("one", "step times are those of the default kernels"),
+    "disable-custom-all-reduce": ("none", "step times are those of the default kernels"),
+    "disable-cascade-attn": ("none", "step times are those of the default kernels"),
+    "mamba-cache-dtype": ("one", "the state keeps the model's own dtype"),
+    "mamba-ssm-cache-dtype": ("one", "the state keeps the model's own dtype"),
+    "mamba-cache-mode": ("one", "the state is kept as by default"),
+    "prefix-cache-retention-interval": ("one", "prefix caching works as by default"),
+}
+"""Flags that are accepted without their effect, with what holds instead."""
+
+_IGNORED: Mapping[Arity, str] = {
+    "none": """
+        aggregate-engine-logging allow-credentials allow-deprecated-quantization cudagraph-metrics
+        disable-chunked-mm-input disable-fastapi-docs
+        disable-frontend-multiprocessing disable-log-requests disable-log-stats disable-uvicorn-access-log
+        enable-auto-tool-choice enable-cumem-allocator enable-ep-weight-filter enable-flashinfer-autotune
+        enable-force-include-usage enable-layerwise-nvtx-tracing enable-log-deltas enable-log-outputs
+        enable-log-requests enable-logging-iteration-details enable-mfu-metrics enable-mm-embeds enable-offline-docs
+        enable-per-request-metrics enable-prompt-embeds enable-prompt-tokens-details enable-reasoning
+        enable-request-id-headers enable-scale-out enable-server-load-tracking enable-sleep-mode enable-ssl-refresh
+        enable-tokenizer-info-endpoint enable-trace-replay exclude-tools-when-tool-choice-none
+        fail-on-environ-validation grpc headless interleave-mm-strings kv-cache-metrics log-error-stack numa-bind
+        ray-workers-use-nsight return-tokens-as-token-ids skip-mm-profiling skip-tokenizer-init tokens-only
+        trust-remote-code trust-request-chat-template use-tqdm-on-load use-v2-block-manager
+        """,
+    "one": """
+        additional-config allowed-local-media-path api-server-count aux-output-config chat-template
+        chat-template-content-format code-revision config-format cpu-distributed-timeout-seconds
+        data-parallel-address data-parallel-backend data-parallel-rpc-port dbo-decode-token-threshold
+        dbo-prefill-token-threshold default-chat-template-kwargs disable-access-log-for-endpoints
+        distributed-executor-backend distributed-timeout-seconds download-dir eplb-config
+        expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config
+        guided-decoding-backend h11-max-header-count h11-max-incomplete-event-size hf-config-path hf-token host
+        io-processor-plugin jit-monitor-mode kv-cache-metrics-sample kv-events-config load-format log-config-file
+        logprobs-mode lora-dtype mamba-backend master-addr master-port max-cpu-loras max-log-len max-logprobs
+        max-long-partial-prefills max-lora-rank max-loras max-num-partial-prefills max-parallel-loading-workers
+        max-seq-len-to-capture media-io-kwargs mm-encoder-attn-backend mm-encoder-tp-mode mm-processor-cache-gb
+        mm-processor-cache-type mm-processor-kwargs model-impl model-loader-extra-config node-rank
+        observability-config otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics
+        port prefix-caching-hash-algo profiler-config pt-load-map-location reasoning-config reasoning-parser
+        reasoning-parser-plugin renderer-num-workers response-role revision root-path safetensors-load-strategy
+        seed show-hidden-metrics-for-version shutdown-timeout sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs
+        ssl-certfile ssl-ciphers ssl-keyfile structured-outputs-config swap-space tokenizer tokenizer-mode
+        tokenizer-revision tool-call-parser tool-parser-plugin tool-server tool-strict-level ubatch-size uds
+        uvicorn-log-level weight-transfer-config worker-cls worker-extension-cls
+        """,
+    "many": """
+        allowed-headers allowed-media-domains allowed-methods allowed-origins api-key collect-detailed-traces
+        device-ids ignore-patterns logits-processors middleware numa-bind-cpus numa-bind-nodes served-model-name
+        """,
+}
+IGNORED: Mapping[str, Arity] = {name: arity for arity, names in _IGNORED.items() for name in names.split()}
+"""Flags that change nothing in the simulation."""
+
+
+def arity_of(name: str) -> Arity | None:
+    """How many values the flag of that name takes, or None for a flag that vLLM does not have."""
+    if name in ENGINE_FLAGS:
+        return ENGINE_FLAGS[name].arity
+    if name in UNSIMULATED:
+        return UNSIMULATED[name].arity
+    if name in APPROXIMATED:
+        return APPROXIMATED[name][0]
+    return OTHER_FLAGS.get(name) or IGNORED.get(name)
+
+
+def known_flags() -> list[str]:
+    """All flags as they are spelled, for suggestions."""
+    return [f"--{name}" for name in (*ENGINE_FLAGS, *OTHER_FLAGS, *UNSIMULATED, *APPROXIMATED, *IGNORED)]
