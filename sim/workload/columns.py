@@ -45,6 +45,9 @@ def second_column(sheet: Sheet, chunk: Chunk, column: str, unit_s: float = 1.0) 
 
 def name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
     """Names: text that is not empty, or integers."""
+    cells = chunk.cells[column]
+    if set(map(type, cells)) == {str} and all(names := list(map(str.strip, cells))):
+        return names
     return _each(sheet, chunk, column, _name, "a name or an integer")
 
 
@@ -56,9 +59,12 @@ def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
     if kinds != {str}:
         return None
     joined = "".join(cells)
-    if not (joined.isascii() and joined.isdigit() and all(cells)) or max(map(len, cells)) > 20:
+    if not (joined.isascii() and joined.isdigit()):
         return None
-    return list(map(int, cells))
+    try:
+        return list(map(int, cells))
+    except ValueError:  # an empty cell, or thousands of digits
+        return None
 
 
 def _all_numbers(cells: Sequence[Any]) -> Floats | None:
@@ -66,12 +72,17 @@ def _all_numbers(cells: Sequence[Any]) -> Floats | None:
     kinds = set(map(type, cells))
     if not (kinds == {str} or kinds <= {int, float}):
         return None
-    if kinds == {str} and not all(map(_NUMBER.fullmatch, cells)):
+    if kinds == {str} and not _plain("".join(cells)):
         return None
     try:
         return np.array(list(map(float, cells)), dtype=np.float64)
-    except OverflowError:
+    except (ValueError, OverflowError):
         return None
+
+
+def _plain(text: str) -> bool:
+    """Whether `float` reads numbers in this text as everyone would: it takes 1_0 and other scripts' digits too."""
+    return text.isascii() and "_" not in text
 
 
 def _each(sheet: Sheet, chunk: Chunk, column: str, parse: Callable[[Any], Any], rule: str) -> list[Any]:
@@ -107,5 +118,5 @@ def _number(cell: Any, most: float) -> float | None:
 
 def _name(cell: object) -> str | None:
     if isinstance(cell, str):
-        return cell or None
+        return cell.strip() or None
     return str(cell) if type(cell) is int else None

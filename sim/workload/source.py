@@ -3,7 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,25 +20,29 @@ def find_trace(path: str | Path) -> Path:
     Raises TraceError for a folder and for what does not exist.
     """
     given = Path(path)
-    if given.is_dir():
+    if _is(given, Path.is_dir):
         raise TraceError(f"{given}: a trace must be a file, got a folder; name one of the files in it.")
-    if given.exists():
+    if _is(given, Path.exists):
         return given
     bundled = {file.name: file for file in bundled_traces()}
     by_name = bundled | {file.stem: file for file in bundled.values()}
     if given.parent in {Path(), Path("traces")} and given.name in by_name:
         return by_name[given.name]
-    raise TraceError(f"{given}: there is no such file, nor a bundled trace ({', '.join(bundled)}).{_similar(given)}")
+    beside = [str(file) for file in given.parent.iterdir()] if _is(given.parent, Path.is_dir) else []
+    hint = nearest(str(given), [*beside, *by_name])
+    raise TraceError(f"{given}: there is no such file; the bundled traces are {', '.join(bundled)}.{hint}")
+
+
+def _is(path: Path, what: Callable[[Path], bool]) -> bool:
+    try:
+        return what(path)
+    except OSError:  # a name too long, a folder that may not be entered
+        return False
 
 
 def bundled_traces() -> list[Path]:
     """The trace files that come with Servecast, by name."""
     return sorted(file for file in data_dir("traces").iterdir() if file.suffix in {".csv", ".jsonl"})
-
-
-def _similar(given: Path) -> str:
-    beside = [str(file) for file in given.parent.iterdir() if file.is_file()] if given.parent.is_dir() else []
-    return nearest(str(given), [*beside, *(file.stem for file in bundled_traces())])
 
 
 @contextmanager

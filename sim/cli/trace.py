@@ -1,0 +1,127 @@
+"""`servecast trace`: look into a trace, convert one to the native format, or generate one."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.workload.describe import LengthSummary, TraceDescription, describe
+from sim.workload.generate import WorkloadSpec, generate
+from sim.workload.lengths import FORMS, parse_lengths
+from sim.workload.profiles import PROFILES, workload_profile
+from sim.workload.readers import read_trace
+from sim.workload.trace import Trace
+from sim.workload.writers import write_trace
+
+app = typer.Typer(no_args_is_help=True, help="Inspect, convert and generate request traces.")
+
+Source = Annotated[
+    str, typer.Argument(metavar="TRACE", help="A trace file (Azure, Mooncake or native), or a bundled one by name.")
+]
+Target = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
+]
+RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
+Limit = Annotated[int | None, typer.Option(help="Keep only the first requests.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def inspect(source: Source, rate_scale: RateScale = 1.0, limit: Limit = None, as_json: AsJson = False) -> None:
+    """Print counts, rates, lengths and how much of its prompts a trace repeats."""
+    _show(read_trace(source, rate_scale=rate_scale, limit=limit), as_json=as_json)
+
+
+@app.command()
+def convert(
+    source: Source, target: Target, rate_scale: RateScale = 1.0, limit: Limit = None, as_json: AsJson = False
+) -> None:
+    """Write a trace of any format in the native one."""
+    _keep(read_trace(source, rate_scale=rate_scale, limit=limit), target, as_json=as_json)
+
+
+@app.command("generate")
+def generate_command(
+    target: Target,
+    profile: Annotated[str | None, typer.Option(help=f"Start from a named workload: {', '.join(PROFILES)}.")] = None,
+    num_requests: Annotated[int | None, typer.Option("-n", "--num-requests", help="How many requests [1000].")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second, `inf` for all at once [10].")] = None,
+    burstiness: Annotated[
+        float | None, typer.Option(help="Gamma shape of the gaps; 1 is Poisson, less is burstier [1].")
+    ] = None,
+    prompt_tokens: Annotated[str | None, typer.Option(help=f"New prompt tokens: {FORMS} [1024].")] = None,
+    output_tokens: Annotated[str | None, typer.Option(help="Output tokens, in the same form [128].")] = None,
+    prefix_tokens: Annotated[int | None, typer.Option(help="Shared tokens before each prompt [0].")] = None,
+    num_prefixes: Annotated[int | None, typer.Option(help="How many different shared prefixes [1].")] = None,
+    mean_turns: Annotated[float | None, typer.Option(help="Mean number of turns a conversation [1].")] = None,
+    turn_gap_s: Annotated[
+        float | None, typer.Option(help="Mean seconds between the turns of a conversation [30].")
+    ] = None,
+    hash_block_size: Annotated[int | None, typer.Option(help="Prompt tokens for each of `hash_ids` [16].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same trace.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a synthetic trace: arrivals as `vllm bench serve` makes them, drawn lengths, shared prefixes, conversations."""
+    given = {
+        "num_requests": num_requests,
+        "rate_rps": rate,
+        "burstiness": burstiness,
+        "prompt_tokens": None if prompt_tokens is None else parse_lengths(prompt_tokens),
+        "output_tokens": None if output_tokens is None else parse_lengths(output_tokens),
+        "prefix_tokens": prefix_tokens,
+        "num_prefixes": num_prefixes,
+        "mean_turns": mean_turns,
+        "turn_gap_s": turn_gap_s,
+        "hash_block_size": hash_block_size,
+    }
+    _keep(generate(_spec(profile, given), seed), target, as_json=as_json)
+
+
+def _spec(profile: str | None, given: dict[str, Any]) -> WorkloadSpec:
+    base = WorkloadSpec() if profile is None else workload_profile(profile)
+    return replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def _keep(trace: Trace, target: Path, *, as_json: bool) -> None:
+    write_trace(trace, target)
+    typer.echo(f"Wrote {len(trace):,} requests to {target}.", err=True)
+    _show(replace(trace, source=str(target), format="native"), as_json=as_json)
+
+
+def _show(trace: Trace, *, as_json: bool) -> None:
+    description = describe(trace)
+    typer.echo(json.dumps(asdict(description)) if as_json else _table(description))
+
+
+def _table(trace: TraceDescription) -> str:
+    rows = {
+        "Trace": f"{trace.source} ({trace.format})",
+        "Requests": f"{trace.num_requests:,}",
+        "Duration": f"{trace.duration_s:,.1f} s",
+        "Request rate, mean": _figure(trace.mean_rate_rps, " requests/s"),
+        "Request rate, peak": _figure(trace.peak_rate_rps, " requests/s (busiest 10 s)"),
+        "Burstiness (CV of gaps)": _figure(trace.gap_cv),
+        "Prompt tokens": _lengths(trace.prompt_tokens),
+        "Output tokens": _lengths(trace.output_tokens),
+    }
+    if trace.max_prefix_cache_hit_rate is not None:
+        rows["Repeated prompt tokens"] = (
+            f"{trace.max_prefix_cache_hit_rate:.1%} (the most that prefix caching can save)"
+        )
+    if trace.num_sessions is not None:
+        rows["Sessions"] = f"{trace.num_sessions:,}"
+    if trace.requests_by_priority is not None:
+        rows["Requests by priority"] = ", ".join(
+            f"{key}: {count:,}" for key, count in trace.requests_by_priority.items()
+        )
+    return "\n".join(f"{label + ':':<26}{value}" for label, value in rows.items())
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
+def _lengths(tokens: LengthSummary) -> str:
+    return f"{tokens.total:,} in all; mean {tokens.mean:,.0f}, P50 {tokens.p50:,.0f}, P90 {tokens.p90:,.0f}, P99 {tokens.p99:,.0f}, max {tokens.max:,}"

@@ -1,0 +1,83 @@
+"""What a trace holds, in figures."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.workload.reuse import reusable_tokens
+from sim.workload.trace import Trace
+
+PEAK_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSummary:
+    """Lengths in tokens over all requests."""
+
+    total: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: int
+
+    @classmethod
+    def of(cls, tokens: NDArray[np.int64]) -> Self:
+        p50, p90, p99 = np.percentile(tokens, [50, 90, 99]).tolist()
+        return cls(int(tokens.sum()), float(tokens.mean()), p50, p90, p99, int(tokens.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDescription:
+    """Figures of a trace. Rates are requests a second, None when all arrive at once; the burstiness is the coefficient
+    of variation of the gaps (1 for Poisson arrivals); the hit rate is what a prefix cache with room for everything
+    reaches at block size 16, None where the trace does not say what prompts share.
+    """
+
+    source: str
+    format: str
+    num_requests: int
+    duration_s: float
+    mean_rate_rps: float | None
+    peak_rate_rps: float | None
+    gap_cv: float | None
+    prompt_tokens: LengthSummary
+    output_tokens: LengthSummary
+    max_prefix_cache_hit_rate: float | None
+    num_sessions: int | None
+    requests_by_priority: dict[int, int] | None
+
+
+def describe(trace: Trace) -> TraceDescription:
+    """The figures that `servecast trace inspect` prints."""
+    prompts = LengthSummary.of(trace.prompt_tokens)
+    gaps = np.diff(trace.arrival_s)
+    spread = trace.duration_s > 0
+    return TraceDescription(
+        source=trace.source,
+        format=trace.format,
+        num_requests=len(trace),
+        duration_s=trace.duration_s,
+        mean_rate_rps=float(1 / gaps.mean()) if spread else None,
+        peak_rate_rps=_peak_rate(trace) if spread else None,
+        gap_cv=float(gaps.std() / gaps.mean()) if spread else None,
+        prompt_tokens=prompts,
+        output_tokens=LengthSummary.of(trace.output_tokens),
+        max_prefix_cache_hit_rate=reusable_tokens(trace) / prompts.total if trace.segments is not None else None,
+        num_sessions=len(set(trace.session_id)) if trace.session_id is not None else None,
+        requests_by_priority=_by_priority(trace),
+    )
+
+
+def _peak_rate(trace: Trace) -> float:
+    """Requests a second in the busiest PEAK_WINDOW_S, or in the whole trace when it is shorter."""
+    window_s = min(PEAK_WINDOW_S, trace.duration_s)
+    ends = np.searchsorted(trace.arrival_s, trace.arrival_s + window_s, side="left")
+    return float((ends - np.arange(len(trace))).max() / window_s)
+
+
+def _by_priority(trace: Trace) -> dict[int, int] | None:
+    return None if trace.priority is None else dict(sorted(Counter(trace.priority.tolist()).items()))

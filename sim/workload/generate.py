@@ -1,0 +1,109 @@
+"""Synthetic traces from a seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from sim.errors import ConfigError
+from sim.workload.arrivals import arrival_times, check_arrivals
+from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
+from sim.workload.lengths import Fixed, Lengths
+from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
+from sim.workload.sessions import Turns, conversation_prompts, draw_turns
+from sim.workload.trace import Segment, Trace
+
+VLLM_BENCH_PROMPT = Fixed(1024)  # defaults of `vllm bench serve --dataset-name random`
+VLLM_BENCH_OUTPUT = Fixed(128)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What to generate. `prompt_tokens` are new in each request; the shared prefix and, in a session of several turns,
+    all that was said before come on top. With one turn a session, arrivals are those of `vllm bench serve`; with more,
+    sessions begin that way at `rate_rps` / `mean_turns` and turns follow `turn_gap_s` apart on average.
+    """
+
+    num_requests: int = 1000
+    rate_rps: float = 10.0
+    burstiness: float = 1.0
+    prompt_tokens: Lengths = VLLM_BENCH_PROMPT
+    output_tokens: Lengths = VLLM_BENCH_OUTPUT
+    prefix_tokens: int = 0
+    num_prefixes: int = 1
+    mean_turns: float = 1.0
+    turn_gap_s: float = 30.0
+    hash_block_size: int = DEFAULT_HASH_BLOCK_SIZE
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        check_arrivals(self.num_requests, self.rate_rps, self.burstiness)
+
+    @property
+    def shares_prompts(self) -> bool:
+        return self.prefix_tokens > 0 or self.mean_turns > 1
+
+
+def _check_ranges(spec: WorkloadSpec) -> None:
+    ranges = {
+        "num_requests": (1, MAX_TOKENS),
+        "prefix_tokens": (0, MAX_TOKENS),
+        "num_prefixes": (1, MAX_TOKENS),
+        "hash_block_size": (1, MAX_TOKENS),
+        "mean_turns": (1, MAX_TOKENS),
+        "turn_gap_s": (0, MAX_SECONDS),
+    }
+    for name, (least, most) in ranges.items():
+        value = getattr(spec, name)
+        if not least <= value <= most:
+            raise ConfigError(f"`{name}` must be from {least} to {most:.10g}, got {value}.")
+
+
+def generate(spec: WorkloadSpec, seed: int = 0) -> Trace:
+    """The trace of `spec`; the same seed gives the same trace. Each quantity has a random stream of its own."""
+    arrivals, prompts, outputs, turning, prefixes = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(5))
+    turns = draw_turns(spec.num_requests, spec.mean_turns, spec.turn_gap_s, turning)
+    num_sessions = int(turns.session[-1]) + 1
+    starts = arrival_times(num_sessions, spec.rate_rps / spec.mean_turns, spec.burstiness, arrivals)
+    output_tokens = spec.output_tokens.draw(spec.num_requests, outputs)
+    new_tokens = spec.prompt_tokens.draw(spec.num_requests, prompts)
+    prompt_tokens = conversation_prompts(turns, new_tokens, output_tokens, spec.prefix_tokens)
+    prefix = prefixes.integers(spec.num_prefixes, size=num_sessions)
+    return _in_order(spec, starts[turns.session] + turns.since_start_s, prompt_tokens, output_tokens, turns, prefix)
+
+
+def _in_order(
+    spec: WorkloadSpec, arrival_s: Floats, prompt_tokens: Ints, output_tokens: Ints, turns: Turns, prefix: Ints
+) -> Trace:
+    if arrival_s.max() > MAX_SECONDS or prompt_tokens.max() > MAX_TOKENS:
+        raise ConfigError(
+            "the workload runs past what a trace can hold; use a higher rate, shorter lengths or fewer turns."
+        )
+    order = np.argsort(arrival_s, kind="stable")
+    segments = list(_segments(spec, prompt_tokens, turns, prefix)) if spec.shares_prompts else None
+    return Trace(
+        request_id=tuple(f"r{index}" for index in range(spec.num_requests)),
+        arrival_s=arrival_s[order],
+        prompt_tokens=prompt_tokens[order],
+        output_tokens=output_tokens[order],
+        session_id=tuple(f"s{session}" for session in turns.session[order].tolist()) if spec.mean_turns > 1 else None,
+        segments=None if segments is None else [segments[row] for row in order],
+        source="generated",
+    )
+
+
+def _segments(spec: WorkloadSpec, prompt_tokens: Ints, turns: Turns, prefix: Ints) -> Iterator[tuple[Segment, ...]]:
+    """Each prompt in blocks: those wholly in the shared prefix are its own for all sessions, the others the session's."""
+    size = spec.hash_block_size
+    shared = spec.prefix_tokens // size
+    fresh = count(shared * spec.num_prefixes)
+    said: list[int] = []
+    rows = zip(turns.session.tolist(), turns.turn.tolist(), prompt_tokens.tolist(), strict=True)
+    for session, turn, tokens in rows:
+        if turn == 0:
+            first = int(prefix[session]) * shared
+            said = list(range(first, first + shared))
+        num_blocks = -(-tokens // size)
+        said.extend(next(fresh) for _ in range(num_blocks - len(said)))
+        yield blocks(said, tokens, size)

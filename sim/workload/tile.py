@@ -1,0 +1,44 @@
+"""A longer trace of the same shape: one trace, repeated."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sim.errors import ConfigError
+from sim.workload.trace import Segment, Trace
+
+
+def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
+    """`trace` `copies` times in a row, a mean gap between two copies. Request and session ids stay unique (`r0-1` is r0
+    of the second copy); prompts of different copies share prefixes only with `share_prefixes`.
+    """
+    if copies < 1:
+        raise ConfigError(f"`copies` must be at least 1, got {copies}.")
+    period_s = trace.duration_s * (1 + 1 / max(len(trace) - 1, 1))
+    offsets_s = np.repeat(np.arange(copies) * period_s, len(trace))
+    return replace(
+        trace,
+        request_id=_numbered(trace.request_id, copies),
+        arrival_s=np.tile(trace.arrival_s, copies) + offsets_s,
+        prompt_tokens=np.tile(trace.prompt_tokens, copies),
+        output_tokens=np.tile(trace.output_tokens, copies),
+        priority=None if trace.priority is None else np.tile(trace.priority, copies),
+        session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),
+        segments=None if trace.segments is None else _copied(trace.segments, copies, share=share_prefixes),
+    )
+
+
+def _numbered(names: tuple[str, ...], copies: int) -> tuple[str, ...]:
+    return tuple(f"{name}-{copy}" for copy in range(copies) for name in names)
+
+
+def _copied(segments: Sequence[tuple[Segment, ...]], copies: int, *, share: bool) -> tuple[tuple[Segment, ...], ...]:
+    if share:
+        return tuple(segments) * copies
+    step = 1 + max(content for prompt in segments for content, _ in prompt)
+    return tuple(
+        tuple((content + copy * step, tokens) for content, tokens in prompt)
+        for copy in range(copies)
+        for prompt in segments
+    )

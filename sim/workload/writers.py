@@ -1,0 +1,95 @@
+"""Writing a trace in the native format; reading it again gives the same requests."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ConfigError
+from sim.workload.trace import Segment, Trace
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Writes CSV, JSON lines or Parquet by the suffix (.csv, .jsonl, .parquet; .csv.gz and .jsonl.gz compressed).
+
+    The file appears whole or not at all. Raises ConfigError for another suffix or a file that cannot be written.
+    """
+    target = Path(path)
+    data = _encoded(trace, target)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written ({error.strerror}); choose another file.") from error
+
+
+def _encoded(trace: Trace, target: Path) -> bytes:
+    columns = native_columns(trace)
+    suffixes = target.suffixes[-2:] if target.suffix == ".gz" else target.suffixes[-1:]
+    match suffixes:
+        case [".parquet"]:
+            return _parquet(columns, str(target))
+        case [".csv", *gz]:
+            data = _csv(columns)
+        case [".jsonl", *gz]:
+            data = _json_lines(columns)
+        case _:
+            raise ConfigError(
+                f"{target}: a trace file must end in .csv, .jsonl or .parquet, or in .csv.gz or .jsonl.gz."
+            )
+    return gzip.compress(data, mtime=0) if gz else data
+
+
+def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
+    """The columns of the native format that the trace has something for."""
+    columns: dict[str, Sequence[Any] | None] = {
+        "request_id": trace.request_id,
+        "arrival_s": trace.arrival_s.tolist(),
+        "prompt_tokens": trace.prompt_tokens.tolist(),
+        "output_tokens": trace.output_tokens.tolist(),
+        "priority": None if trace.priority is None else trace.priority.tolist(),
+        "session_id": trace.session_id,
+    }
+    if trace.segments is not None:
+        columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]
+        columns["hash_block_size"] = _block_sizes(trace.segments)
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _block_sizes(segments: Iterable[tuple[Segment, ...]]) -> list[int]:
+    """Each prompt's block size: that of its first block, or of the largest anywhere when it has only one."""
+    firsts = [(len(prompt), prompt[0][1]) for prompt in segments]
+    largest = max(tokens for _, tokens in firsts)
+    return [tokens if count > 1 else largest for count, tokens in firsts]
+
+
+def _csv(columns: dict[str, Sequence[Any]]) -> bytes:
+    if "hash_ids" in columns:
+        columns = columns | {"hash_ids": [" ".join(map(str, ids)) for ids in columns["hash_ids"]]}
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _json_lines(columns: dict[str, Sequence[Any]]) -> bytes:
+    rows = zip(*columns.values(), strict=True)
+    return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows).encode()
+
+
+def _parquet(columns: dict[str, Sequence[Any]], name: str) -> bytes:
+    try:
+        from pyarrow import table
+        from pyarrow.parquet import write_table
+    except ImportError:
+        raise ConfigError(
+            f"{name}: writing Parquet needs pyarrow; install `servecast[parquet]`, or write CSV."
+        ) from None
+    data = io.BytesIO()
+    write_table(table({column: list(values) for column, values in columns.items()}), data)
+    return data.getvalue()
