@@ -7,7 +7,7 @@ from typing import Literal
 
 from sim.errors import ProfileError, nearest
 from sim.specs.data import data_dir
-from sim.specs.hardware_file import HardwareFile, OperatorsBlock
+from sim.specs.hardware_file import HardwareFile, HostBlock, OperatorsBlock
 from sim.specs.operator_fits import (
     AllReduceFit,
     ComputeDtype,
@@ -112,7 +112,7 @@ def _read_profile(path: Path) -> HardwareProfile:
 
 def _fits(blocks: OperatorsBlock) -> OperatorFits:
     decode, prefill, experts = blocks.decode_attention, blocks.prefill_attention, blocks.experts
-    reduce, elementwise, host = blocks.all_reduce, blocks.elementwise, blocks.host
+    reduce, elementwise = blocks.all_reduce, blocks.elementwise
     return OperatorFits(
         gemm={
             dtype: GemmFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.wave_penalty, b.basis)
@@ -138,5 +138,9 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
         },
         all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
         elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
-        host=HostFit(host.step_us * US, host.request_us * US, host.launch_us * US, host.basis),
+        host=_host_fit(blocks.host),
     )
+
+
+def _host_fit(host: HostBlock) -> HostFit:
+    return HostFit(host.step_us * US, host.request_us * US, host.exposed_us * US, host.launch_us * US, host.basis)

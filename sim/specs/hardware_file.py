@@ -67,6 +67,7 @@ class ElementwiseBlock(FitBlock):
 class HostBlock(FitBlock):
     step_us: NotNegative
     request_us: NotNegative
+    exposed_us: NotNegative
     launch_us: NotNegative
 
 

@@ -75,10 +75,14 @@ class ElementwiseFit:
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """What the CPU needs: a step, each request in it, and each kernel launched outside a CUDA graph."""
+    """What the CPU needs: a step, each request in it, and each kernel launched outside a CUDA graph.
+
+    Async scheduling hides the first two behind the GPU's step, but for `exposed_s`.
+    """
 
     step_s: float
     request_s: float
+    exposed_s: float
     launch_s: float
     basis: Basis
 

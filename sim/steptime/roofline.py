@@ -48,7 +48,7 @@ class RooflineStepTime:
         self._is_async = engine.async_scheduling
         self._composition: Composition = composition
         self._batch = cache(self._time_batch)
-        self._head_s = cache(self._token_work.output_head_s)
+        self._sampling_s = cache(self._token_work.sampling_s)
         self._decode_attention = cache(self._attention.decode)
         self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
 
@@ -58,7 +58,7 @@ class RooflineStepTime:
             return self.decode_curve(shape.num_decodes).at(shape.decode_context_tokens)
         gpu_s = sum(map(self._pass_s, self._passes(shape)))
         host_s = self._host_s(shape.num_decodes + len(shape.chunks))
-        return max(gpu_s, host_s) if self._is_async else gpu_s + host_s
+        return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
 
     def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
         """Durations of decode-only steps, one for each sum of contexts."""
@@ -67,7 +67,8 @@ class RooflineStepTime:
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """Where `step_s` goes, operator by operator; linear layers are split between prefill and decode by tokens.
 
-        "launches" and "host" are what the GPU waits for; "max" shows the longer pass only.
+        "sampling" is the output head and the sampler; "launches" and "host" are what the GPU waits for. Under "max"
+        the operators are those of the longer pass.
         """
         times = [time for part in self._passes(shape) for time in self._explain_pass(part)]
         waiting_s = self.step_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
@@ -84,7 +85,7 @@ class RooflineStepTime:
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
         batch = self._batch(shape.num_tokens, not shape.chunks)
-        seconds = batch.tokens_s + self._head_s(shape.num_sampled) + self._prefill_attention_s(shape)
+        seconds = batch.tokens_s + self._sampling_s(shape.num_sampled) + self._prefill_attention_s(shape)
         seconds += self._decode_attention(shape.num_decodes).at(shape.decode_context_tokens)
         return max(seconds, batch.launches_s)
 
@@ -105,11 +106,12 @@ class RooflineStepTime:
     def _time_decodes(self, num_decodes: int) -> DecodeCurve:
         batch, host_s = self._batch(num_decodes, True), self._host_s(num_decodes)
         attention = self._decode_attention(num_decodes)
+        after_s = self._host.exposed_s if self._is_async else host_s
         return DecodeCurve(
-            constant_s=batch.tokens_s + self._head_s(num_decodes) + attention.constant_s,
+            constant_s=batch.tokens_s + self._sampling_s(num_decodes) + attention.constant_s,
             layers=attention.layers,
-            floor_s=max(batch.launches_s, host_s) if self._is_async else batch.launches_s,
-            after_s=0.0 if self._is_async else host_s,
+            floor_s=max(batch.launches_s, host_s - after_s),
+            after_s=after_s,
         )
 
     def _host_s(self, num_requests: int) -> float:
@@ -124,10 +126,10 @@ class RooflineStepTime:
         times = [
             *(_split(operator, seconds, decode_share) for operator, seconds in by_operator.items()),
             OperatorTime("attention", self._prefill_attention_s(shape), decode_s),
-            _split("lm_head", self._head_s(shape.num_sampled), sampled_share),
+            _split("sampling", self._sampling_s(shape.num_sampled), sampled_share),
         ]
         idle_s = self._pass_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
-        return [*times, _split("launches", idle_s, decode_share)]
+        return [*times, _split("launches", max(0.0, idle_s), decode_share)]
 
 
 def _split(operator: str, seconds: float, decode_share: float) -> OperatorTime:

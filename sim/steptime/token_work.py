@@ -21,6 +21,10 @@ NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes 
 NUM_FINAL_NORMS = 3  # embedding, last norm and the choice of sampled rows, each taken as a norm
 ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
 ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
+# The sampler: ten small kernels that read every fp32 logit twice. Measured with vLLM 0.19 on an RTX PRO 6000: 26 us for
+# 3 rows of 128,256 logits, 128 us for 208.
+SAMPLER_KERNELS = 10
+SAMPLER_BYTES_PER_LOGIT = 8
 EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
 
 
@@ -59,15 +63,15 @@ class TokenWork:
             seconds["all_reduce"] = self._num_all_reduces * message_s
         return dict(seconds)
 
-    def output_head_s(self, num_sampled: int) -> float:
-        """Logits of the sampled rows, gathered from all GPUs; nothing where no row is sampled."""
+    def sampling_s(self, num_sampled: int) -> float:
+        """Logits of the sampled rows, gathered from all GPUs, and the sampler; nothing where no row is sampled."""
         if num_sampled == 0:
             return 0.0
-        seconds = gemm_s(float(num_sampled), self._head, self._gpu)
-        if self._num_gpus == 1:
-            return seconds
-        logits_bytes = float(num_sampled) * ACTIVATION_BYTES * self._head.out_features * self._num_gpus
-        return seconds + all_gather_s(logits_bytes, self._num_gpus, self._gpu)
+        gpu, num_logits = self._gpu, float(num_sampled * self._head.out_features * self._num_gpus)
+        seconds = gemm_s(float(num_sampled), self._head, gpu)
+        if self._num_gpus > 1:
+            seconds += all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)
+        return seconds + SAMPLER_KERNELS * elementwise_s(num_logits * SAMPLER_BYTES_PER_LOGIT / SAMPLER_KERNELS, gpu)
 
 
 def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
