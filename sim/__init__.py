@@ -1,0 +1,52 @@
+"""Servecast forecasts what a vLLM deployment will do; these are its public names, imported at first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.api import Result, plan_memory, simulate
+    from sim.errors import SimError
+    from sim.memory.plan import MemoryPlan
+    from sim.specs.engine import EngineConfig
+    from sim.specs.hardware import HardwareProfile
+    from sim.specs.model import ModelSpec
+    from sim.workload.readers import read_trace
+    from sim.workload.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EngineConfig",
+    "HardwareProfile",
+    "MemoryPlan",
+    "ModelSpec",
+    "Result",
+    "SimError",
+    "Trace",
+    "plan_memory",
+    "read_trace",
+    "simulate",
+]
+
+_HOMES = {
+    "EngineConfig": "sim.specs.engine",
+    "HardwareProfile": "sim.specs.hardware",
+    "MemoryPlan": "sim.memory.plan",
+    "ModelSpec": "sim.specs.model",
+    "Result": "sim.api",
+    "SimError": "sim.errors",
+    "Trace": "sim.workload.trace",
+    "plan_memory": "sim.api",
+    "read_trace": "sim.workload.readers",
+    "simulate": "sim.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

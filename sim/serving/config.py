@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from sim.specs.engine import Policy
+from sim.memory import kv_cache
+from sim.memory.plan import MemoryPlan
+from sim.specs.engine import Policy, ResolvedEngine
 from sim.specs.rules import SchedulingRules
 
 
@@ -56,3 +58,31 @@ class SchedulerConfig:
     def num_batches_in_flight(self) -> int:
         """Async scheduling launches the next batch while one runs."""
         return 2 if self.async_scheduling else 1
+
+
+def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
+    """What vLLM's engine core hands its scheduler once memory is planned."""
+    return SchedulerConfig(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=plan.max_model_len,
+        num_gpu_blocks=plan.num_gpu_blocks,
+        block_size=plan.block_size,
+        enable_prefix_caching=engine.enable_prefix_caching,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        scheduling_policy=engine.scheduling_policy,
+        async_scheduling=engine.async_scheduling,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
+        max_num_active_seqs=engine.max_num_active_seqs,
+        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
+        scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
+        watermark=engine.watermark,
+        kv_groups=tuple(KVGroup(_window(group)) for group in plan.kv_groups),
+        rules=engine.rules,
+    )
+
+
+def _window(group: kv_cache.KVGroup) -> int | None:
+    """Tokens a group looks back. A chunk is taken as a window of its size, a linear layer's state as one of a token."""
+    return 1 if group.kind == "linear" else group.window

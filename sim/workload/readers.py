@@ -18,8 +18,7 @@ def read_trace(path: str | Path, *, rate_scale: float = 1.0, limit: int | None =
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    if limit is not None and limit < 1:
-        raise ConfigError(f"`limit` must be at least 1 request, got {limit}; leave it out to read all.")
+    check_limit(limit)
     file = find_trace(path)
     with open_trace(file) as stream:
         trace = _read(open_sheet(stream, str(path), limit))
@@ -32,6 +31,12 @@ def _read(sheet: Sheet) -> Trace:
     if not set(mooncake.COLUMNS[:3]).isdisjoint(sheet.columns):
         return assemble(sheet, mooncake.parts(sheet), mooncake.FORMAT)
     return assemble(sheet, native.parts(sheet), native.FORMAT)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises ConfigError for a limit that leaves no request."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"`limit` must be at least 1 request, got {limit}; leave it out to read all.")
 
 
 def scale_rate(trace: Trace, rate_scale: float) -> Trace:

@@ -1,7 +1,7 @@
 """A trace: what arrives when, in columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,3 +36,17 @@ class Trace:
     def duration_s(self) -> float:
         """From the first arrival to the last."""
         return float(self.arrival_s[-1] - self.arrival_s[0])
+
+    def first(self, num_requests: int) -> "Trace":
+        """The first requests only."""
+        kept = slice(num_requests)
+        return replace(
+            self,
+            request_id=self.request_id[kept],
+            arrival_s=self.arrival_s[kept],
+            prompt_tokens=self.prompt_tokens[kept],
+            output_tokens=self.output_tokens[kept],
+            priority=None if self.priority is None else self.priority[kept],
+            session_id=None if self.session_id is None else self.session_id[kept],
+            segments=None if self.segments is None else self.segments[kept],
+        )

@@ -1,0 +1,204 @@
+"""The composition root: the one place that picks implementations and wires them together."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim import __version__
+from sim.errors import DoesNotFitError
+from sim.memory import plan as memory
+from sim.memory.plan import MemoryPlan
+from sim.metrics.columns import Columns, request_columns, step_columns
+from sim.metrics.summary import summarize
+from sim.report.console import result_table
+from sim.report.folder import write_folder
+from sim.serving import replica
+from sim.serving.config import scheduler_config
+from sim.serving.records import Records
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import load_model
+from sim.specs.vllm import resolve_engine
+from sim.steptime import model as steptime
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import Composition
+from sim.workload.readers import check_limit, read_trace, scale_rate
+from sim.workload.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULTS = EngineConfig()
+
+
+class Deployment(NamedTuple):
+    """A model on GPUs, its engine arguments resolved and its memory planned."""
+
+    model: ModelSpec
+    gpu: HardwareProfile
+    engine: ResolvedEngine
+    plan: MemoryPlan
+
+    def __str__(self) -> str:
+        return f"{self.model.name} on {self.engine.tensor_parallel_size} x {self.gpu.name}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulation found. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table."""
+
+    summary: dict[str, Any]
+    deployment: Deployment
+    trace: Trace
+    records: Records
+
+    def __str__(self) -> str:
+        return result_table(self.summary)
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row a request, in trace order."""
+        return _frame(request_columns(self.trace, self.records.requests))
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """One row an engine step, in order of launch."""
+        return _frame(self._step_columns())
+
+    def write(self, folder: str | Path) -> None:
+        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png; whole or not at all.
+
+        Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
+        """
+        requests = request_columns(self.trace, self.records.requests)
+        title = f"{self.deployment}, vLLM {self.deployment.engine.vllm_version}"
+        write_folder(Path(folder), self.summary, requests, self._step_columns(), self.records, title=title)
+
+    def _step_columns(self) -> Columns:
+        plan, engine = self.deployment.plan, self.deployment.engine
+        return step_columns(self.records.steps, num_gpu_blocks=plan.num_gpu_blocks, dispatch=_dispatch(engine))
+
+
+def deploy(
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    *,
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+) -> Deployment:
+    """What `vllm serve` would make of these arguments at start-up, whether or not it fits.
+
+    Model and GPU are names, paths or specs; `vllm_version` None is the newest known. Raises SimError for bad input.
+    """
+    profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
+    spec = model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
+    resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
+    plan = memory.plan_memory(spec, profile, resolved)
+    return Deployment(spec, profile, replace(resolved, max_model_len=plan.max_model_len), plan)
+
+
+def plan_memory(
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    *,
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+) -> MemoryPlan:
+    """What each GPU's memory goes to and how many KV blocks that leaves; `reason` says why it does not fit, if so.
+
+    Arguments and errors as for `simulate`.
+    """
+    return deploy(model, gpu, engine=engine, vllm_version=vllm_version).plan
+
+
+def simulate(  # noqa: PLR0913 - flat keywords are the public interface
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    trace: str | Path | Trace,
+    *,
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+    rate_scale: float = 1.0,
+    limit: int | None = None,
+    composition: Composition = "unified",
+    step_time_model: str | Path | StepTimeModel | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    step_log: Callable[[dict[str, Any]], None] | None = None,
+) -> Result:
+    """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
+
+    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. `step_time_model` replaces the
+    roofline, whose mixed steps `composition` times. `progress` is called with (done, all) requests, `step_log` with
+    each step. Raises DoesNotFitError where vLLM would not start (not if step times and KV blocks are both given), and
+    other SimErrors for bad input.
+    """
+    started_s = time.perf_counter()
+    deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
+    if not (step_time_model and engine.num_gpu_blocks_override):
+        _require_fit(deployment)
+    step_time = _step_time(deployment, step_time_model, composition)
+    requests = _trace(trace, rate_scale=rate_scale, limit=limit)
+    config = scheduler_config(deployment.engine, deployment.plan)
+    records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
+    summary = _summary(deployment, requests, records)
+    summary["confidence"] = _confidence(deployment.gpu, step_time_model)
+    summary["wall_time_s"] = time.perf_counter() - started_s
+    return Result(summary, deployment, requests, records)
+
+
+def _require_fit(deployment: Deployment) -> None:
+    if not deployment.plan.feasible:
+        raise DoesNotFitError(f"{deployment} does not start: {deployment.plan.reason}")
+
+
+def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:
+    if not isinstance(trace, Trace):
+        return read_trace(trace, rate_scale=rate_scale, limit=limit)
+    check_limit(limit)
+    return scale_rate(trace if limit is None else trace.first(limit), rate_scale)
+
+
+def _step_time(
+    deployment: Deployment, given: str | Path | StepTimeModel | None, composition: Composition
+) -> StepTimeModel:
+    if given is None:
+        return steptime.step_time_model(deployment.model, deployment.gpu, deployment.engine, composition=composition)
+    return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
+
+
+def _summary(deployment: Deployment, trace: Trace, records: Records) -> dict[str, Any]:
+    engine, plan = deployment.engine, deployment.plan
+    return {
+        "model_id": deployment.model.name,
+        "gpu": deployment.gpu.name,
+        "tensor_parallel_size": engine.tensor_parallel_size,
+        "trace": trace.source,
+        "vllm_version": engine.vllm_version,
+        "servecast_version": __version__,
+    } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=_dispatch(engine))
+
+
+def _confidence(gpu: HardwareProfile, step_time_model: object) -> str:
+    """How far the step times can be trusted, in words."""
+    if step_time_model is not None:
+        return "step times as given"
+    fits = gpu.operators
+    bases = {fits.decode_attention.basis, fits.prefill_attention.basis, *(fit.basis for fit in fits.gemm.values())}
+    if "generic" in bases:
+        return f"efficiencies of other GPUs: the kernels of {gpu.name} were not measured"
+    return f"efficiencies fitted to kernels measured on {gpu.name}"
+
+
+def _dispatch(engine: ResolvedEngine) -> GraphDispatch:
+    return GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+
+
+def _frame(columns: Columns) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(columns)
