@@ -112,7 +112,7 @@ SINCE: Mapping[str, str] = {
 }
 """Arguments that older versions do not know, with the first of the versions read that has them."""
 
-_VERSION = re.compile(r"(?:vllm[ =]*)?v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-.+ (]?[a-z].*)?", re.IGNORECASE)
+_VERSION = re.compile(r"(?:vllm[ =]*)?v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-.+ (]*[a-z].*)?", re.IGNORECASE)
 
 
 def parse_version(text: str) -> tuple[int, int, int]:

@@ -81,19 +81,18 @@ def _check_known(engine: EngineConfig, version: str) -> None:
 
 def _check_tensor_parallel(size: int, model: ModelSpec) -> None:
     """Attention heads are sharded whole; KV heads are sharded evenly or repeated a whole number of times."""
-    attention = next((layer.attention for layer in model.layers if layer.attention.kind != "linear"), None)
-    if attention is None:
-        return
-    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    heads = model.num_attention_heads
     if heads % size:
         raise ConfigError(
             f"tensor_parallel_size must divide the {heads} attention heads of {model.name}, got {size}; "
-            f"use one of {', '.join(str(n) for n in (1, 2, 4, 8, 16, 32) if heads % n == 0)}."
+            f"use one of {', '.join(str(n) for n in range(1, 33) if heads % n == 0)}."
         )
-    if attention.kind != "mla" and max(kv_heads, size) % min(kv_heads, size):
-        raise ConfigError(
-            f"tensor_parallel_size must divide the {kv_heads} KV heads of {model.name} or be a multiple of them, got {size}."
-        )
+    for layer in model.distinct_layers:
+        kv_heads = layer.attention.num_kv_heads
+        if layer.attention.kind not in {"mla", "linear"} and max(kv_heads, size) % min(kv_heads, size):
+            raise ConfigError(
+                f"tensor_parallel_size must divide the {kv_heads} KV heads of {model.name} or be a multiple of them, got {size}."
+            )
 
 
 def _max_model_len(engine: EngineConfig, model: ModelSpec) -> int | None:

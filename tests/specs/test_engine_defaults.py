@@ -1,0 +1,441 @@
+"""What vLLM's start-up makes of the arguments, against the real package and the known differences between versions."""
+
+import json
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim.errors import ConfigError
+from sim.specs.capture_sizes import full_graph_sizes
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.releases import NEWEST, RELEASES, parse_version, release_for
+from sim.specs.serve_command import parse_engine_args
+from sim.specs.vllm import resolve_engine
+from tests.shared import SHARED, needs_shared
+from tests.specs.makers import make_cpu, make_model
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "engine_defaults.json").read_text())
+GPUS = {
+    "A100-80": "a100-sxm-80gb",
+    "B200": "b200-sxm",
+    "H100": "h100-sxm",
+    "H200": "h200-sxm",
+    "L4": "l4",
+    "L40S": "l40s",
+    "RTX4090": "rtx-4090",
+}
+MODELS = {
+    "llama-8b": make_model(),
+    "qwen3-8b": make_model(architecture="Qwen3ForCausalLM", max_model_len=40960),
+    "gemma3-27b": make_model(architecture="Gemma3ForConditionalGeneration", num_kv_heads=16),
+    "deepseek-v3": make_model(
+        architecture="DeepseekV3ForCausalLM", kind="mla", num_heads=128, num_kv_heads=1, max_model_len=163840
+    ),
+    "gpt-oss-20b": make_model(architecture="GptOssForCausalLM", num_heads=64),
+}
+SAME_NAMES = (
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "block_size",
+    "gpu_memory_utilization",
+    "async_scheduling",
+    "watermark",
+    "max_model_len",
+    "cudagraph_mode",
+)
+
+
+def resolve(vllm_version: str | None = None, *, gpu: HardwareProfile | None = None, **arguments: Any) -> ResolvedEngine:
+    return resolve_engine(
+        EngineConfig(**arguments), make_model(), gpu or load_gpu("h100-sxm"), vllm_version=vllm_version
+    )
+
+
+def gpu_of(device: str) -> HardwareProfile:
+    return make_cpu() if device == "cpu" else load_gpu(GPUS[device])
+
+
+def is_pipelined(row: dict[str, Any]) -> bool:
+    return "pipeline_parallel_size" in row["args"]
+
+
+def row_name(row: dict[str, Any]) -> str:
+    return f"{row['device']}-{row['model']}-{row['usage']}-{row['args']}"
+
+
+@pytest.mark.parametrize("row", [row for row in GOLDEN["rows"] if not is_pipelined(row)], ids=row_name)
+def test_defaults_equal_those_of_the_real_package(row: dict[str, Any]) -> None:
+    """Each recorded configuration of vLLM 0.32.0 is reproduced exactly."""
+    row = GOLDEN["in_every_row"] | row
+    engine = resolve_engine(
+        EngineConfig(**row["args"]),
+        MODELS[row["model"]],
+        gpu_of(row["device"]),
+        vllm_version=GOLDEN["vllm_version"],
+        usage="offline" if row["usage"] == "LLM_CLASS" else "server",
+    )
+    assert {name: getattr(engine, name) for name in SAME_NAMES} == {name: row[name] for name in SAME_NAMES}
+    assert list(engine.cudagraph_capture_sizes) == GOLDEN["capture_sizes"][row["cudagraph_capture_sizes"]]
+    assert engine.enable_prefix_caching == row["prefix_caching"]
+    assert engine.enable_chunked_prefill == row["chunked_prefill"]
+    assert engine.scheduling_policy == row["policy"]
+    assert engine.scheduler_reserve_full_isl == row["reserve_full_isl"]
+
+
+@pytest.mark.parametrize("row", [row for row in GOLDEN["rows"] if is_pipelined(row)], ids=row_name)
+def test_pipelined_configurations_are_refused(row: dict[str, Any]) -> None:
+    """The recorded configurations with pipeline stages say that these are not simulated."""
+    size = row["args"]["pipeline_parallel_size"]
+    with pytest.raises(ConfigError, match="pipeline parallelism, which is not simulated"):
+        parse_engine_args(["--pipeline-parallel-size", str(size)])
+
+
+@needs_shared
+def test_the_recorded_rows_are_the_reference_rows() -> None:
+    """The compact copy here says what the reference material says."""
+    rows = json.loads((SHARED / "golden" / "engine_defaults.json").read_text())["rows"]
+    assert len(GOLDEN["rows"]) == len(rows) == 112
+    for ours, theirs in zip(GOLDEN["rows"], rows, strict=True):
+        row = GOLDEN["in_every_row"] | ours
+        row["cudagraph_capture_sizes"] = GOLDEN["capture_sizes"][row["cudagraph_capture_sizes"]]
+        assert row == {name: theirs[name] for name in row}
+
+
+@needs_shared
+def test_token_budget_in_flight_of_the_recorded_kv_caches() -> None:
+    """The recorded KV caches count max_num_batched_tokens for each batch in flight: two with async scheduling."""
+    rows = json.loads((SHARED / "golden" / "kv_cache_sizes.json").read_text())["rows"]
+    checked = [row for row in rows if "max_model_len_after" in row]
+    for row in checked:
+        known = {
+            name: row["args"][name] for name in ("async_scheduling", "max_num_batched_tokens") if name in row["args"]
+        }
+        engine = resolve("0.32.0", max_model_len=row["max_model_len_after"], **known)
+        batches = 2 if engine.async_scheduling else 1
+        assert engine.max_num_batched_tokens == row["max_num_batched_tokens"]
+        assert engine.max_num_batched_tokens * batches == row["max_in_flight_tokens"]
+    assert len(checked) > 90
+
+
+# --- CUDA-graph capture sizes
+
+
+def padded(engine: ResolvedEngine, num_tokens: int) -> int | None:
+    index = bisect_left(engine.cudagraph_capture_sizes, num_tokens)
+    return engine.cudagraph_capture_sizes[index] if index < len(engine.cudagraph_capture_sizes) else None
+
+
+@pytest.mark.parametrize("version", ["0.12.0", "0.14.1", "0.21.0", "0.33.0"])
+def test_graph_sizes_since_0_12(version: str) -> None:
+    """256 sequences on an H100: 51 sizes, 35 of them as full graphs; 37 pads to 40, 257 to 272, 513 runs eagerly."""
+    engine = resolve(version, max_num_seqs=256, max_num_batched_tokens=8192)
+    assert len(engine.cudagraph_capture_sizes) == 51
+    assert len(full_graph_sizes(engine.cudagraph_mode, engine.cudagraph_capture_sizes, max_num_seqs=256)) == 35
+    assert [padded(engine, tokens) for tokens in (37, 257, 300, 513, 600)] == [40, 272, 304, None, None]
+
+
+@pytest.mark.parametrize("version", ["0.8.5", "0.10.2", "0.11.0"])
+def test_graph_sizes_before_0_12(version: str) -> None:
+    """67 sizes at every 8 tokens up to 512: 257 pads to 264."""
+    engine = resolve(version, max_num_seqs=256, max_num_batched_tokens=8192)
+    assert len(engine.cudagraph_capture_sizes) == 67
+    assert padded(engine, 257) == 264
+
+
+@pytest.mark.parametrize(("version", "largest"), [("0.8.5", 512), ("0.10.2", 128), ("0.21.0", 128), ("0.33.0", 128)])
+def test_capture_stops_at_twice_max_num_seqs(version: str, largest: int) -> None:
+    """Since 0.10 graphs above 2 x max_num_seqs are not captured."""
+    assert resolve(version, max_num_seqs=64).cudagraph_capture_sizes[-1] == largest
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.21.0", 28), ("0.25.1", 28), ("0.32.0", 29)])
+def test_max_num_seqs_itself_is_captured_since_0_32(version: str, count: int) -> None:
+    """100 sequences: 1, 2, 4, 8 to 200 by 8, and since 0.32 also 100."""
+    sizes = resolve(version, max_num_seqs=100).cudagraph_capture_sizes
+    assert len(sizes) == count
+    assert (100 in sizes) == (count == 29)
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.21.0", 51), ("0.32.0", 83)])
+def test_blackwell_captures_to_1024_since_0_32(version: str, count: int) -> None:
+    """Compute capability 10.x only; a consumer Blackwell (12.0) stays at 512."""
+    assert len(resolve(version, gpu=load_gpu("b200-sxm"), max_num_seqs=1024).cudagraph_capture_sizes) == count
+    assert len(resolve(version, gpu=load_gpu("rtx-5090"), max_num_seqs=1024).cudagraph_capture_sizes) == 51
+
+
+def test_gpt_oss_captures_to_1024_with_any_number_of_sequences() -> None:
+    """The model raises the cap where the user leaves it open."""
+    model = MODELS["gpt-oss-20b"]
+    gpu = load_gpu("h100-sxm")
+    assert resolve_engine(EngineConfig(max_num_seqs=64), model, gpu).cudagraph_capture_sizes[-1] == 1024
+    limited = EngineConfig(max_cudagraph_capture_size=256)
+    assert resolve_engine(limited, model, gpu).cudagraph_capture_sizes[-1] == 256
+
+
+@pytest.mark.parametrize("arguments", [{"enforce_eager": True}, {"cudagraph_mode": "NONE"}])
+def test_without_graphs_nothing_is_captured(arguments: dict[str, Any]) -> None:
+    """Eager execution and mode NONE both mean no sizes."""
+    engine = resolve(**arguments)
+    assert (engine.cudagraph_mode, engine.cudagraph_capture_sizes) == ("NONE", ())
+
+
+def test_given_sizes_lose_what_no_batch_reaches() -> None:
+    """A list of the user's own is kept up to the token budget."""
+    engine = resolve(cudagraph_capture_sizes=(1, 8, 4096), max_num_batched_tokens=2048)
+    assert engine.cudagraph_capture_sizes == (1, 8)
+
+
+def test_given_sizes_must_hold_one_that_a_batch_reaches() -> None:
+    """All above the token budget is an error."""
+    with pytest.raises(
+        ConfigError, match=r"^cudagraph_capture_sizes must hold a size of at most .*2048.* got 4096 and up"
+    ):
+        resolve(cudagraph_capture_sizes=(4096, 8192), max_num_batched_tokens=2048)
+
+
+def test_given_sizes_and_largest_must_agree() -> None:
+    """As in vLLM, the two arguments may not contradict each other."""
+    assert resolve(cudagraph_capture_sizes=(1, 8), max_cudagraph_capture_size=8).cudagraph_capture_sizes == (1, 8)
+    with pytest.raises(
+        ConfigError, match=r"^max_cudagraph_capture_size must equal the largest .*\(8\), got 16; give only"
+    ):
+        resolve(cudagraph_capture_sizes=(1, 8), max_cudagraph_capture_size=16)
+
+
+@given(
+    version=st.sampled_from(sorted(RELEASES)),
+    seqs=st.integers(1, 3000),
+    tokens=st.integers(1, 20000),
+    gpu=st.sampled_from(["h100-sxm", "b200-sxm", "l4"]),
+)
+def test_capture_sizes_ascend_within_the_token_budget(version: str, seqs: int, tokens: int, gpu: str) -> None:
+    """Whatever the version: ascending, without repetition, never above the budget, and 1 is always there."""
+    sizes = resolve(
+        version, gpu=load_gpu(gpu), max_num_seqs=min(seqs, tokens), max_num_batched_tokens=tokens
+    ).cudagraph_capture_sizes
+    assert sizes[0] == 1
+    assert sizes[-1] <= tokens
+    assert all(smaller < larger for smaller, larger in pairwise(sizes))
+
+
+# --- versions
+
+
+def test_the_newest_version_is_the_default() -> None:
+    """Without a version, 0.33.0 is simulated."""
+    assert resolve().vllm_version == NEWEST == "0.33.0"
+    assert list(RELEASES) == sorted(RELEASES, key=parse_version)
+
+
+@pytest.mark.parametrize(
+    ("asked", "followed"),
+    [
+        ("0.16.2", "0.15.1"),
+        ("0.8", "0.8.5"),
+        ("0.9.2", "0.8.5"),
+        ("v0.11.0", "0.11.0"),
+        ("vllm 0.19.0", "0.19.0"),
+        ("0.15.1 (a fork with tracing)", "0.15.1"),
+        ("0.21.0rc1", "0.21.0"),
+        ("0.32.0.dev3+g1234", "0.32.0"),
+        ("0.90.0", "0.33.0"),
+        ("1.0", "0.33.0"),
+    ],
+)
+def test_a_version_in_between_follows_the_older_one(asked: str, followed: str) -> None:
+    """The newest known release not above the one asked for."""
+    assert release_for(asked).version == followed
+
+
+@pytest.mark.parametrize("asked", ["nightly", "0", "", "abc 0.15", "0.15.1.2.3"])
+def test_a_version_that_is_none_is_refused(asked: str) -> None:
+    """The message shows what one looks like."""
+    with pytest.raises(ConfigError, match=r"^vllm_version must look like 0\.33\.0, got "):
+        parse_version(asked)
+
+
+def test_a_garbled_version_suggests_known_ones() -> None:
+    """A near miss names the nearest."""
+    with pytest.raises(ConfigError, match=r"got '0,19,1'\. Did you mean 0\.19\.1"):
+        parse_version("0,19,1")
+
+
+@pytest.mark.parametrize("asked", ["0.6.6", "0.7.3"])
+def test_the_engine_before_v1_is_refused(asked: str) -> None:
+    """Older than 0.8 ran another engine."""
+    with pytest.raises(ConfigError, match=r"^vllm_version must be 0\.8 or newer .* got '0\.[67]"):
+        resolve(asked)
+
+
+@pytest.mark.parametrize(
+    ("feature", "last_without", "first_with"),
+    [
+        ("async_scheduling", "0.12.0", "0.14.1"),
+        ("scheduler_reserve_full_isl", "0.17.1", "0.19.0"),
+        ("subtracts_graph_memory", "0.19.1", "0.21.0"),
+        ("rules.unhashed_blocks_first", "0.21.0", "0.25.1"),
+        ("rules.lone_request_ignores_threshold", "0.25.1", "0.32.0"),
+        ("rules.preempts_past_itself", "0.32.0", "0.33.0"),
+        ("rules.skips_finishing_requests", "0.12.0", "0.14.1"),
+        ("rules.refunds_preempted_tokens", "0.12.0", "0.14.1"),
+    ],
+)
+def test_what_changed_between_versions(feature: str, last_without: str, first_with: str) -> None:
+    """Each rule is off up to one release and on from the next known one."""
+    on = {}
+    for version in RELEASES:
+        value: Any = resolve(version)
+        for part in feature.split("."):
+            value = getattr(value, part)
+        on[version] = value
+    assert on == {version: parse_version(version) >= parse_version(first_with) for version in RELEASES}
+    assert not on[last_without]
+
+
+def test_values_that_changed_between_versions() -> None:
+    """Memory utilisation 0.90 became 0.92 with 0.21, piecewise graphs became full and piecewise with 0.11."""
+    assert [resolve(v).gpu_memory_utilization for v in ("0.8.5", "0.19.1", "0.21.0", "0.33.0")] == [
+        0.9,
+        0.9,
+        0.92,
+        0.92,
+    ]
+    assert [resolve(v).cudagraph_mode for v in ("0.10.2", "0.11.0")] == ["PIECEWISE", "FULL_AND_PIECEWISE"]
+
+
+def test_the_largest_gpus_get_a_larger_budget_since_0_32() -> None:
+    """From 160 GiB on the server takes 16,384 tokens a step instead of 8,192."""
+    b200 = load_gpu("b200-sxm")
+    assert [resolve(v, gpu=b200).max_num_batched_tokens for v in ("0.25.1", "0.32.0")] == [8192, 16384]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "version", "since"),
+    [
+        ({"async_scheduling": True}, "0.8.5", "0.10.2"),
+        ({"cudagraph_mode": "FULL"}, "0.8.5", "0.10.2"),
+        ({"max_cudagraph_capture_size": 8}, "0.11.0", "0.12.0"),
+        ({"performance_mode": "throughput"}, "0.15.1", "0.17.0"),
+        ({"scheduler_reserve_full_isl": False}, "0.17.1", "0.19.0"),
+        ({"watermark": 0.1}, "0.21.0", "0.25.1"),
+        ({"long_prefill_token_threshold_adaptive": True}, "0.25.1", "0.32.0"),
+        ({"max_num_active_seqs": 4}, "0.25.1", "0.32.0"),
+    ],
+)
+def test_an_argument_that_a_version_does_not_know(arguments: dict[str, Any], version: str, since: str) -> None:
+    """It is refused with the version that has it, and accepted there."""
+    name = next(iter(arguments))
+    with pytest.raises(ConfigError, match=rf"^{name} is unknown to vLLM {version}, it exists since {since}"):
+        resolve(version, **arguments)
+    resolve(since, **arguments)
+
+
+# --- what is given and what follows from it
+
+
+def test_small_limits_pull_defaults_down() -> None:
+    """A default budget never exceeds max_num_seqs x max_model_len, and a default max_num_seqs never the budget."""
+    assert resolve(max_num_seqs=4, max_model_len=100).max_num_batched_tokens == 400
+    assert resolve(max_num_batched_tokens=500).max_num_seqs == 500
+
+
+def test_without_chunked_prefill_the_budget_holds_a_whole_prompt() -> None:
+    """The default budget rises to max_model_len."""
+    assert resolve(enable_chunked_prefill=False).max_num_batched_tokens == 131072
+
+
+def test_without_chunked_prefill_a_smaller_budget_is_refused() -> None:
+    """A prompt could never be scheduled."""
+    with pytest.raises(
+        ConfigError, match=r"^max_num_batched_tokens must be at least max_model_len \(4096\) .* got 2048"
+    ):
+        resolve(enable_chunked_prefill=False, max_model_len=4096, max_num_batched_tokens=2048)
+
+
+@pytest.mark.parametrize("arguments", [{"max_num_batched_tokens": 64, "max_num_seqs": 65}, {"max_num_seqs": 9000}])
+def test_more_sequences_than_tokens_are_refused(arguments: dict[str, Any]) -> None:
+    """Each running request needs a token a step; a budget left to its default counts too."""
+    with pytest.raises(ConfigError, match=r"^max_num_seqs must not exceed max_num_batched_tokens, got "):
+        resolve(**arguments)
+
+
+def test_the_narrower_limits_must_be_narrower() -> None:
+    """max_num_active_seqs and max_num_scheduled_tokens only restrict."""
+    with pytest.raises(ConfigError, match=r"^max_num_active_seqs must not exceed max_num_seqs \(8\), got 9"):
+        resolve(max_num_seqs=8, max_num_active_seqs=9)
+    with pytest.raises(ConfigError, match=r"^max_num_scheduled_tokens must not exceed .*\(64\), got 65"):
+        resolve(max_num_seqs=8, max_num_batched_tokens=64, max_num_scheduled_tokens=65)
+
+
+def test_max_model_len_comes_from_the_model() -> None:
+    """Shorter is fine, longer is refused with the fix, auto waits for the memory plan."""
+    assert resolve().max_model_len == 131072
+    assert resolve(max_model_len=4096).max_model_len == 4096
+    assert resolve(max_model_len="auto").max_model_len is None
+    with pytest.raises(ConfigError, match=r"^max_model_len must not exceed the 131072 tokens .* got 131073; lower it"):
+        resolve(max_model_len=131073)
+
+
+@pytest.mark.parametrize("size", [3, 64])
+def test_tensor_parallelism_divides_the_heads(size: int) -> None:
+    """32 heads on 3 GPUs are refused with the sizes that work."""
+    with pytest.raises(
+        ConfigError, match=r"^tensor_parallel_size must divide the 32 attention heads of tiny, got .*2, 4, 8"
+    ):
+        resolve(tensor_parallel_size=size)
+
+
+def test_kv_heads_are_split_or_repeated_evenly() -> None:
+    """8 KV heads on 6 GPUs cannot be, on 16 they are repeated; MLA has none to split."""
+    gpu = load_gpu("h100-sxm")
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size must divide the 8 KV heads of tiny or be a multiple"):
+        resolve_engine(EngineConfig(tensor_parallel_size=6), make_model(num_heads=48), gpu)
+    assert resolve(tensor_parallel_size=16).tensor_parallel_size == 16
+    mla = make_model(num_heads=48, num_kv_heads=8, kind="mla")
+    assert resolve_engine(EngineConfig(tensor_parallel_size=6), mla, gpu).tensor_parallel_size == 6
+
+
+def test_kv_cache_dtype_decides_the_bytes() -> None:
+    """auto is the model's own dtype, fp8 one byte."""
+    assert resolve().kv_cache_dtype_bytes == 2
+    assert resolve(kv_cache_dtype="fp8").kv_cache_dtype_bytes == 1
+    wide = make_model(dtype="float32")
+    assert resolve_engine(EngineConfig(), wide, load_gpu("l4")).kv_cache_dtype_bytes == 4
+
+
+def test_a_cpu_has_neither_graphs_nor_async_scheduling() -> None:
+    """As vLLM's CPU platform, where MLA keeps 16 tokens a block."""
+    engine = resolve(gpu=make_cpu())
+    assert (engine.async_scheduling, engine.cudagraph_mode, engine.block_size) == (False, "NONE", 128)
+    mla = make_model(kind="mla")
+    assert resolve_engine(EngineConfig(), mla, make_cpu()).block_size == 16
+
+
+def test_linear_attention_constrains_no_kv_heads() -> None:
+    """A layer that keeps a state has no KV heads to share out."""
+    gpu = load_gpu("l4")
+    state_space = make_model(kind="linear", num_heads=48, num_kv_heads=8)
+    assert resolve_engine(EngineConfig(tensor_parallel_size=6), state_space, gpu).tensor_parallel_size == 6
+
+
+@given(
+    seqs=st.none() | st.integers(1, 4096),
+    tokens=st.none() | st.integers(1, 65536),
+    length=st.none() | st.integers(2, 131072),
+    memory=st.integers(2**33, 2**39),
+)
+def test_resolved_limits_are_consistent(seqs: int | None, tokens: int | None, length: int | None, memory: int) -> None:
+    """What is resolved keeps what was given, and never has more sequences than tokens."""
+    gpu = replace(load_gpu("l4"), memory_bytes=memory)
+    assume((seqs or 1) <= (tokens or 2048))
+    engine = resolve(gpu=gpu, max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=length)
+    assert engine.max_num_seqs <= engine.max_num_batched_tokens
+    assert seqs in {None, engine.max_num_seqs}
+    assert tokens in {None, engine.max_num_batched_tokens}
