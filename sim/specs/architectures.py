@@ -4,21 +4,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sim.errors import ModelError
-from sim.specs.attention import Mixer, gated_delta_net, grouped_query_attention, multi_head_latent_attention
+from sim.specs.attention import Mixer, grouped_query_attention, multi_head_latent_attention
+from sim.specs.compressed_attention import compressed_attention
 from sim.specs.context_length import max_model_len
 from sim.specs.feed_forward import feed_forward
-from sim.specs.hf_config import HFConfig
+from sim.specs.hf_config import HFConfig, text_config
+from sim.specs.layer_plan import LayerPlan, plan_layers
 from sim.specs.layer_slot import Slot, Traits
-from sim.specs.model import Layer, Linear, ModelSpec
+from sim.specs.linear_attention import linear_attention
+from sim.specs.model import AttentionKind, Layer, Linear, ModelSpec
 from sim.specs.quantization import Quantization
+from sim.specs.vision import num_vision_parameters
 
-MAX_LAYERS = 10_000
+ATTENTION_KINDS: Mapping[str, AttentionKind] = {
+    "full_attention": "full",
+    "sliding_attention": "sliding",
+    "chunked_attention": "chunked",
+}
 
+V4_NOTE = "the uncompressed window of compressed layers and the hash-routing tables are not counted"
+KIMI_LINEAR_NOTE = "K3's attention residuals are not counted"
+NEMOTRON_NOTE = "each mixer is one layer with the feed-forward after it, so num_layers counts mixers"
 LLAMA = Traits()
 QWEN2 = Traits(
-    qkv_bias=True, o_bias=False, sliding_window_default=False, shared_module="shared_expert", shared_expert_gate=True
+    qkv_bias=True, o_bias=False, slides_by_default=False, shared_module="shared_expert", shared_expert_gate=True
 )
-QWEN3 = Traits(qk_norm="head", sliding_window_default=False)
+QWEN3 = Traits(qk_norm="head", slides_by_default=False)
 QWEN3_5 = replace(
     QWEN3,
     shared_module="shared_expert",
@@ -63,6 +74,9 @@ TRAITS: Mapping[str, Traits] = {
     "kimi_k2": DEEPSEEK,
     "glm_moe_dsa": DEEPSEEK,
     "glm4_moe": GLM4_MOE,
+    "deepseek_v4": Traits(correction_bias=True, approximation=V4_NOTE),
+    "kimi_linear": Traits(moe_module="block_sparse_moe", correction_bias=True, approximation=KIMI_LINEAR_NOTE),
+    "nemotron_h": Traits(gated_mlp=False, correction_bias=True, approximation=NEMOTRON_NOTE),
     "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True),
 }
 
@@ -77,7 +91,7 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
     model_type = text.text("model_type", default="llama")
     traits = TRAITS.get(model_type, LLAMA)
     hidden_size, vocab_size = text.size("hidden_size"), text.size("vocab_size")
-    layers = _layers(text, traits, quantization)
+    plans = plan_layers(text, traits)
     embedding = Linear("embed_tokens", hidden_size, vocab_size, "vocab")
     lm_head = Linear("lm_head", hidden_size, vocab_size, "vocab", weight=quantization.format_of("lm_head"))
     return ModelSpec(
@@ -89,11 +103,11 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
         vocab_size=vocab_size,
         max_model_len=max_model_len(text),
         num_attention_heads=text.size("num_attention_heads"),
-        layers=layers,
+        layers=tuple(_layer(Slot(text, traits, quantization, index), plan) for index, plan in enumerate(plans)),
         embedding=embedding,
         lm_head=None if _is_tied(config, text, traits) else lm_head,
         num_final_parameters=hidden_size,
-        num_vision_parameters=config.count("num_vision_parameters"),
+        num_vision_parameters=num_vision_parameters(config),
         dtype=_dtype(config, text),
         quantization=quantization.name,
         source=config.source,
@@ -101,61 +115,24 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
     )
 
 
-def text_config(config: HFConfig) -> HFConfig:
-    """The part that describes the language model: multimodal configs nest it."""
-    nested = next((key for key in ("text_config", "llm_config", "language_config") if config.has(key)), None)
-    return config.section(nested) if nested else config
-
-
-def _layers(text: HFConfig, traits: Traits, quantization: Quantization) -> tuple[Layer, ...]:
-    count = text.size("num_hidden_layers")
-    if count > MAX_LAYERS:
-        raise ModelError(f"{text.source}: `num_hidden_layers` must be at most {MAX_LAYERS:,}, got {count:,}.")
-    kinds = layer_kinds(text, traits, count)
-    return tuple(_layer(Slot(text, traits, quantization, index), kind) for index, kind in enumerate(kinds))
-
-
-def layer_kinds(text: HFConfig, traits: Traits, count: int) -> tuple[str, ...]:
-    """The attention of each layer in transformers' words (full_attention, sliding_attention, ...)."""
-    listed = text.texts("layer_types")
-    if listed:
-        if len(listed) != count:
-            raise ModelError(
-                f"{text.source}: `layer_types` lists {len(listed)} layers, but `num_hidden_layers` is {count}."
-            )
-        return listed
-    interval = text.count(
-        "full_attention_interval", "sliding_window_pattern", default=traits.full_attention_interval or 0
-    )
-    if interval:
-        return tuple(
-            "full_attention" if (index + 1) % interval == 0 else traits.windowed_kind for index in range(count)
-        )
-    slides = text.has("sliding_window") and text.flag("use_sliding_window", default=traits.sliding_window_default)
-    return ("sliding_attention" if slides else "full_attention",) * count
-
-
-def _layer(slot: Slot, kind: str) -> Layer:
-    mixer, ffn = _mixer(slot, kind), feed_forward(slot)
-    norms = slot.traits.norms_per_layer * slot.hidden_size
-    others = norms + mixer.num_other_parameters + ffn.num_other_parameters
+def _layer(slot: Slot, plan: LayerPlan) -> Layer:
+    mixer, ffn = _mixer(slot, plan.kind), feed_forward(slot, plan.feed_forward)
+    num_norms = slot.traits.norms_per_layer // (2 if plan.feed_forward == "none" else 1)
+    others = num_norms * slot.hidden_size + mixer.num_other_parameters + ffn.num_other_parameters
     return Layer(mixer.attention, (*mixer.linears, *ffn.linears), ffn.experts, others)
 
 
 def _mixer(slot: Slot, kind: str) -> Mixer:
+    config = slot.config
     if kind == "linear_attention":
-        return gated_delta_net(slot)
-    if slot.config.has("kv_lora_rank"):
+        return linear_attention(slot)
+    if config.has("o_groups"):
+        return compressed_attention(slot, kind)
+    if config.has("kv_lora_rank"):
         return multi_head_latent_attention(slot)
-    match kind:
-        case "full_attention":
-            return grouped_query_attention(slot, "full")
-        case "sliding_attention":
-            return grouped_query_attention(slot, "sliding")
-        case "chunked_attention":
-            return grouped_query_attention(slot, "chunked")
-        case _:
-            raise ModelError(f"{slot.config.source}: `layer_types` has {kind!r}, which is no known kind of attention.")
+    if kind not in ATTENTION_KINDS:
+        raise ModelError(f"{config.source}: `layer_types` has {kind!r}, which is no known kind of attention.")
+    return grouped_query_attention(slot, ATTENTION_KINDS[kind])
 
 
 def _is_tied(config: HFConfig, text: HFConfig, traits: Traits) -> bool:

@@ -1,4 +1,4 @@
-"""What mixes tokens in a layer, as matrices and cache: grouped-query attention, MLA (with DSA) and gated delta nets."""
+"""Attention with a cache a token, as matrices and heads: grouped-query attention, and MLA with DSA's indexer."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -105,7 +105,13 @@ def multi_head_latent_attention(slot: Slot) -> Mixer:
         index_topk=config.size("index_topk") if indexer else None,
         index_head_dim=config.size("index_head_dim") if indexer else 0,
     )
-    return Mixer(attention, (*queries, kv_b_proj, o_proj, *indexer), q_rank + kv_rank + indexer_norm)
+    gate = _output_gate(slot, num_heads * v_head_dim) if config.flag("mla_use_output_gate") else ()
+    return Mixer(attention, (*queries, kv_b_proj, o_proj, *gate, *indexer), q_rank + kv_rank + indexer_norm)
+
+
+def _output_gate(slot: Slot, features: int) -> tuple[Linear, ...]:
+    """Kimi K3 gates the attention's output by a projection of its input."""
+    return (slot.linear("g_proj", "self_attn.g_proj", slot.hidden_size, features, "column"),)
 
 
 def _mla_queries(slot: Slot, q_rank: int, q_features: int, latent: int) -> tuple[Linear, ...]:
@@ -130,21 +136,3 @@ def _sparse_indexer(slot: Slot, q_rank: int) -> tuple[tuple[Linear, ...], int]:
         Linear("indexer.weights_proj", slot.hidden_size, heads, "replicated"),
     )
     return linears, 2 * head_dim
-
-
-def gated_delta_net(slot: Slot) -> Mixer:
-    """Qwen3-Next's and Qwen3.5's linear attention: a convolution and a matrix state a value head instead of a cache."""
-    config, hidden = slot.config, slot.hidden_size
-    key_heads, key_dim = config.size("linear_num_key_heads"), config.size("linear_key_head_dim")
-    value_heads, value_dim = config.size("linear_num_value_heads"), config.size("linear_value_head_dim")
-    values, kernel = value_heads * value_dim, config.size("linear_conv_kernel_dim")
-    convolved = 2 * key_heads * key_dim + values
-    linears = (
-        slot.linear("in_proj_qkvz", "linear_attn.in_proj_qkv", hidden, convolved + values, "column"),
-        slot.linear("in_proj_ba", "linear_attn.in_proj_b", hidden, 2 * value_heads, "column"),
-        slot.linear("out_proj", "linear_attn.out_proj", values, hidden, "row"),
-    )
-    state_number_bytes = 4 if config.text("mamba_ssm_dtype", default="bfloat16") == "float32" else 2
-    state_bytes = convolved * (kernel - 1) * 2 + value_heads * value_dim * key_dim * state_number_bytes
-    attention = Attention("linear", value_heads, key_heads, key_dim, value_dim, state_bytes=state_bytes)
-    return Mixer(attention, linears, kernel * convolved + 2 * value_heads + value_dim)

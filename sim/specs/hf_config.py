@@ -97,3 +97,9 @@ class HFConfig:
                 f"{self.source}: `{key}` must be a whole number from {at_least} to {LARGEST_SIZE:,}, got {value!r:.80}."
             )
         return value
+
+
+def text_config(config: HFConfig) -> HFConfig:
+    """The part that describes the language model: multimodal configs nest it."""
+    nested = next((key for key in ("text_config", "llm_config", "language_config") if config.has(key)), None)
+    return config.section(nested) if nested else config

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.specs.hf_config import HFConfig
-from sim.specs.model import Linear, Split
+from sim.specs.model import Linear, Split, WeightFormat
 from sim.specs.quantization import Quantization
 
 QKNorm = Literal["none", "head", "full"]
@@ -32,10 +32,11 @@ class Traits:
     expert_bias: bool = False  # and a router bias with it
     correction_bias: bool = False
     shared_expert_gate: bool = False
+    gated_mlp: bool = True
     parallel_dense_mlp: bool = False  # a dense MLP beside the experts in every layer
     full_attention_interval: int | None = None  # every n-th layer attends fully where the config does not list them
     windowed_kind: Literal["sliding_attention", "chunked_attention", "linear_attention"] = "sliding_attention"
-    sliding_window_default: bool = True  # whether `sliding_window` counts without `use_sliding_window`
+    slides_by_default: bool = True  # whether `sliding_window` counts without `use_sliding_window`
     tied_by_default: bool = False
     approximation: str | None = None
 
@@ -57,5 +58,8 @@ class Slot:
         self, name: str, module: str, in_features: int, out_features: int, split: Split, *, bias: bool = False
     ) -> Linear:
         """A fused matrix; `module` is the checkpoint's name of (one of) its parts, below the layer."""
-        weight = self.quantization.format_of(f"model.layers.{self.index}.{module}")
-        return Linear(name, in_features, out_features, split, bias, weight)
+        return Linear(name, in_features, out_features, split, bias, self.format_of(module))
+
+    def format_of(self, module: str) -> WeightFormat:
+        """How the checkpoint stores that module of this layer."""
+        return self.quantization.format_of(f"model.layers.{self.index}.{module}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim.errors import ModelError, nearest
-from sim.specs.architectures import build_model, text_config
+from sim.specs.architectures import build_model
 from sim.specs.catalog import CatalogEntry, Match, find_model, read_catalog, short_name
 from sim.specs.hf_config import HFConfig
 from sim.specs.huggingface import read_hub_config, read_local_config
@@ -70,9 +70,8 @@ def _from_catalog(match: Match, catalog: tuple[CatalogEntry, ...], quantization:
 
 
 def _build(config: HFConfig, name: str, quantization: str | None) -> ModelSpec:
-    text = text_config(config)
-    written = (config if config.has("quantization_config") else text).section("quantization_config")
-    return build_model(config, name=name, quantization=quantize(read_quantization(written), quantization, model=name))
+    own = read_quantization(config)
+    return build_model(config, name=name, quantization=quantize(own, quantization, model=name))
 
 
 def _nearest_names(name: str, catalog: tuple[CatalogEntry, ...]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sim.errors import ModelError, nearest
-from sim.specs.hf_config import HFConfig
+from sim.specs.hf_config import HFConfig, text_config
 from sim.specs.model import WeightFormat
 from sim.specs.quantization import (
     EVERYTHING,
@@ -26,9 +26,15 @@ ROUTED_EXPERTS = module_patterns(["experts"])
 
 
 def read_quantization(config: HFConfig) -> Quantization:
-    """How the checkpoint of this `quantization_config` is quantised; an empty one is not."""
-    if not config.values:
+    """How the checkpoint of this config.json is quantised, whether the model's or the language model's part says it."""
+    section = (config if config.has("quantization_config") else text_config(config)).section("quantization_config")
+    if not section.values:
         return Quantization()
+    shared = {"expert_dtype": config.get("expert_dtype"), **section.values}
+    return _read(HFConfig(shared, config.source))
+
+
+def _read(config: HFConfig) -> Quantization:
     method = config.text("quant_method", default="modelopt" if config.has("quant_algo") else None).lower()
     if method not in READERS:
         known = ", ".join(READERS)
@@ -45,7 +51,10 @@ def _ignored(config: HFConfig) -> ModulePatterns:
 
 def _fp8(config: HFConfig) -> tuple[QuantizedGroup, ...]:
     block = config.counts("weight_block_size")
-    return _everything(fp8_block(*block) if len(block) == 2 and all(block) else FP8)
+    everything = _everything(fp8_block(*block) if len(block) == 2 and all(block) else FP8)
+    if config.text("expert_dtype", default="fp8") == "fp4":  # DeepSeek-V4
+        return (QuantizedGroup(ROUTED_EXPERTS, MXFP4), *everything)
+    return everything
 
 
 def _integers(config: HFConfig) -> tuple[QuantizedGroup, ...]:
