@@ -78,7 +78,8 @@ def _in_order(
 ) -> Trace:
     if arrival_s.max() > MAX_SECONDS or prompt_tokens.max() > MAX_TOKENS:
         raise ConfigError(
-            "the workload runs past what a trace can hold; use a higher rate, shorter lengths or fewer turns."
+            f"the workload grows to {arrival_s.max():.3g} s and prompts of {prompt_tokens.max():,} tokens, more than a trace "
+            "holds; use a higher rate, shorter lengths or fewer turns."
         )
     order = np.argsort(arrival_s, kind="stable")
     segments = list(_segments(spec, prompt_tokens, turns, prefix)) if spec.shares_prompts else None

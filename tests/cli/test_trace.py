@@ -1,0 +1,83 @@
+"""`servecast trace`: inspect, convert and generate."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sim.cli.trace import app
+from sim.errors import ConfigError, TraceError
+from sim.workload.readers import read_trace
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_inspect_prints_one_json_object() -> None:
+    """`--json` is one object and nothing else."""
+    figures = json.loads(run("inspect", "chat", "--json").stdout)
+    assert (figures["num_requests"], figures["format"]) == (1000, "native")
+    assert figures["mean_rate_rps"] == pytest.approx(5.0, rel=0.01)
+
+
+def test_inspect_prints_a_table() -> None:
+    """Counts, rates, lengths; prefixes and sessions where the trace has them."""
+    text = run("inspect", "multi-turn", "--limit", "100").stdout
+    assert "Requests:                 100\n" in text
+    assert "Repeated prompt tokens:" in text
+    assert "Sessions:" in text
+    assert "Repeated prompt tokens:" not in run("inspect", "chat").stdout
+
+
+def test_inspect_doubles_the_rate() -> None:
+    """`--rate-scale 2` halves the duration."""
+    plain, doubled = (
+        json.loads(run("inspect", "chat", "--json", "--rate-scale", scale).stdout) for scale in ("1", "2")
+    )
+    assert doubled["duration_s"] == pytest.approx(plain["duration_s"] / 2)
+
+
+def test_convert_keeps_the_requests(tmp_path: Path) -> None:
+    """Azure in, native out; figures on stdout, talk on stderr."""
+    azure = tmp_path / "azure.csv"
+    azure.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,374,44\n2023-11-16 18:15:47.0,1,2\n"
+    )
+    result = run("convert", azure, tmp_path / "native.jsonl", "--json")
+    assert json.loads(result.stdout)["output_tokens"]["total"] == 46
+    assert result.stderr == f"Wrote 2 requests to {tmp_path / 'native.jsonl'}.\n"
+    assert read_trace(tmp_path / "native.jsonl").arrival_s.tolist() == [0.0, 0.5]
+
+
+def test_generate_starts_from_a_profile_and_takes_flags(tmp_path: Path) -> None:
+    """Flags win over the profile; the same seed writes the same file."""
+    flags = [
+        "--profile",
+        "chatbot",
+        "-n",
+        "20",
+        "--output-tokens",
+        "uniform:5,6",
+        "--prefix-tokens",
+        "32",
+        "--seed",
+        "3",
+    ]
+    run("generate", tmp_path / "a.csv", *flags)
+    run("generate", tmp_path / "b.csv", *flags)
+    trace = read_trace(tmp_path / "a.csv")
+    assert len(trace) == 20
+    assert set(trace.output_tokens.tolist()) == {5, 6}
+    assert set(trace.prompt_tokens.tolist()) <= {384 + 32, 768 + 32, 1536 + 32}
+    assert trace.arrival_s[-1] == 20 / 100
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_bad_input_is_left_to_the_entry_point(tmp_path: Path) -> None:
+    """Commands raise the sentences that `servecast` prints before it exits with status 2."""
+    with pytest.raises(TraceError, match="there is no such file"):
+        run("inspect", tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match="is unknown"):
+        run("generate", tmp_path / "t.csv", "--profile", "nope")

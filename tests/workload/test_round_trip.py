@@ -1,0 +1,120 @@
+"""A trace written in the native format and read again is the same trace."""
+
+import gzip
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import ConfigError
+from sim.workload.prefixes import blocks
+from sim.workload.readers import read_trace
+from sim.workload.trace import Segment, Trace
+from sim.workload.writers import write_trace
+from tests.shared import SHARED, needs_shared
+from tests.workload.makers import make_trace
+
+SUFFIXES = [".csv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz"]
+lengths = st.integers(1, 2**31 - 1)
+prompts = st.integers(1, 300)
+seconds = st.floats(0, 1e10)
+names = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
+
+
+@st.composite
+def block_lists(draw: st.DrawFn) -> tuple[Segment, ...]:
+    size, tokens = draw(st.integers(1, 40)), draw(prompts)
+    num_blocks = -(-tokens // size)
+    return blocks(draw(st.lists(st.integers(0, 2**62), min_size=num_blocks, max_size=num_blocks)), tokens, size)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    arrival_s = sorted(draw(st.lists(seconds, min_size=1, max_size=6)))
+    count = len(arrival_s)
+
+    def column(values: st.SearchStrategy[Any], *, unique: bool = False) -> list[Any]:
+        return draw(st.lists(values, min_size=count, max_size=count, unique=unique))
+
+    segments = column(block_lists()) if draw(st.booleans()) else None
+    return make_trace(
+        arrival_s,
+        prompt_tokens=None if segments else column(lengths),
+        output_tokens=column(lengths),
+        segments=segments,
+        request_id=tuple(column(names, unique=True)),
+        priority=np.array(column(st.integers(-(2**63) + 1, 2**63 - 1)), dtype=np.int64)
+        if draw(st.booleans())
+        else None,
+        session_id=tuple(column(names)) if draw(st.booleans()) else None,
+    )
+
+
+def same(left: Trace, right: Trace) -> bool:
+    assert left.request_id == right.request_id
+    assert left.session_id == right.session_id
+    assert (left.segments and list(left.segments)) == (right.segments and list(right.segments))
+    for column in ("arrival_s", "prompt_tokens", "output_tokens", "priority"):
+        np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
+    return True
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(trace=traces())
+@settings(max_examples=60, deadline=None)
+def test_native_files_keep_every_column(suffix: str, trace: Trace) -> None:
+    """Times to the last bit, any names, block sizes that differ from row to row: all come back."""
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"t{suffix}"
+        write_trace(trace, file)
+        assert same(read_trace(file), trace)
+        assert [entry.name for entry in Path(folder).iterdir()] == [file.name]
+
+
+@needs_shared
+def test_a_published_trace_survives_conversion(tmp_path: Path) -> None:
+    """Mooncake's blocks come back from native JSON lines."""
+    trace = read_trace(SHARED / "traces" / "mooncake_conversation.jsonl", limit=500)
+    write_trace(trace, tmp_path / "t.jsonl")
+    assert same(read_trace(tmp_path / "t.jsonl"), trace)
+
+
+def test_parquet_rows_are_numbered_and_limited(tmp_path: Path) -> None:
+    """Faults in Parquet name the row; `limit` stops inside a batch."""
+    pytest.importorskip("pyarrow")
+    write_trace(make_trace(range(3000)), tmp_path / "t.parquet")
+    assert len(read_trace(tmp_path / "t.parquet", limit=1500)) == 1500
+    write_trace(make_trace((0, 2, 1)), tmp_path / "t.parquet")
+    with pytest.raises(
+        Exception, match=r"row 3: requests must stand in order of arrival, got one 1 s before that of row 2"
+    ):
+        read_trace(tmp_path / "t.parquet")
+
+
+def test_compressed_files_carry_no_clock(tmp_path: Path) -> None:
+    """The same trace gives the same bytes."""
+    write_trace(make_trace(), tmp_path / "t.csv.gz")
+    data = (tmp_path / "t.csv.gz").read_bytes()
+    assert data[4:8] == b"\0\0\0\0"
+    assert gzip.decompress(data).decode() == (
+        "request_id,arrival_s,prompt_tokens,output_tokens\nr0,0.0,16,4\nr1,1.0,16,4\nr2,3.0,16,4\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t", "t.parquet.gz", "t.gz"])
+def test_the_suffix_must_be_known(tmp_path: Path, name: str) -> None:
+    """What to write is told from the name, and an unknown name is refused."""
+    with pytest.raises(ConfigError, match=r"a trace file must end in \.csv, \.jsonl or \.parquet"):
+        write_trace(make_trace(), tmp_path / name)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A missing folder is a sentence, not a traceback."""
+    with pytest.raises(ConfigError, match=r"t\.csv: cannot be written \(No such file or directory\)"):
+        write_trace(make_trace(), tmp_path / "missing" / "t.csv")
