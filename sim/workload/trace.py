@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.errors import TraceError
+
 Segment = tuple[int, int]
 """`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
 
@@ -14,9 +16,10 @@ Segment = tuple[int, int]
 class Trace:
     """Requests in order of arrival; all columns have one entry a request.
 
-    `arrival_s` starts anywhere and never falls; prompts and outputs are at least one token. `segments` says what each
-    prompt is made of, so that equal prefixes can be found; None where nothing is known to be shared.
-    Content ids of at least 0 belong to the trace; the engine gives private prompts and outputs negative ones.
+    `arrival_s` starts anywhere, is finite and never falls. Prompts and outputs read from a file are at least one token, as
+    vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
+    that equal prefixes can be found; None where nothing is known to be shared. Content ids of at least 0 belong to the
+    trace; the engine gives private prompts and outputs negative ones. Raises TraceError for columns that break this.
     """
 
     request_id: tuple[str, ...]
@@ -28,6 +31,25 @@ class Trace:
     segments: Sequence[tuple[Segment, ...]] | None = None
     source: str = ""
     format: str = "native"
+
+    def __post_init__(self) -> None:
+        columns = (
+            self.request_id,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.priority,
+            self.session_id,
+            self.segments,
+        )
+        counts = {len(self.arrival_s), *(len(column) for column in columns if column is not None)}
+        if len(counts) > 1:
+            raise TraceError(f"all columns of a trace must be equally long, got lengths {sorted(counts)}.")
+        if not len(self):
+            raise TraceError("a trace must have at least one request, got none.")
+        if not (np.isfinite(self.arrival_s).all() and (np.diff(self.arrival_s) >= 0).all()):
+            raise TraceError("`arrival_s` of a trace must be finite and must not fall from one request to the next.")
+        if min(self.prompt_tokens.min(), self.output_tokens.min()) < 0:
+            raise TraceError("`prompt_tokens` and `output_tokens` of a trace must not be negative in any request.")
 
     def __len__(self) -> int:
         return len(self.arrival_s)

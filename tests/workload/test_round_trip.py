@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, TraceError
 from sim.workload.prefixes import blocks
 from sim.workload.readers import read_trace
 from sim.workload.trace import Segment, Trace
@@ -86,15 +86,17 @@ def test_a_published_trace_survives_conversion(tmp_path: Path) -> None:
 
 
 def test_parquet_rows_are_numbered_and_limited(tmp_path: Path) -> None:
-    """Faults in Parquet name the row; `limit` stops inside a batch."""
-    pytest.importorskip("pyarrow")
-    write_trace(make_trace(range(3000)), tmp_path / "t.parquet")
-    assert len(read_trace(tmp_path / "t.parquet", limit=1500)) == 1500
-    write_trace(make_trace((0, 2, 1)), tmp_path / "t.parquet")
+    """Faults in Parquet name the row; `limit` stops inside a chunk."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    times = [*range(2999), 0]
+    columns = {"arrival_s": times, "prompt_tokens": [1] * 3000, "output_tokens": [1] * 3000}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t")
+    assert read_trace(tmp_path / "t", limit=1500).arrival_s.tolist() == times[:1500]
     with pytest.raises(
-        Exception, match=r"row 3: requests must stand in order of arrival, got one 1 s before that of row 2"
+        TraceError, match=r"row 3000: requests must stand in order .*, got one 2998 s before that of row 2999"
     ):
-        read_trace(tmp_path / "t.parquet")
+        read_trace(tmp_path / "t")
 
 
 def test_compressed_files_carry_no_clock(tmp_path: Path) -> None:

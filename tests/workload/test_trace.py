@@ -1,0 +1,49 @@
+"""A trace made in Python is held to the rules of one read from a file."""
+
+import numpy as np
+import pytest
+
+from sim.errors import TraceError
+from tests.workload.makers import make_trace
+
+
+def test_duration_is_from_first_to_last_arrival() -> None:
+    """A trace may start at any time."""
+    assert make_trace((5.0, 7.5)).duration_s == 2.5
+
+
+def test_the_first_requests_keep_all_columns() -> None:
+    """Cutting a trace cuts each of its columns."""
+    trace = make_trace(priority=np.array([3, 2, 1]), session_id=("a", "b", "c"), segments=[((i, 4),) for i in range(3)])
+    first = trace.first(2)
+    assert first.request_id == ("r0", "r1")
+    assert first.priority is not None
+    assert (first.priority.tolist(), first.session_id) == ([3, 2], ("a", "b"))
+    assert first.segments == [((0, 4),), ((1, 4),)]
+
+
+@pytest.mark.parametrize("times", [(1.0, 0.5), (0.0, float("nan")), (0.0, float("inf"))])
+def test_times_must_be_finite_and_in_order(times: tuple[float, ...]) -> None:
+    """What no clock shows is refused."""
+    with pytest.raises(TraceError, match="`arrival_s` of a trace must be finite and must not fall"):
+        make_trace(times)
+
+
+@pytest.mark.parametrize("column", ["prompt_tokens", "output_tokens"])
+def test_lengths_must_not_be_negative(column: str) -> None:
+    """An empty prompt or output reaches the scheduler, a negative one does not."""
+    assert len(make_trace((0.0,), **{column: (0,)})) == 1
+    with pytest.raises(TraceError, match="must not be negative"):
+        make_trace((0.0,), **{column: (-1,)})
+
+
+def test_columns_must_be_equally_long() -> None:
+    """A column with an entry too many is refused."""
+    with pytest.raises(TraceError, match=r"equally long, got lengths \[1, 2\]"):
+        make_trace((0.0,), session_id=("a", "b"))
+
+
+def test_a_trace_has_a_request() -> None:
+    """Nothing to replay is refused."""
+    with pytest.raises(TraceError, match="at least one request"):
+        make_trace(())
