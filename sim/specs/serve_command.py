@@ -263,9 +263,12 @@ def _mapping_flags(arguments: Mapping[str, object], where: str) -> list[Flag]:
 
 
 def _mapping_flag(key: str, value: object, spelled: str) -> Flag:
-    name, inner, on = flag_name(f"--{key}")
+    name, inner, on = flag_name(f"--{key}", shown=spelled)
     if isinstance(value, bool):
         return Flag(name, inner, (str(value),), on, spelled)
     if isinstance(value, dict):
         return Flag(name, inner, (json.dumps(value),), on, spelled)
-    return Flag(name, inner, tuple(map(str, value if isinstance(value, list | tuple) else (value,))), on, spelled)
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ConfigError(f"{spelled} needs a value, got an empty list.")
+    return Flag(name, inner, tuple(map(str, values)), on, spelled)

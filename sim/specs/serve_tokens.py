@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sim.errors import ConfigError, nearest
@@ -75,7 +75,7 @@ def read_flags(args: Sequence[str]) -> tuple[list[Flag], list[str]]:
     return flags, others
 
 
-def split_flags(args: Sequence[str], own: Container[str]) -> tuple[list[str], list[str]]:
+def split_flags(args: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
     """The words of a command's `own` options and arguments, and those of vLLM's flags with their values."""
     own_words: list[str] = []
     engine_words: list[str] = []
@@ -86,7 +86,7 @@ def split_flags(args: Sequence[str], own: Container[str]) -> tuple[list[str], li
             own_words.append(word)
             continue
         before = list(queue)
-        _read_flag(word, queue)
+        _read_flag(word, queue, own)
         engine_words += [word, *before[: len(before) - len(queue)]]
     return own_words, engine_words
 
@@ -95,20 +95,23 @@ def is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(word)
 
 
-def _read_flag(word: str, queue: deque[str]) -> Flag:
+def _read_flag(word: str, queue: deque[str], own: Collection[str] = ()) -> Flag:
     """Takes the flag's values from the queue, as many as vLLM's parser would."""
     spelled, equals, value = word.partition("=")
     if level := _LEVEL.fullmatch(spelled):
         return Flag("optimization-level", "", (level[1],), True, spelled)
-    name, key, on = flag_name(spelled)
+    name, key, on = flag_name(spelled, own)
     if equals:
         return Flag(name, key, (value,), on, spelled)
     arity = "one" if key else arity_of(name)
     return Flag(name, key, _take_values(spelled, arity, queue), on, spelled)
 
 
-def flag_name(spelled: str) -> tuple[str, str, bool]:
-    """Canonical name, key behind a dot and whether it switches on, of a flag in any spelling that vLLM accepts."""
+def flag_name(spelled: str, own: Collection[str] = (), *, shown: str = "") -> tuple[str, str, bool]:
+    """Canonical name, key behind a dot and whether it switches on, of a flag in any spelling that vLLM accepts.
+
+    ConfigError for any other (`shown` in its place), with the nearest of vLLM's flags and a command's `own` options.
+    """
     base, _, key = spelled.lstrip("-").partition(".")
     base = base.replace("_", "-")
     name = ALIASES.get(base, base) if spelled.startswith("--") else SHORT_FLAGS.get(base, base)
@@ -118,7 +121,7 @@ def flag_name(spelled: str) -> tuple[str, str, bool]:
         return name, key, True
     if name.startswith("no-") and arity_of(name[3:]) == "none":
         return name[3:], key, False
-    raise ConfigError(f"{spelled} is not a flag of vllm serve.{nearest(f'--{name}', known_flags())}")
+    raise ConfigError(f"{spelled} is not a flag of vllm serve.{nearest(f'--{name}', (*own, *known_flags()))}")
 
 
 def _take_values(spelled: str, arity: Arity | None, queue: deque[str]) -> tuple[str, ...]:

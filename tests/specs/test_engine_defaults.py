@@ -117,7 +117,8 @@ def test_token_budget_in_flight_of_the_recorded_kv_caches() -> None:
         known = {
             name: row["args"][name] for name in ("async_scheduling", "max_num_batched_tokens") if name in row["args"]
         }
-        engine = resolve("0.32.0", max_model_len=row["max_model_len_after"], **known)
+        model = make_model(max_model_len=row["max_model_len_after"])
+        engine = resolve_engine(EngineConfig(**known), model, load_gpu("h100-sxm"), vllm_version="0.32.0")
         batches = 2 if engine.async_scheduling else 1
         assert engine.max_num_batched_tokens == row["max_num_batched_tokens"]
         assert engine.max_num_batched_tokens * batches == row["max_in_flight_tokens"]
