@@ -121,7 +121,8 @@ def flag_name(spelled: str, own: Collection[str] = (), *, shown: str = "") -> tu
         return name, key, True
     if name.startswith("no-") and arity_of(name[3:]) == "none":
         return name[3:], key, False
-    raise ConfigError(f"{spelled} is not a flag of vllm serve.{nearest(f'--{name}', (*own, *known_flags()))}")
+    hint = nearest(f"--{name}", (*own, *known_flags()))
+    raise ConfigError(f"{shown or spelled} is not a flag of vllm serve.{hint}")
 
 
 def _take_values(spelled: str, arity: Arity | None, queue: deque[str]) -> tuple[str, ...]:
