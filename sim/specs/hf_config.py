@@ -58,7 +58,7 @@ class HFConfig:
 
     def text(self, *keys: str, default: str | None = None) -> str:
         value = self.get(*keys)
-        if value is None and default is not None:
+        if value in (None, "") and default is not None:
             return default
         if not isinstance(value, str) or not value:
             got = "nothing" if value is None else repr(value)

@@ -1,7 +1,9 @@
 """Reading a model's configuration through `transformers`: from a folder, a file or the hub, never running remote code."""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ from sim.specs.hf_config import HFConfig
 
 CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"  # where modelopt checkpoints describe their quantisation
+
+HUB_TIMEOUT_S = 10.0
+PARTS = ("text_config", "llm_config", "language_config", "vision_config")
 
 
 def read_local_config(path: Path) -> HFConfig:
@@ -28,20 +33,38 @@ def read_local_config(path: Path) -> HFConfig:
 
 def read_hub_config(model: str, hint: str) -> HFConfig:
     """The config of a hub id, from the local cache or the network; raises ModelError, ending in `hint`, where neither has it."""
-    from transformers import PretrainedConfig
-
     try:
-        values, _ = PretrainedConfig.get_config_dict(model)
-    except OSError as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        values = _hub_file(model, CONFIG_FILE)
+    except Exception as error:  # noqa: BLE001 - no network, no such repository, a gated one: whatever the client raises
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise ModelError(
-            f"The model {model!r} is not in the catalogue, and the hub gave no config: {reason}.{hint}"
+            f"The model {model!r} is not in the catalogue, and huggingface.co gave no {CONFIG_FILE}: {reason}.{hint}"
         ) from None
+    with suppress(Exception):  # most checkpoints have none
+        values = _with_modelopt(values, _hub_file(model, MODELOPT_FILE))
+    return HFConfig(_with_defaults(values, model), f"{CONFIG_FILE} of {model}")
+
+
+def _hub_file(model: str, file: str) -> dict[str, Any]:
+    """Asks once before it downloads, as the download itself would go on trying for 20 s without a network."""
+    with _quiet():
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+        from transformers import PretrainedConfig
+
+        if not isinstance(try_to_load_from_cache(model, file), str):
+            get_hf_file_metadata(hf_hub_url(model, file), timeout=HUB_TIMEOUT_S)
+        values, _ = PretrainedConfig.get_config_dict(model, _configuration_file=file)
+    return dict(values)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers warns at import that PyTorch is missing, and of rope settings that are not our concern."""
+    logging.disable(logging.WARNING)
     try:
-        quantization, _ = PretrainedConfig.get_config_dict(model, _configuration_file=MODELOPT_FILE)
-    except OSError:  # most checkpoints have none
-        quantization = {}
-    return HFConfig(_with_defaults(_with_modelopt(values, quantization), model), f"{model} ({CONFIG_FILE})")
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _parse(file: Path) -> dict[str, Any]:
@@ -68,18 +91,21 @@ def _with_modelopt(values: dict[str, Any], modelopt: Mapping[str, Any]) -> dict[
 
 def _with_defaults(values: dict[str, Any], location: str) -> dict[str, Any]:
     """The config with what transformers' class for its model_type adds; as it stands where there is no such class."""
-    from transformers import AutoConfig
-
     try:
-        defaults = AutoConfig.from_pretrained(location, trust_remote_code=False).to_dict()
+        with _quiet():
+            from transformers import AutoConfig
+
+            defaults = AutoConfig.from_pretrained(location, trust_remote_code=False).to_dict()
     except Exception:  # noqa: BLE001 - unknown type, remote code or a value that the class rejects: our reader judges it
         return values
     return _overlay(defaults, values)
 
 
 def _overlay(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**defaults, **values}
-    for key in ("text_config", "llm_config", "language_config"):
-        if isinstance(defaults.get(key), Mapping) and isinstance(values.get(key), Mapping):
-            merged[key] = {**defaults[key], **values[key]}
+    """Key by key, nested parts too; a part that the config leaves out stays out."""
+    parts = {key: default for key, default in defaults.items() if key in PARTS and isinstance(default, Mapping)}
+    merged = {key: value for key, value in defaults.items() if key not in parts} | dict(values)
+    for key, part in parts.items():
+        if isinstance(values.get(key), Mapping):
+            merged[key] = {**part, **values[key]}
     return merged
