@@ -188,10 +188,10 @@ def _confidence(gpu: HardwareProfile, step_time_model: object) -> str:
     if step_time_model is not None:
         return "step times as given"
     fits = gpu.operators
-    bases = {fits.decode_attention.basis, fits.prefill_attention.basis, *(fit.basis for fit in fits.gemm.values())}
-    if "generic" in bases:
-        return f"efficiencies of other GPUs: the kernels of {gpu.name} were not measured"
-    return f"efficiencies fitted to kernels measured on {gpu.name}"
+    bases = {fits.gemm["bf16"].basis, fits.decode_attention.basis, fits.prefill_attention.basis}
+    if bases == {"fitted"}:
+        return f"efficiencies fitted to kernels measured on {gpu.name}"
+    return f"efficiencies of other GPUs: not all kernels of {gpu.name} were measured"
 
 
 def _dispatch(engine: ResolvedEngine) -> GraphDispatch:

@@ -1,0 +1,50 @@
+"""The command line: argument handling, calls of `sim.api`, and text. Each command is loaded when it is asked for."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: 0 done, 2 bad input, 130 interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """The exit status of one call; bad input is one sentence on stderr, a reader who leaves early is no error."""
+    try:
+        status = _call(list(args) or ["--help"])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if status == INTERRUPTED:
+        _say("interrupted")
+    return status
+
+
+def _call(args: list[str]) -> int:
+    from typer import TyperException
+
+    from sim.cli.app import app
+    from sim.errors import SimError
+
+    try:
+        status = app(args=args, prog_name="servecast", standalone_mode=False)
+    except SimError as error:
+        _say(f"error: {error}")
+        return BAD_INPUT
+    except TyperException as error:
+        _say(f"error: {error.format_message()}")
+        return BAD_INPUT
+    return status if isinstance(status, int) else 0
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"servecast: {' '.join(sentence.split())}\n")

@@ -1,0 +1,50 @@
+"""The commands and what each is for; only the one that runs is imported, so that help comes at once."""
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sim.errors import ConfigError, nearest
+
+COMMANDS = {
+    "simulate": "Replay a request trace on a model and GPUs; report throughput and latency percentiles.",
+    "memory": "Show what a model leaves for the KV cache on each GPU, and whether it fits.",
+    "trace": "Inspect, convert and generate request traces.",
+    "models": "List the models that are built in, or show one.",
+    "gpus": "List the GPUs that are built in, or show one.",
+    "version": "Print the version.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands by name and purpose, and imports a command's module when that command is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the base class's signature
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0] not in COMMANDS:
+            raise ConfigError(
+                f"{args[0]!r} is no command; there are {', '.join(COMMANDS)}.{nearest(args[0], COMMANDS)}"
+            )
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, typer.main.get_command(import_module(f"sim.cli.{name}").app), rest
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    help="Forecast what a vLLM deployment will do, without a GPU.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def servecast() -> None:
+    """Hold the commands."""

@@ -1,0 +1,44 @@
+"""`servecast gpus`: the GPUs that are built in."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sim.cli.options import Json, print_json
+from sim.units import GIB, GIGA, TERA
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def gpus(
+    name: Annotated[str | None, typer.Argument(help="Show this one in detail.", show_default=False)] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the GPUs that are built in, or show one."""
+    from sim.report.tables import aligned, details
+    from sim.specs.hardware import HardwareProfile, known_gpus, load_gpu
+
+    def row(gpu: HardwareProfile) -> tuple[object, ...]:
+        return (
+            gpu.name,
+            gpu.memory_bytes / GIB,
+            gpu.memory_bandwidth_bytes_per_s / TERA,
+            round(gpu.peak_flops["bf16"] / TERA),
+            round(gpu.link_bytes_per_s / GIGA),
+            gpu.price_usd_per_hour,
+            gpu.operators.decode_attention.basis,
+        )
+
+    if name is not None:
+        facts = asdict(load_gpu(name))
+        print_json(facts) if as_json else typer.echo(details(facts))
+        return
+    profiles = known_gpus()
+    if as_json:
+        print_json({"gpus": [asdict(gpu) for gpu in profiles]})
+    else:
+        header = ("name", "GiB", "TB/s", "bf16 TFLOPS", "link GB/s", "$/h", "kernels")
+        typer.echo(aligned(header, map(row, profiles)))

@@ -1,0 +1,73 @@
+"""`servecast models`: the models that are built in."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from sim.specs.model import ModelSpec
+
+app = typer.Typer(add_completion=False)
+HEADER = ("name", "parameters", "active", "layers", "attention", "quantization", "context")
+
+
+@app.command()
+def models(
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one: a name, hub id or path.", show_default=False)
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the models that are built in, or show one."""
+    from sim.report.tables import aligned, details
+    from sim.specs.models import known_models, load_model
+
+    if name is not None:
+        facts = _facts(load_model(name))
+        print_json(facts) if as_json else typer.echo(details(facts))
+        return
+    known = known_models()
+    if as_json:
+        print_json({"models": [model._asdict() for model in known]})
+        return
+    rows = [
+        (
+            model.name,
+            _billions(model.num_parameters),
+            _billions(model.num_active_parameters),
+            model.num_layers,
+            "+".join(model.attention),
+            model.quantization,
+            model.max_model_len,
+        )
+        for model in known
+    ]
+    typer.echo(aligned(HEADER, rows))
+
+
+def _billions(num_parameters: int) -> str:
+    return f"{num_parameters / 1e9:.2f}B"
+
+
+def _facts(model: "ModelSpec") -> dict[str, Any]:
+    attention = Counter(layer.attention.kind for layer in model.layers)
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "num_parameters": model.num_parameters,
+        "num_active_parameters": model.num_active_parameters,
+        "num_vision_parameters": model.num_vision_parameters,
+        "num_layers": model.num_layers,
+        "layers_by_attention": dict(attention),
+        "num_moe_layers": sum(layer.experts is not None for layer in model.layers),
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "max_model_len": model.max_model_len,
+        "dtype": model.dtype,
+        "quantization": model.quantization,
+        "source": model.source,
+    }

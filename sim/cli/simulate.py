@@ -1,0 +1,101 @@
+"""`servecast simulate`: replay a trace and print what `vllm bench serve` would print."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
+from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.cli.progress import progress_bar
+from sim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sim.api import Result
+
+app = typer.Typer(add_completion=False)
+Composition = Literal["unified", "additive", "max"]
+
+
+@app.command(cls=EngineCommand)
+def simulate(
+    ctx: typer.Context,
+    *,
+    model: Model = None,
+    gpu: Gpu,
+    trace: Annotated[
+        str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
+    ],
+    rate_scale: Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
+    step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
+    step_time_model: Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")] = None,
+    composition: Annotated[
+        Composition | None, typer.Option(help="How mixed steps are timed, unified when absent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
+    from sim import api
+    from sim.report.folder import check_folder
+
+    parsed = engine_flags(ctx)
+    if composition and step_time_model:
+        raise ConfigError("--composition changes nothing with --step-time-model; leave one of them out.")
+    if out:
+        check_folder(out)
+    warn(parsed.warnings)
+    with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
+        result = api.simulate(
+            chosen_model(model, parsed),
+            gpu,
+            trace,
+            engine=parsed.engine,
+            vllm_version=parsed.vllm_version,
+            rate_scale=rate_scale,
+            limit=limit,
+            composition=composition or "unified",
+            step_time_model=step_time_model,
+            progress=progress,
+            step_log=write_step,
+        )
+    if out:
+        result.write(out)
+    print_json(result.summary) if as_json else _print(result, out)
+
+
+def _print(result: "Result", out: Path | None) -> None:
+    summary = result.summary
+    typer.echo(f"{result.deployment}, vLLM {summary['vllm_version']}, {summary['trace']}")
+    typer.echo(str(result))
+    warn(_rejections(result))
+    wrote = f" Results are in {out}." if out else ""
+    warn([f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s; {summary['confidence']}.{wrote}"])
+
+
+def _rejections(result: "Result") -> Iterator[str]:
+    """Each reason once, with how many requests it concerns."""
+    reasons = [reason for reason in result.records.requests.rejected if reason]
+    for reason in dict.fromkeys(reasons):
+        yield f"{reasons.count(reason):,} rejected: {reason}"
+
+
+@contextmanager
+def _log_to(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    """A step log that appears under its name when the run is over."""
+    if path is None:
+        yield None
+        return
+    unfinished = path.with_name(f".{path.name}.part")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            yield lambda step: print(json.dumps(step, allow_nan=False), file=file)
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(f"--step-log {path} cannot be written: {error.strerror}; name another place.") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
