@@ -144,9 +144,8 @@ Dumper.add_representer(SpecSheet, lambda dumper, text: dumper.represent_scalar("
 
 def main(shared: Path) -> None:
     """Writes one YAML for each GPU named above."""
-    rows = {
-        row["name"]: row for row in csv.DictReader((shared / "catalog/gpus.csv").open(encoding="utf-8", newline=""))
-    }
+    lines = (shared / "catalog/gpus.csv").read_text(encoding="utf-8").splitlines()
+    rows = {row["name"]: row for row in csv.DictReader(lines)}
     params = json.loads((shared / "steptime/params.json").read_text(encoding="utf-8"))
     for name, gpu in GPUS.items():
         profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}

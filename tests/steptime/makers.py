@@ -1,0 +1,55 @@
+"""Small models and engines with defaults that stay out of a test's way."""
+
+from dataclasses import replace
+from typing import Any
+
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import Attention, Experts, Layer, Linear, ModelSpec
+from sim.specs.vllm import resolve_engine
+
+FULL = Attention("full", num_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128)
+
+
+def h100() -> HardwareProfile:
+    return load_gpu("h100-sxm")
+
+
+def faster(gpu: HardwareProfile, factor: float) -> HardwareProfile:
+    """The same GPU with that many times the memory bandwidth."""
+    return replace(gpu, memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * factor)
+
+
+def make_model(
+    *, attention: Attention = FULL, num_layers: int = 32, experts: Experts | None = None, **changes: Any
+) -> ModelSpec:
+    """A model of Llama-3.1-8B's shape unless told otherwise."""
+    qkv = (attention.num_heads + 2 * attention.num_kv_heads) * attention.head_dim
+    dense = () if experts else (Linear("gate_up_proj", 4096, 28672, "column"), Linear("down_proj", 14336, 4096, "row"))
+    linears = (
+        Linear("qkv_proj", 4096, qkv, "column", kv_features=2048, num_kv_heads=attention.num_kv_heads),
+        Linear("o_proj", 4096, 4096, "row"),
+        *dense,
+    )
+    embedding = Linear("embed_tokens", 4096, 128256, "vocab")
+    model = ModelSpec(
+        name="test",
+        architecture="LlamaForCausalLM",
+        model_type="llama",
+        hidden_size=4096,
+        intermediate_size=14336,
+        vocab_size=128256,
+        max_model_len=131072,
+        num_attention_heads=attention.num_heads,
+        layers=(Layer(attention, linears, experts, 8192),) * num_layers,
+        embedding=embedding,
+        lm_head=replace(embedding, name="lm_head"),
+        num_final_parameters=4096,
+    )
+    return replace(model, **changes)
+
+
+def make_engine(model: ModelSpec | None = None, gpu: HardwareProfile | None = None, **arguments: Any) -> ResolvedEngine:
+    """vLLM 0.21's choices for a server with at most 256 sequences and 8,192 tokens a step."""
+    arguments = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, **arguments}
+    return resolve_engine(EngineConfig(**arguments), model or make_model(), gpu or h100(), vllm_version="0.21.0")

@@ -1,0 +1,51 @@
+"""The linear step-time model and its file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.errors import ProfileError
+from sim.steptime.linear import LinearStepTime
+from sim.steptime.model import load_step_time_model
+from sim.steptime.protocol import StepShape
+
+YAML = "kind: linear\nbase_s: 0.01\nper_token_s: 0.001\nper_context_token_s: 0.0001\n"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "linear.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_base_tokens_and_contexts_after_the_step(tmp_path: Path) -> None:
+    """10 ms, 1 ms for each of 2 + 5 tokens, 0.1 ms for each of 30 + (5 + 8) context tokens."""
+    model = load_step_time_model(write(tmp_path, YAML))
+    assert model.step_s(StepShape(2, 30, ((5, 8),), 2)) == pytest.approx(0.010 + 0.007 + 0.0043)
+
+
+def test_decode_steps_equal_single_steps() -> None:
+    """Many steps at once take what they take one by one."""
+    model = LinearStepTime(0.01, 0.001, 0.0001)
+    contexts = np.array([30.0, 32.0, 34.0])
+    assert model.decode_steps_s(2, contexts).tolist() == [model.step_s(StepShape(2, int(c), (), 2)) for c in contexts]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (YAML.replace("linear", "cubic"), "`kind` should be 'linear', got 'cubic'."),
+        (YAML.replace("0.01", "-0.01"), "`base_s` should be greater than or equal to 0, got -0.01."),
+        (YAML.replace("0.01", ".inf"), "`base_s` should be a finite number, got inf."),
+        (YAML.replace("per_token_s", "per_tokens"), "`per_token_s` is required but absent."),
+        (YAML + "per_request_s: 1.0\n", "`per_request_s` is not a known key."),
+        ("- 1\n", "the file should be a valid dictionary or instance of LinearFile, got [1]."),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, problem: str) -> None:
+    """File, field, rule and what was got."""
+    path = write(tmp_path, text)
+    with pytest.raises(ProfileError) as caught:
+        load_step_time_model(path)
+    assert str(caught.value).startswith(f"{path}: {problem}")

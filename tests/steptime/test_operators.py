@@ -1,0 +1,231 @@
+"""The operators' forms, with numbers worked by hand for the H100's parameters, and the laws that any of them obeys."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import Attention, Experts, Linear, WeightFormat
+from sim.steptime.operators import (
+    all_gather_s,
+    all_reduce_s,
+    compute_dtype,
+    decode_attention,
+    decode_attention_s,
+    elementwise_s,
+    expected_distinct_experts,
+    experts_s,
+    gemm_s,
+    mean_keys_seen,
+    prefill_attention_s,
+    prefill_work,
+    smooth_max,
+)
+from tests.steptime.makers import FULL, faster, h100
+
+US = 1e-6
+FP8 = WeightFormat("fp8", 8, 0, "fp8")
+INT4 = WeightFormat("int4", 4, 0.25, "bf16")
+QKV = Linear("qkv_proj", 4096, 6144, "column")
+MLA = Attention("mla", 128, 1, 192, 128, kv_lora_rank=512, qk_rope_head_dim=64)
+MIXTRAL = Experts(8, 2, 4096, 14336)
+WEIGHTS = [WeightFormat(), FP8, INT4]
+
+
+def decode_s(num_requests: int, context_tokens: float, attention: Attention = FULL, kv_bytes: float = 2.0) -> float:
+    work = decode_attention(num_requests, attention, kv_bytes, h100())
+    return work.fixed_s + decode_attention_s(work, min(context_tokens, work.most_context_tokens))
+
+
+def prefill_s(tokens: int, computed: int = 0, attention: Attention = FULL, gpu: HardwareProfile | None = None) -> float:
+    return prefill_attention_s(*prefill_work(tokens, computed, attention, 2.0), gpu or h100())
+
+
+def test_smooth_max_of_equal_times() -> None:
+    """A kernel bound by both takes 2^(1/p) of either; far apart, the larger alone."""
+    assert smooth_max(1.0, 1.0, 2) == pytest.approx(2**0.5)
+    assert smooth_max(1.0, 1.0, 3) == pytest.approx(2 ** (1 / 3))
+    assert smooth_max(1.0, 1e-4, 2) == pytest.approx(1.0)
+
+
+def test_gemm_of_one_row_reads_the_matrix() -> None:
+    """50.35 MB at 0.896 of 3.35 TB/s take 16.8 us, and 3.7 us to launch."""
+    memory_us = (4096 * 6144 * 2 + 2 * 4096 + 2 * 6144) / (3.35e12 * 0.896) / US
+    compute_us = 2 * 4096 * 6144 / (989.4e12 * 0.836) / US
+    assert gemm_s(1.0, QKV, h100()) == pytest.approx((3.687 + (memory_us**2 + compute_us**2) ** 0.5) * US)
+    assert gemm_s(1.0, QKV, h100()) == pytest.approx(20.47 * US, rel=1e-3)
+
+
+def test_gemm_of_8192_rows_computes() -> None:
+    """0.412 TFLOP at 0.836 of 989.4 TFLOP/s: 498 us, with 73 us of memory time 507 us in all."""
+    assert gemm_s(8192.0, QKV, h100()) == pytest.approx(507.4 * US, rel=1e-3)
+
+
+def test_fp8_gemm_adds_waves_and_quantisation() -> None:
+    """x = 1 x 48 tiles on 132 SMs more than doubles compute time; inputs are quantised at 0.8 of the bandwidth."""
+    compute_us = 2 * 128 * 4096 * 6144 / (1978.9e12 * 0.563) / US * (1 + 0.392 / (48 / 132))
+    memory_us = (4096 * 6144 + 128 * 4096 + 2 * 128 * 6144) / (3.35e12 * 0.85) / US
+    quantise_us = 3 * 128 * 4096 / (0.8 * 3.35e12) / US
+    expected = 6.47 + (compute_us**2 + memory_us**2) ** 0.5 + quantise_us
+    assert gemm_s(128.0, replace(QKV, weight=FP8), h100()) == pytest.approx(expected * US)
+
+
+def test_weight_only_int4_reads_less_and_computes_in_bf16() -> None:
+    """4.25 bits a weight: a quarter of the memory time for one row, the bf16 time for many."""
+    int4 = replace(QKV, weight=INT4)
+    launch_s = h100().operators.gemm["bf16"].launch_s
+    read = (gemm_s(1.0, int4, h100()) - launch_s) / (gemm_s(1.0, QKV, h100()) - launch_s)
+    assert read == pytest.approx(4.25 / 16, rel=0.01)
+    assert gemm_s(8192.0, int4, h100()) == pytest.approx(gemm_s(8192.0, QKV, h100()), rel=0.01)
+
+
+def test_fp8_weights_on_a_gpu_without_fp8_compute_in_bf16() -> None:
+    """An A100 unpacks fp8 weights: it reads half the bytes and multiplies at bf16 speed."""
+    a100 = load_gpu("a100")
+    assert compute_dtype(FP8, a100) == "bf16"
+    assert gemm_s(8192.0, replace(QKV, weight=FP8), a100) == pytest.approx(gemm_s(8192.0, QKV, a100), rel=0.01)
+
+
+def test_decode_attention_by_hand() -> None:
+    """32 requests with 1,000 tokens each, 8 KV heads of 128: 131 MB, and 2 us for each wave of 132."""
+    memory_us = (2 * 32_000 * 8 * 128 * 2 + 4 * 32 * 32 * 128) / (3.35e12 * 0.915) / US
+    compute_us = 4 * 32 * 32_000 * 128 / (989.4e12 * 0.114) / US
+    expected = 11.959 + (memory_us**3 + compute_us**3) ** (1 / 3) + 2.005 * 32 * 8 / 132
+    assert decode_s(32, 32_000) == pytest.approx(expected * US)
+    assert decode_s(32, 32_000) == pytest.approx(58.8 * US, rel=1e-3)
+
+
+def test_a_window_bounds_what_decodes_read() -> None:
+    """With a window of 1,024, contexts of 4,000 cost what contexts of 1,024 cost."""
+    windowed = replace(FULL, kind="sliding", window=1024)
+    assert decode_s(10, 40_000, windowed) == decode_s(10, 10_240, windowed) == decode_s(10, 10_240)
+
+
+def test_mla_reads_one_latent_for_all_heads() -> None:
+    """576 numbers a token, whatever the number of heads; computing 128 heads takes longer than reading them."""
+    work = decode_attention(1, MLA, 2.0, h100())
+    assert work.memory_per_token_s == pytest.approx(576 * 2 / (3.35e12 * 0.915))
+    assert work.compute_per_token_s == pytest.approx(2 * 128 * (576 + 512) / (989.4e12 * 0.622))
+    assert decode_attention(1, MLA.per_rank(8), 2.0, h100()).memory_per_token_s == work.memory_per_token_s
+
+
+def test_linear_attention_moves_its_state_whatever_the_context() -> None:
+    """A state of 1 MB is read and written by each decode; contexts cost nothing."""
+    linear = Attention("linear", 32, 16, 128, 128, state_bytes=1_000_000)
+    assert decode_s(8, 8_000, linear) == decode_s(8, 800_000, linear)
+    work = decode_attention(8, linear, 2.0, h100())
+    assert work.memory_base_s == pytest.approx(8 * 2_000_000 / (3.35e12 * 0.915))
+
+
+def test_fp8_cache_halves_what_decodes_read() -> None:
+    """One byte a number instead of two."""
+    one, two = (decode_attention(1, FULL, size, h100()).memory_per_token_s for size in (1.0, 2.0))
+    assert two == pytest.approx(2 * one)
+
+
+def test_prefill_attention_by_hand() -> None:
+    """1,000 new tokens behind 2,000: 8 tiles of 128 queries for each of 32 heads, each query seeing 2,564 keys."""
+    flops = 4 * 32 * 128 * 1024 * (2000 + 500 + 64)
+    moved = 2 * 128 * (2 * 32 * 1000 + 2 * 8 * 3000)
+    work = prefill_work(1000, 2000, FULL, 2.0)
+    assert work == (flops, 256, moved)
+    compute_us = flops / (989.4e12 * 0.622) / US * (1 + 0.822 * 132 / 256)
+    memory_us = moved / (3.35e12 * 0.328) / US
+    assert prefill_s(1000, 2000) == pytest.approx((compute_us**2 + memory_us**2) ** 0.5 * US)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "computed", "window", "expected"),
+    [(100, 0, None, 50), (100, 0, 100, 50), (100, 500, 100, 100), (100, 0, 50, (50 * 25 + 50 * 50) / 100)],
+)
+def test_mean_keys_seen(chunk: int, computed: int, window: int | None, expected: float) -> None:
+    """Half the chunk and all before it, or at most the window for each query."""
+    assert mean_keys_seen(chunk, computed, window) == pytest.approx(expected)
+
+
+def test_distinct_experts() -> None:
+    """One token reads its 2 of 8 experts, two tokens 3.5, very many all."""
+    assert [expected_distinct_experts(tokens, MIXTRAL) for tokens in (1.0, 2.0)] == [2.0, 3.5]
+    assert expected_distinct_experts(1000.0, MIXTRAL) == pytest.approx(8)
+
+
+def test_experts_by_hand() -> None:
+    """One token of Mixtral reads two experts of 352 MB: 233 us beside 47.7 us of launches."""
+    memory_us = (2 * 3 * 4096 * 14336 * 2 + 2 * 2 * (2 * 4096 + 3 * 14336)) / (3.35e12 * 0.901) / US
+    compute_us = 6 * 4096 * 14336 * 2 / (989.4e12 * 0.45) / US
+    assert experts_s(1.0, MIXTRAL, h100()) == pytest.approx((47.671 + (memory_us**2 + compute_us**2) ** 0.5) * US)
+
+
+def test_all_reduce_by_hand() -> None:
+    """16 MiB over 4 GPUs: 4.2 us, 3 x 0.17 us, and 1.5 times the message at 0.593 of 450 GB/s."""
+    expected = 4.176 * US + 3 * 0.169 * US + 1.5 * 2**24 / (450e9 * 0.593)
+    assert all_reduce_s(float(2**24), 4, h100()) == pytest.approx(expected)
+    assert all_gather_s(float(2**24), 4, h100()) < expected
+
+
+def test_elementwise_by_hand() -> None:
+    """67 MB at half the bandwidth, and 2.3 us."""
+    assert elementwise_s(67e6, h100()) == pytest.approx(2.3 * US + 67e6 / (0.5 * 3.35e12))
+
+
+@given(rows=st.integers(1, 16384), weight=st.sampled_from(WEIGHTS))
+def test_arrays_give_what_numbers_give(rows: int, weight: WeightFormat) -> None:
+    """numpy arrays are taken element by element."""
+    linear, array = replace(QKV, weight=weight), np.array([float(rows), 1.0])
+    assert gemm_s(array, linear, h100())[0] == pytest.approx(gemm_s(float(rows), linear, h100()), rel=1e-12)
+    assert experts_s(array, MIXTRAL, h100())[0] == pytest.approx(experts_s(float(rows), MIXTRAL, h100()), rel=1e-12)
+
+
+@given(rows=st.integers(1, 16384), more=st.integers(1, 4096))
+def test_more_rows_never_take_less(rows: int, more: int) -> None:
+    """GEMMs in bf16 and experts grow with rows."""
+    assert gemm_s(float(rows + more), QKV, h100()) > gemm_s(float(rows), QKV, h100())
+    assert experts_s(float(rows + more), MIXTRAL, h100()) > experts_s(float(rows), MIXTRAL, h100())
+
+
+@given(requests=st.integers(1, 512), context=st.integers(1, 100_000), more=st.integers(1, 10_000))
+def test_longer_contexts_never_take_less(requests: int, context: int, more: int) -> None:
+    """Decode attention grows with contexts and with requests; prefill attention with what was computed before."""
+    assert decode_s(requests, context + more) > decode_s(requests, context)
+    assert decode_s(requests + 1, context) > decode_s(requests, context)
+    assert prefill_s(100, context + more) > prefill_s(100, context)
+
+
+@given(
+    rows=st.integers(1, 16384),
+    context=st.integers(1, 100_000),
+    factor=st.floats(1.01, 4),
+    weight=st.sampled_from(WEIGHTS),
+)
+def test_more_bandwidth_is_never_slower(rows: int, context: int, factor: float, weight: WeightFormat) -> None:
+    """Each kernel on the same GPU with faster memory takes less time."""
+    slow, fast, linear = h100(), faster(h100(), factor), replace(QKV, weight=weight)
+    assert gemm_s(float(rows), linear, fast) < gemm_s(float(rows), linear, slow)
+    assert experts_s(float(rows), MIXTRAL, fast) < experts_s(float(rows), MIXTRAL, slow)
+    assert prefill_s(rows, context, gpu=fast) < prefill_s(rows, context, gpu=slow)
+    assert decode_attention_s(decode_attention(rows, FULL, 2.0, fast), float(context)) < decode_attention_s(
+        decode_attention(rows, FULL, 2.0, slow), float(context)
+    )
+
+
+@given(rows=st.integers(1, 16384), in_features=st.integers(64, 8192), out_features=st.integers(64, 32768))
+def test_no_gemm_beats_its_roofline(rows: int, in_features: int, out_features: int) -> None:
+    """At least the time of its floating-point operations and of its bytes at the achieved peaks, at most their sum."""
+    linear, fit = Linear("x", in_features, out_features, "replicated"), h100().operators.gemm["bf16"]
+    compute_s = 2 * rows * in_features * out_features / (989.4e12 * fit.compute_efficiency)
+    moved = 2 * (in_features * out_features + rows * (in_features + out_features))
+    memory_s = moved / (3.35e12 * fit.memory_efficiency)
+    seconds = gemm_s(float(rows), linear, h100()) - fit.launch_s
+    assert max(compute_s, memory_s) <= seconds * (1 + 1e-9)
+    assert seconds <= (compute_s + memory_s) * (1 + 1e-9)
+
+
+@given(chunk=st.integers(1, 8192), computed=st.integers(0, 50_000), window=st.integers(1, 8192))
+def test_a_window_never_shows_more(chunk: int, computed: int, window: int) -> None:
+    """Keys seen are at most the window's, at most those there are, and grow with the window."""
+    seen = mean_keys_seen(chunk, computed, window)
+    assert seen <= min(window, computed + chunk / 2) + 1e-9
+    assert seen <= mean_keys_seen(chunk, computed, window + 1) + 1e-9

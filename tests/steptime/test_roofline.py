@@ -1,0 +1,221 @@
+"""Whole steps: figures measured on real vLLM, what graphs and the host add, compositions, and agreement of the fast paths."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import Attention, Experts, ModelSpec
+from sim.specs.models import load_model
+from sim.steptime.model import step_time_model
+from sim.steptime.protocol import StepShape
+from sim.steptime.roofline import Composition, RooflineStepTime
+from tests.steptime.makers import FULL, faster, h100, make_engine, make_model
+
+COMPOSITIONS: tuple[Composition, ...] = ("unified", "additive", "max")
+
+
+def steps(
+    model: ModelSpec | None = None,
+    gpu: HardwareProfile | None = None,
+    composition: Composition = "unified",
+    **arguments: Any,
+) -> RooflineStepTime:
+    model, gpu = model or make_model(), gpu or h100()
+    return step_time_model(model, gpu, make_engine(model, gpu, **arguments), composition=composition)
+
+
+def decode(num_decodes: int, context: int) -> StepShape:
+    """So many decodes with the same context."""
+    return StepShape(num_decodes, num_decodes * context, (), num_decodes)
+
+
+def prefill(*chunks: tuple[int, int]) -> StepShape:
+    return StepShape(0, 0, chunks, len(chunks))
+
+
+def mixed(num_decodes: int, context: int, *chunks: tuple[int, int]) -> StepShape:
+    return StepShape(num_decodes, num_decodes * context, chunks, num_decodes + len(chunks))
+
+
+def test_a_lone_request_of_llama_8b_on_h100() -> None:
+    """Measured: 6.2 to 7.5 ms a token."""
+    assert 6.2e-3 < steps(load_model("meta-llama/Llama-3.1-8B")).step_s(decode(1, 1000)) < 7.5e-3
+
+
+def test_45_decodes_of_llama_8b_on_h100() -> None:
+    """20 requests/s of 550-token prompts and 248 outputs were measured at 9.1 ms, prompts' cached tails included."""
+    assert 7.7e-3 < steps(load_model("meta-llama/Llama-3.1-8B")).step_s(decode(45, 675)) < 9.6e-3
+
+
+def test_llama_70b_on_four_h100() -> None:
+    """Measured: 16.8 ms with 10 decodes, 18.5 ms with 28."""
+    model = steps(load_model("meta-llama/Llama-3.3-70B-Instruct"), tensor_parallel_size=4)
+    assert model.step_s(decode(10, 700)) == pytest.approx(16.8e-3, rel=0.12)
+    assert model.step_s(decode(28, 700)) == pytest.approx(18.5e-3, rel=0.12)
+
+
+def test_mixtral_on_two_h100() -> None:
+    """Measured: 18.1 ms with 22 decodes, 20.5 ms with 102; reading all experts by 22 tokens, not two of them."""
+    model = steps(load_model("mistralai/Mixtral-8x7B-v0.1"), tensor_parallel_size=2)
+    assert model.step_s(decode(22, 690)) == pytest.approx(18.1e-3, rel=0.1)
+    assert model.step_s(decode(102, 690)) == pytest.approx(20.5e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["l4", "a10", "mi300x", "rtx-5090", "gb300"])
+def test_gpus_that_were_never_measured_have_step_times(name: str) -> None:
+    """A lone token takes at least the time to read 15 GB of weights, and at most twice that and launches."""
+    gpu = load_gpu(name)
+    floor_s = 15.0e9 / gpu.memory_bandwidth_bytes_per_s
+    assert floor_s < steps(gpu=gpu).step_s(decode(1, 500)) < 2 * floor_s + 2e-3
+
+
+def test_padding_to_a_captured_size_is_almost_free() -> None:
+    """257 decodes run as 272: at most 1.5 % more than exactly 257 rows; 33 as 40 less than 0.7 %."""
+    padded = steps()
+    for num_decodes, most in ((257, 0.015), (33, 0.007)):
+        exact = steps(cudagraph_capture_sizes=(num_decodes,))
+        ratio = padded.step_s(decode(num_decodes, 1000)) / exact.step_s(decode(num_decodes, 1000))
+        assert 1 < ratio < 1 + most
+
+
+def test_without_graphs_a_small_step_waits_for_its_launches() -> None:
+    """70B at TP8 on H100: 28 to 30 ms a token without CUDA graphs whatever TP, half of that or less with them."""
+    model = load_model("meta-llama/Llama-2-70b-hf")
+    eager, graphs = (steps(model, tensor_parallel_size=8, enforce_eager=flag) for flag in (True, False))
+    assert 28e-3 < eager.step_s(decode(1, 700)) < 30e-3
+    assert graphs.step_s(decode(1, 700)) < 14e-3
+
+
+def test_above_the_largest_size_only_launches_count() -> None:
+    """513 decodes have no graph, but keep the GPU busy for longer than launching takes."""
+    ratio = steps().step_s(decode(513, 1000)) / steps().step_s(decode(512, 1000))
+    assert 1 < ratio < 1.01
+
+
+def test_async_scheduling_hides_the_host() -> None:
+    """A step of one request costs 0.304 ms of host work; async scheduling leaves 0.1 ms of it."""
+    sync, hidden = (steps(async_scheduling=flag) for flag in (False, True))
+    difference_s = sync.step_s(decode(1, 1000)) - hidden.step_s(decode(1, 1000))
+    assert difference_s == pytest.approx(0.3e-3 + 4e-6 - 0.1e-3)
+
+
+def test_a_step_is_never_shorter_than_its_host_work() -> None:
+    """A model of one layer on a fast GPU: 256 requests need 0.3 ms and 256 x 4 us of the host."""
+    model = steps(make_model(num_layers=1), async_scheduling=True)
+    assert model.step_s(decode(256, 16)) == pytest.approx(0.3e-3 + 256 * 4e-6)
+
+
+def test_only_sampled_rows_are_turned_into_logits() -> None:
+    """A chunk that is not its prompt's last needs no output head: 1.05 GB less to read."""
+    model = steps()
+    unsampled, sampled = (model.step_s(StepShape(0, 0, ((2048, 0),), count)) for count in (0, 1))
+    assert sampled - unsampled == pytest.approx(128256 * 4096 * 2 / (3.35e12 * 0.896), rel=0.1)
+
+
+def test_windows_bound_attention() -> None:
+    """With windows in every layer, a context of 32,000 costs no more than one of 4,096."""
+    windowed = steps(make_model(attention=replace(FULL, kind="sliding", window=4096)))
+    assert windowed.step_s(decode(8, 32_000)) == windowed.step_s(decode(8, 4096))
+    assert windowed.step_s(decode(8, 4096)) == steps().step_s(decode(8, 4096))
+    assert windowed.step_s(prefill((512, 30_000))) < steps().step_s(prefill((512, 30_000)))
+
+
+def test_tensor_parallelism_trades_bytes_for_messages() -> None:
+    """Four GPUs decode a lone request faster than one, but not four times as fast."""
+    one, four = (steps(tensor_parallel_size=size).step_s(decode(1, 1000)) for size in (1, 4))
+    assert one / 4 < four < one / 2
+
+
+def test_sparse_attention_reads_at_most_its_top_tokens() -> None:
+    """Beyond 2,048 tokens only the indexer's keys are read: 100 times the context costs far less than 100 times."""
+    attention = Attention(
+        "mla", 128, 1, 192, 128, kv_lora_rank=512, qk_rope_head_dim=64, index_topk=2048, index_head_dim=128
+    )
+    sparse, dense = (steps(make_model(attention=a)) for a in (attention, replace(attention, index_topk=None)))
+    added, dense_added = (m.step_s(decode(8, 100_000)) - m.step_s(decode(8, 2048)) for m in (sparse, dense))
+    assert 0 < added < dense_added / 4
+
+
+def test_one_token_reads_only_its_experts() -> None:
+    """An MoE layer of 64 experts, 2 a token: one token is far from 64 times as cheap as 64, and cheaper by half."""
+    model = steps(make_model(experts=Experts(64, 2, 4096, 2048)))
+    one, many = (model.step_s(decode(num, 100)) for num in (1, 128))
+    assert one < many / 2
+
+
+def test_unified_reads_weights_once() -> None:
+    """With a small chunk, two passes read all weights twice; one alone hides the chunk. Unified lies between."""
+    shape = mixed(32, 1000, (128, 0))
+    unified, additive, longer = (steps(composition=name).step_s(shape) for name in COMPOSITIONS)
+    assert longer < unified < additive
+    assert additive > 1.25 * unified
+
+
+def test_attention_is_launched_once_in_a_mixed_step() -> None:
+    """A mixed step's attention costs less than its decode and prefill attention apart: 32 launches fewer."""
+    model = steps()
+
+    def attention_s(shape: StepShape) -> float:
+        return next(time.prefill_s + time.decode_s for time in model.explain(shape) if time.operator == "attention")
+
+    apart = attention_s(decode(32, 1000)) + attention_s(prefill((128, 0)))
+    assert apart - attention_s(mixed(32, 1000, (128, 0))) == pytest.approx(32 * 11.796e-6)
+
+
+SHAPES = st.builds(
+    lambda num, context, chunks: StepShape(num, num * context, tuple(chunks), num + len(chunks)),
+    st.integers(0, 600),
+    st.integers(1, 8000),
+    st.lists(st.tuples(st.integers(2, 2048), st.integers(0, 8000)), max_size=4),
+).filter(lambda shape: shape.num_tokens > 0)
+
+
+@given(shape=SHAPES, composition=st.sampled_from(COMPOSITIONS), eager=st.booleans(), tp=st.sampled_from([1, 2]))
+def test_an_explanation_adds_up(shape: StepShape, composition: Composition, eager: bool, tp: int) -> None:
+    """Operators, launches and host together are the step, for prefill and decode parts that are never negative."""
+    model = steps(composition=composition, enforce_eager=eager, tensor_parallel_size=tp)
+    times = model.explain(shape)
+    total = sum(time.prefill_s + time.decode_s for time in times)
+    assert total == pytest.approx(model.step_s(shape), rel=1e-9)
+    assert all(time.prefill_s >= -1e-15 and time.decode_s >= -1e-15 for time in times)
+
+
+@given(num_decodes=st.integers(1, 600), contexts=st.lists(st.integers(1, 10_000), min_size=1, max_size=20))
+def test_many_decode_steps_equal_single_ones(num_decodes: int, contexts: list[int]) -> None:
+    """Steps timed together take what they take one by one, to 1e-12."""
+    model = steps(make_model(attention=replace(FULL, kind="sliding", window=4096)))
+    sums = np.array([float(num_decodes * context) for context in contexts])
+    singly = [model.step_s(decode(num_decodes, context)) for context in contexts]
+    np.testing.assert_allclose(model.decode_steps_s(num_decodes, sums), singly, rtol=1e-12)
+
+
+@given(shape=SHAPES, composition=st.sampled_from(COMPOSITIONS))
+def test_more_work_never_takes_less(shape: StepShape, composition: Composition) -> None:
+    """Longer contexts, a longer chunk behind more tokens: no step becomes shorter."""
+    model = steps(composition=composition)
+    longer = shape._replace(
+        decode_context_tokens=shape.decode_context_tokens + shape.num_decodes,
+        chunks=tuple((tokens, computed + 100) for tokens, computed in shape.chunks),
+    )
+    assert model.step_s(longer) >= model.step_s(shape)
+
+
+@given(shape=SHAPES, factor=st.floats(1.1, 4))
+def test_more_bandwidth_is_never_slower(shape: StepShape, factor: float) -> None:
+    """The same GPU with faster memory takes no longer for any step."""
+    assert steps(gpu=faster(h100(), factor)).step_s(shape) <= steps().step_s(shape)
+
+
+@given(shape=SHAPES)
+def test_the_same_shape_takes_the_same_time(shape: StepShape) -> None:
+    """Step times are pure: what was asked before changes nothing, to the last bit."""
+    warm = steps()
+    warm.step_s(decode(7, 77))
+    warm.decode_steps_s(9, np.array([99.0]))
+    first = warm.step_s(shape)
+    assert first == warm.step_s(shape) == steps().step_s(shape)
