@@ -1,0 +1,80 @@
+"""Peak memory of vLLM's profiling run beyond the weights, as a function of batch limits and widths.
+
+The run is one forward pass of max_num_batched_tokens and one sampler pass over max_num_seqs rows. The higher of the
+two counts, on top of what lives through both: the hidden states, the experts' workspace and what a vision tower adds.
+"""
+
+from typing import NamedTuple
+
+from sim.memory.parameters import ProfilingParameters
+from sim.specs.model import Experts, Layer, ModelSpec
+
+FP32_BYTES = 4
+
+
+class ActivationShape(NamedTuple):
+    """Widths that decide a GPU's peak, in numbers a token; `logits` a row."""
+
+    hidden: int
+    logits: int
+    layer: int
+    experts: int
+    multimodal: bool
+    dtype_bytes: int
+
+
+class ActivationPeak(NamedTuple):
+    """Bytes of each part; `total_bytes` is what vLLM logs as the activation peak."""
+
+    sampler_bytes: int
+    layer_bytes: int
+    experts_bytes: int
+    lasting_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return max(self.sampler_bytes, self.layer_bytes) + self.experts_bytes + self.lasting_bytes
+
+
+def activation_shape(model: ModelSpec, tensor_parallel_size: int) -> ActivationShape:
+    """Logits are gathered on every GPU; layers and experts are split."""
+    mine = [layer.per_rank(tensor_parallel_size) for layer in model.distinct_layers]
+    return ActivationShape(
+        hidden=model.hidden_size,
+        logits=model.output_head.per_rank(1).out_features,
+        layer=max(layer_numbers_per_token(layer, model.hidden_size) for layer in mine),
+        experts=max((workspace_numbers_per_token(layer.experts) for layer in mine if layer.experts), default=0),
+        multimodal=model.num_vision_parameters > 0,
+        dtype_bytes=model.dtype_bytes,
+    )
+
+
+def layer_numbers_per_token(layer: Layer, hidden_size: int) -> int:
+    """Residual, normed input and output beside the widest matrix's result and its activation, half as wide (gate_up)."""
+    widest = max((linear.out_features for linear in layer.linears if linear.split == "column"), default=0)
+    return 3 * hidden_size + 3 * widest // 2
+
+
+def workspace_numbers_per_token(experts: Experts) -> int:
+    """What vLLM's fused experts keep for each routed copy of a token: one buffer for gate_up and output, one for SwiGLU.
+
+    The mxfp4 kernels fuse SwiGLU and the reduction over experts, and keep none.
+    """
+    if experts.weight.name == "mxfp4":
+        return 0
+    gate_up = (experts.num_matrices - 1) * experts.intermediate_size
+    return experts.num_experts_per_tok * (max(gate_up, experts.hidden_size) + experts.intermediate_size)
+
+
+def activation_peak(
+    shape: ActivationShape, max_num_batched_tokens: int, max_num_seqs: int, parameters: ProfilingParameters
+) -> ActivationPeak:
+    rows = min(max_num_seqs, max_num_batched_tokens)
+    hidden_bytes = max_num_batched_tokens * shape.hidden * shape.dtype_bytes
+    copies = parameters.hidden_copies.value + parameters.multimodal_hidden_copies.value * shape.multimodal
+    return ActivationPeak(
+        sampler_bytes=int(parameters.sampler_logits_copies.value * rows * shape.logits * FP32_BYTES),
+        layer_bytes=max_num_batched_tokens * shape.layer * shape.dtype_bytes,
+        experts_bytes=max_num_batched_tokens * shape.experts * shape.dtype_bytes,
+        lasting_bytes=int(parameters.fixed_activation_bytes.value + copies * hidden_bytes),
+    )
