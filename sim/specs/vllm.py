@@ -1,6 +1,5 @@
 """How vLLM's start-up fills in and checks the engine arguments, for any version, model and GPU."""
 
-from dataclasses import fields
 from typing import NamedTuple, TypeVar
 
 from sim.errors import ConfigError
@@ -71,28 +70,30 @@ def _given(value: T | None, default: T) -> T:
 
 
 def _check_known(engine: EngineConfig, version: str) -> None:
-    for field in fields(engine):
-        since = SINCE.get(field.name, "0.8")
-        if getattr(engine, field.name) != field.default and parse_version(version) < parse_version(since):
+    defaults = EngineConfig()
+    for name, since in SINCE.items():
+        is_given = getattr(engine, name) != getattr(defaults, name)
+        if is_given and parse_version(version) < parse_version(since):
             raise ConfigError(
-                f"{field.name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
+                f"{name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
             )
 
 
 def _check_tensor_parallel(size: int, model: ModelSpec) -> None:
-    """Attention heads are sharded whole; KV heads are sharded evenly or repeated a whole number of times."""
-    heads = model.num_attention_heads
-    if heads % size:
+    if not _splits_heads(size, model):
         raise ConfigError(
-            f"tensor_parallel_size must divide the {heads} attention heads of {model.name}, got {size}; "
-            f"use one of {', '.join(str(n) for n in range(1, 33) if heads % n == 0)}."
+            f"tensor_parallel_size must share out the {model.num_attention_heads} attention heads of {model.name} "
+            f"and its KV heads evenly, got {size}; "
+            f"use one of {', '.join(str(fitting) for fitting in range(1, 33) if _splits_heads(fitting, model))}."
         )
-    for layer in model.distinct_layers:
-        kv_heads = layer.attention.num_kv_heads
-        if layer.attention.kind not in {"mla", "linear"} and max(kv_heads, size) % min(kv_heads, size):
-            raise ConfigError(
-                f"tensor_parallel_size must divide the {kv_heads} KV heads of {model.name} or be a multiple of them, got {size}."
-            )
+
+
+def _splits_heads(size: int, model: ModelSpec) -> bool:
+    """Attention heads are sharded whole; KV heads are sharded evenly or repeated a whole number of times."""
+    kv_heads = [
+        layer.attention.num_kv_heads for layer in model.distinct_layers if layer.attention.kind not in {"mla", "linear"}
+    ]
+    return model.num_attention_heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in kv_heads)
 
 
 def _max_model_len(engine: EngineConfig, model: ModelSpec) -> int | None:

@@ -15,6 +15,7 @@ from sim.errors import ConfigError
 from sim.specs.capture_sizes import full_graph_sizes
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import AttentionKind
 from sim.specs.releases import NEWEST, RELEASES, parse_version, release_for
 from sim.specs.serve_command import parse_engine_args
 from sim.specs.vllm import resolve_engine
@@ -386,21 +387,34 @@ def test_max_model_len_comes_from_the_model() -> None:
 
 @pytest.mark.parametrize("size", [3, 64])
 def test_tensor_parallelism_divides_the_heads(size: int) -> None:
-    """32 heads on 3 GPUs are refused with the sizes that work."""
+    """32 heads with 8 KV heads go on 1 to 32 GPUs in powers of two; the message says so."""
     with pytest.raises(
-        ConfigError, match=r"^tensor_parallel_size must divide the 32 attention heads of tiny, got .*2, 4, 8"
+        ConfigError, match=rf"^tensor_parallel_size must .* 32 attention heads of tiny .* got {size}; .* 16, 32\."
     ):
         resolve(tensor_parallel_size=size)
 
 
 def test_kv_heads_are_split_or_repeated_evenly() -> None:
-    """8 KV heads on 6 GPUs cannot be, on 16 they are repeated; MLA has none to split."""
+    """8 KV heads on 6 GPUs cannot be, on 16 they are repeated; MLA and linear attention have none to share out."""
+    six = EngineConfig(tensor_parallel_size=6)
     gpu = load_gpu("h100-sxm")
-    with pytest.raises(ConfigError, match=r"^tensor_parallel_size must divide the 8 KV heads of tiny or be a multiple"):
-        resolve_engine(EngineConfig(tensor_parallel_size=6), make_model(num_heads=48), gpu)
+    with pytest.raises(ConfigError, match=r"^tensor_parallel_size must .* got 6; use one of 1, 2, 4, 8, 16, 24\."):
+        resolve_engine(six, make_model(num_heads=48), gpu)
     assert resolve(tensor_parallel_size=16).tensor_parallel_size == 16
-    mla = make_model(num_heads=48, num_kv_heads=8, kind="mla")
-    assert resolve_engine(EngineConfig(tensor_parallel_size=6), mla, gpu).tensor_parallel_size == 6
+    kinds: tuple[AttentionKind, ...] = ("mla", "linear")
+    for kind in kinds:
+        model = make_model(num_heads=48, num_kv_heads=8, kind=kind)
+        assert resolve_engine(six, model, gpu).tensor_parallel_size == 6
+
+
+@pytest.mark.parametrize(("gib", "budget"), [(69.9, 2048), (70, 8192), (159.9, 8192), (160, 16384)])
+def test_tiers_begin_at_70_and_160_gib(gib: float, budget: int) -> None:
+    """An A100 stays in the smallest tier with any memory."""
+    memory = int(gib * 1024**3)
+    assert resolve(gpu=replace(load_gpu("l4"), memory_bytes=memory)).max_num_batched_tokens == budget
+    if gib < 160:
+        a100 = replace(load_gpu("a100-sxm-80gb"), memory_bytes=memory)
+        assert resolve(gpu=a100).max_num_batched_tokens == 2048
 
 
 def test_kv_cache_dtype_decides_the_bytes() -> None:
@@ -417,13 +431,6 @@ def test_a_cpu_has_neither_graphs_nor_async_scheduling() -> None:
     assert (engine.async_scheduling, engine.cudagraph_mode, engine.block_size) == (False, "NONE", 128)
     mla = make_model(kind="mla")
     assert resolve_engine(EngineConfig(), mla, make_cpu()).block_size == 16
-
-
-def test_linear_attention_constrains_no_kv_heads() -> None:
-    """A layer that keeps a state has no KV heads to share out."""
-    gpu = load_gpu("l4")
-    state_space = make_model(kind="linear", num_heads=48, num_kv_heads=8)
-    assert resolve_engine(EngineConfig(tensor_parallel_size=6), state_space, gpu).tensor_parallel_size == 6
 
 
 @given(
