@@ -1,7 +1,6 @@
 """From the keys of a Hugging Face config to a ModelSpec: what each model_type adds to the common decoder."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sim.errors import ModelError
 from sim.specs.attention import Mixer, grouped_query_attention, multi_head_latent_attention
@@ -10,74 +9,17 @@ from sim.specs.context_length import max_model_len
 from sim.specs.feed_forward import feed_forward
 from sim.specs.hf_config import HFConfig, text_config
 from sim.specs.layer_plan import LayerPlan, plan_layers
-from sim.specs.layer_slot import Slot, Traits
+from sim.specs.layer_slot import Slot
 from sim.specs.linear_attention import linear_attention
 from sim.specs.model import AttentionKind, Layer, Linear, ModelSpec
 from sim.specs.quantization import Quantization
+from sim.specs.traits import COMMON_DECODER, TRAITS, Traits
 from sim.specs.vision import num_vision_parameters
 
 ATTENTION_KINDS: Mapping[str, AttentionKind] = {
     "full_attention": "full",
     "sliding_attention": "sliding",
     "chunked_attention": "chunked",
-}
-
-V4_NOTE = "the uncompressed window of compressed layers and the hash-routing tables are not counted"
-KIMI_LINEAR_NOTE = "K3's attention residuals are not counted"
-NEMOTRON_NOTE = "each mixer is one layer with the feed-forward after it, so num_layers counts mixers"
-LLAMA = Traits()
-QWEN2 = Traits(
-    qkv_bias=True, o_bias=False, slides_by_default=False, shared_module="shared_expert", shared_expert_gate=True
-)
-QWEN3 = Traits(qk_norm="head", slides_by_default=False)
-QWEN3_5 = replace(
-    QWEN3,
-    shared_module="shared_expert",
-    shared_expert_gate=True,
-    full_attention_interval=4,
-    windowed_kind="linear_attention",
-    attention_output_gate=True,
-)
-GEMMA = Traits(norms_per_layer=4, tied_by_default=True)
-DEEPSEEK = Traits()
-GLM4_MOE = Traits(o_bias=False, qk_norm="head", qk_norm_key="use_qk_norm", correction_bias=True)
-MIXTRAL = Traits(moe_module="block_sparse_moe")
-LLAMA4 = Traits(
-    moe_module="feed_forward",
-    dense_module="feed_forward",
-    shared_module="shared_expert",
-    num_shared_experts=1,
-    full_attention_interval=4,
-    windowed_kind="chunked_attention",
-)
-
-TRAITS: Mapping[str, Traits] = {
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "ministral3": LLAMA,
-    "mixtral": MIXTRAL,
-    "llama4_text": LLAMA4,
-    "qwen2": QWEN2,
-    "qwen2_moe": QWEN2,
-    "qwen3": QWEN3,
-    "qwen3_moe": QWEN3,
-    "qwen3_next": QWEN3_5,
-    "qwen3_5_text": QWEN3_5,
-    "qwen3_5_moe_text": QWEN3_5,
-    "gpt_oss": Traits(attention_sinks=True, expert_bias=True, full_attention_interval=2),
-    "gemma2": replace(GEMMA, full_attention_interval=2),
-    "gemma3_text": replace(GEMMA, qk_norm="head", full_attention_interval=6),
-    "gemma4_text": replace(GEMMA, qk_norm="head", full_attention_interval=6, parallel_dense_mlp=True),
-    "deepseek_v2": DEEPSEEK,
-    "deepseek_v3": DEEPSEEK,
-    "deepseek_v32": DEEPSEEK,
-    "kimi_k2": DEEPSEEK,
-    "glm_moe_dsa": DEEPSEEK,
-    "glm4_moe": GLM4_MOE,
-    "deepseek_v4": Traits(correction_bias=True, approximation=V4_NOTE),
-    "kimi_linear": Traits(moe_module="block_sparse_moe", correction_bias=True, approximation=KIMI_LINEAR_NOTE),
-    "nemotron_h": Traits(gated_mlp=False, correction_bias=True, approximation=NEMOTRON_NOTE),
-    "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True),
 }
 
 
@@ -87,9 +29,11 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
     A model_type that is not known is read as the common decoder, and the result says so in `approximation`.
     """
     architecture = ", ".join(config.texts("architectures"))
+    if config.flag("is_encoder_decoder"):
+        raise ModelError(f"{config.source} describes an encoder-decoder model; only decoders can be simulated.")
     text = text_config(config)
     model_type = text.text("model_type", default="llama")
-    traits = TRAITS.get(model_type, LLAMA)
+    traits = TRAITS.get(model_type, COMMON_DECODER)
     hidden_size, vocab_size = text.size("hidden_size"), text.size("vocab_size")
     plans = plan_layers(text, traits)
     embedding = Linear("embed_tokens", hidden_size, vocab_size, "vocab")
@@ -111,7 +55,7 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
         dtype=_dtype(config, text),
         quantization=quantization.name,
         source=config.source,
-        approximation=_approximation(model_type, traits),
+        approximation=_approximation(text, model_type, traits),
     )
 
 
@@ -144,7 +88,9 @@ def _dtype(config: HFConfig, text: HFConfig) -> str:
     return text.text("dtype", "torch_dtype", default=config.text("dtype", "torch_dtype", default="bfloat16"))
 
 
-def _approximation(model_type: str, traits: Traits) -> str | None:
+def _approximation(text: HFConfig, model_type: str, traits: Traits) -> str | None:
     if model_type not in TRAITS:
         return f"model_type {model_type!r} is not known here and was read as a common decoder"
+    if text.count("num_kv_shared_layers") or text.count("hidden_size_per_layer_input"):
+        return "per-layer embeddings and layers that share a KV cache are read as ordinary layers"
     return traits.approximation

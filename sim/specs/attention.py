@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from sim.errors import ModelError
 from sim.specs.layer_slot import Slot
 from sim.specs.model import Attention, AttentionKind, Linear
 
@@ -53,6 +54,10 @@ def _heads(slot: Slot, kind: AttentionKind) -> Heads:
     config = slot.config
     num_heads = config.size("num_attention_heads")
     num_kv_heads = config.size("num_key_value_heads", default=num_heads)
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"{config.source}: `num_attention_heads` {num_heads} must be a multiple of `num_key_value_heads` {num_kv_heads}."
+        )
     head_dim = config.size("head_dim", default=max(1, slot.hidden_size // num_heads))
     if kind != "full" or not config.has("global_head_dim"):
         return Heads(num_heads, num_kv_heads, head_dim)

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from sim.errors import ModelError
 from sim.specs.hf_config import HFConfig
-from sim.specs.layer_slot import Traits
+from sim.specs.traits import Traits
 
 MAX_LAYERS = 10_000
 COMPRESSED_KINDS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}

@@ -38,7 +38,7 @@ def load_model(model: str | Path, *, quantization: str | None = None) -> ModelSp
     model and ConfigError for the quantization.
     """
     path = Path(model).expanduser()
-    if path.exists() or isinstance(model, Path):
+    if isinstance(model, Path) or _exists(path):
         return _build(read_local_config(path), _name_of(path.resolve()), quantization)
     catalog = read_catalog()
     match = find_model(model, catalog)
@@ -54,6 +54,13 @@ def known_models() -> list[KnownModel]:
     """All models of the catalogue, in its order."""
     catalog = read_catalog()
     return [_known(entry, _from_catalog(Match(entry.name, entry), catalog, None)) for entry in catalog]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long for the file system, or with a null byte
+        return False
 
 
 def _name_of(path: Path) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sim.errors import ModelError
 from sim.specs.model import BF16, WeightFormat
 
 FP8 = WeightFormat("fp8", 8.0, 0.0, "fp8")  # one scale a tensor or an output channel: too few to count
@@ -43,17 +44,27 @@ class ModulePatterns:
 
 
 def module_patterns(names: Iterable[str]) -> ModulePatterns:
+    """Raises ModelError for a `re:` name that is no regular expression."""
     literals: set[str] = set()
     expressions: list[re.Pattern[str]] = []
     for name in names:
         if name.startswith("re:"):
-            expressions.append(re.compile(name[3:]))
+            expressions.append(_compiled(name.removeprefix("re:")))
         elif "*" in name:
             glob = fnmatch.translate(_canonical(name)).removesuffix(r"\Z")
             expressions.append(re.compile(rf"(?:.*\.)?(?:{glob})(?:\..*)?\Z"))
         else:
             literals.add(_canonical(name))
     return ModulePatterns(frozenset(literals), tuple(expressions))
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ModelError(
+            f"The quantisation names modules by {expression!r}, which is no regular expression: {error}."
+        ) from None
 
 
 def _canonical(module: str) -> str:

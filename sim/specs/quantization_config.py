@@ -50,11 +50,18 @@ def _ignored(config: HFConfig) -> ModulePatterns:
 
 
 def _fp8(config: HFConfig) -> tuple[QuantizedGroup, ...]:
-    block = config.counts("weight_block_size")
-    everything = _everything(fp8_block(*block) if len(block) == 2 and all(block) else FP8)
+    everything = _everything(_fp8_format(config, "weight_block_size"))
     if config.text("expert_dtype", default="fp8") == "fp4":  # DeepSeek-V4
         return (QuantizedGroup(ROUTED_EXPERTS, MXFP4), *everything)
     return everything
+
+
+def _fp8_format(config: HFConfig, block_key: str) -> WeightFormat:
+    """With a scale a block where the config gives the block's two sides."""
+    block = config.counts(block_key)
+    if block and (len(block) != 2 or not all(block)):
+        raise ModelError(f"{config.source}: `{block_key}` must be two numbers of at least 1, got {list(block)}.")
+    return fp8_block(*block) if block else FP8
 
 
 def _integers(config: HFConfig) -> tuple[QuantizedGroup, ...]:
@@ -94,8 +101,7 @@ def _float_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
         case (8, 32):
             weight = MXFP8
         case (8, _):
-            block = weights.counts("block_structure")
-            weight = fp8_block(*block) if len(block) == 2 and all(block) else FP8
+            weight = _fp8_format(weights, "block_structure")
         case (4, 32):
             weight = MXFP4
         case (4, _):
