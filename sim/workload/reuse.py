@@ -17,7 +17,9 @@ def reusable_tokens(trace: Trace, block_size: int = 16) -> int:
 
 
 class _PrefixTree:
-    """All prompts so far. A node is an integer; an edge is a segment."""
+    """All prompts so far. A node is an integer; an edge is a segment. Where a prompt leaves what was there before, it
+    comes to a new node, behind which nothing is shared.
+    """
 
     def __init__(self) -> None:
         self._children: dict[tuple[int, int, int], int] = {}  # (node, content id, tokens) -> node
@@ -25,12 +27,10 @@ class _PrefixTree:
 
     def add(self, segments: Sequence[Segment]) -> int:
         """Inserts a prompt; returns how many of its first tokens were there before."""
-        node, shared, matching = 0, 0, True
+        node, shared = 0, 0
         for content, tokens in segments:
             longest = self._longest.get((node, content), 0)
-            if matching:
-                shared += min(tokens, longest)
-                matching = longest >= tokens
+            shared += min(tokens, longest)
             if tokens > longest:
                 self._longest[node, content] = tokens
             node = self._children.setdefault((node, content, tokens), len(self._children) + 1)

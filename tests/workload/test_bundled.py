@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.errors import TraceError
 from sim.workload.readers import read_trace
 
 
@@ -31,3 +32,9 @@ def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     Path("chat").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
     assert len(read_trace("chat")) == 1
+
+
+def test_a_path_elsewhere_is_no_name(tmp_path: Path) -> None:
+    """A missing file in some folder is missing, whatever it is called."""
+    with pytest.raises(TraceError, match="there is no such file"):
+        read_trace(tmp_path / "chat.csv")

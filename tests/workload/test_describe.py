@@ -12,15 +12,15 @@ from tests.workload.makers import make_trace
 
 
 def test_counts_rates_and_lengths() -> None:
-    """Five requests in 40 s, three of them within 10 s."""
+    """Five requests in 40 s; 10 s hold two of them, not the one that comes as they end."""
     trace = make_trace(
-        (100.0, 110.0, 112.0, 119.5, 140.0), prompt_tokens=(1, 2, 3, 4, 90), output_tokens=(1, 1, 1, 1, 6)
+        (100.0, 110.0, 112.0, 120.0, 140.0), prompt_tokens=(1, 2, 3, 4, 90), output_tokens=(1, 1, 1, 1, 6)
     )
     figures = describe(trace)
     assert (figures.num_requests, figures.duration_s) == (5, 40.0)
     assert figures.mean_rate_rps == 4 / 40
-    assert figures.peak_rate_rps == 3 / 10
-    assert figures.gap_cv == np.std([10, 2, 7.5, 20.5]) / 10
+    assert figures.peak_rate_rps == 2 / 10
+    assert figures.gap_cv == np.std([10, 2, 8, 20]) / 10
     assert (figures.prompt_tokens.total, figures.prompt_tokens.p50, figures.prompt_tokens.max) == (100, 3.0, 90)
     assert (figures.output_tokens.mean, figures.output_tokens.p90) == (2.0, 4.0)
 
@@ -51,6 +51,7 @@ def test_sessions_and_priorities_are_counted() -> None:
         ([((1, 16), (2, 16)), ((3, 16), (2, 16), (1, 16))], 0),
         ([((1, 20), (2, 20)), ((1, 512), (2, 20))], 16),  # after a longer first segment the second stands elsewhere
         ([((1, 64),), ((1, 64),), ((1, 65),)], 48 + 64),
+        ([((1, 64),), ((1, 33),), ((1, 65),)], 32 + 64),  # a shorter repeat forgets nothing
     ],
 )
 def test_reusable_tokens_are_whole_blocks_of_equal_prefixes(

@@ -99,6 +99,12 @@ def test_parquet_rows_are_numbered_and_limited(tmp_path: Path) -> None:
         read_trace(tmp_path / "t")
 
 
+def test_prompts_of_one_block_are_written_with_the_traces_block_size(tmp_path: Path) -> None:
+    """A short prompt's only block is a partial one of the size that the other prompts have."""
+    write_trace(make_trace((0, 1), segments=[((1, 5),), ((2, 64), (3, 7))]), tmp_path / "t.csv")
+    assert [row.rsplit(",", 1)[1] for row in (tmp_path / "t.csv").read_text().splitlines()[1:]] == ["64", "64"]
+
+
 def test_compressed_files_carry_no_clock(tmp_path: Path) -> None:
     """The same trace gives the same bytes."""
     write_trace(make_trace(), tmp_path / "t.csv.gz")
