@@ -21,7 +21,7 @@ def run(args: Sequence[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer makes a broken pipe a SystemExit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if status == INTERRUPTED:

@@ -1,7 +1,7 @@
 """`servecast simulate`: replay a trace and print what `vllm bench serve` would print."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -65,16 +65,17 @@ def simulate(
         )
     if out:
         result.write(out)
-    print_json(result.summary) if as_json else _print(result, out)
+    if as_json:
+        print_json(result.summary)
+    else:
+        typer.echo(f"{result.deployment}, vLLM {result.summary['vllm_version']}, {result.summary['trace']}")
+        typer.echo(str(result))
+    warn((*_rejections(result), _closing(result.summary, out)))
 
 
-def _print(result: "Result", out: Path | None) -> None:
-    summary = result.summary
-    typer.echo(f"{result.deployment}, vLLM {summary['vllm_version']}, {summary['trace']}")
-    typer.echo(str(result))
-    warn(_rejections(result))
-    wrote = f" Results are in {out}." if out else ""
-    warn([f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s; {summary['confidence']}.{wrote}"])
+def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
+    place = f"; results are in {out}" if out else ""
+    return f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s, {summary['confidence']}{place}."
 
 
 def _rejections(result: "Result") -> Iterator[str]:

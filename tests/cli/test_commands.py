@@ -1,0 +1,186 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import sim
+from tests.cli.conftest import Servecast
+
+LLAMA = ("Llama-3.1-8B", "--gpu", "h100-sxm")
+SIMULATE_KEYS = re.findall(
+    r"\w+",
+    """completed duration total_input_tokens total_output_tokens request_throughput output_throughput
+    total_token_throughput arrived rejected unfinished num_preemptions num_gpu_blocks max_kv_cache_usage
+    prefix_cache_hit_rate cudagraph_step_fraction gpu_busy_fraction num_steps wall_time_s vllm_version servecast_version
+    confidence""",
+)
+FIGURES = ("mean", "median", "std", "p90", "p95", "p99")
+LATENCY_KEYS = [f"{figure}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for figure in FIGURES]
+MEMORY_KEYS = re.findall(
+    r"\w+",
+    """num_parameters weights_bytes activation_bytes cuda_graph_bytes non_torch_bytes kv_cache_bytes num_gpu_blocks
+    kv_cache_tokens max_concurrency feasible reason""",
+)
+
+
+def test_simulate_prints_the_table_to_stdout_and_talk_to_stderr(trace: Path, servecast: Servecast) -> None:
+    """What a pipe gets is the result alone."""
+    status, out, err = servecast("simulate", *LLAMA, "--trace", trace)
+    assert status == 0
+    assert out.startswith("meta-llama/Llama-3.1-8B on 1 x h100-sxm, vLLM ")
+    assert re.search(r"^Successful requests: +4$", out, re.MULTILINE)
+    assert err.startswith("servecast: 4 requests in ")
+
+
+def test_simulate_json_is_one_object_with_the_keys_of_vllm_bench(trace: Path, servecast: Servecast) -> None:
+    """And those that only a look inside the engine can give; 4 requests of 8 to 11 tokens are 38 tokens."""
+    status, out, _ = servecast("simulate", *LLAMA, "--trace", trace, "--json")
+    summary = json.loads(out)
+    assert status == 0
+    assert not {*LATENCY_KEYS, *SIMULATE_KEYS} - set(summary)
+    assert (summary["arrived"], summary["completed"], summary["total_output_tokens"]) == (4, 4, 38)
+
+
+def test_step_times_from_a_file_give_figures_by_hand(trace: Path, linear: Path, servecast: Servecast) -> None:
+    """Alone on a 10 ms engine, 8 to 11 tokens: first token after one step, every further one after another."""
+    _, out, _ = servecast("simulate", *LLAMA, "--trace", trace, "--step-time-model", linear, "--json")
+    summary = json.loads(out)
+    assert summary["p99_ttft_ms"] == pytest.approx(10)
+    assert summary["mean_itl_ms"] == pytest.approx(10)
+    assert summary["mean_e2el_ms"] == pytest.approx((80 + 90 + 100 + 110) / 4)
+    assert summary["num_steps"] == 38
+    assert summary["duration"] == pytest.approx(3.11)
+
+
+def test_limit_and_rate_scale_shape_the_trace(trace: Path, linear: Path, servecast: Servecast) -> None:
+    """The first three requests at twice the rate: the last arrives at 1 s and takes 100 ms."""
+    options = ("--limit", "3", "--rate-scale", "2", "--step-time-model", linear)
+    _, out, _ = servecast("simulate", *LLAMA, "--trace", trace, *options, "--json")
+    assert json.loads(out)["arrived"] == 3
+    assert json.loads(out)["duration"] == pytest.approx(1.1)
+
+
+def test_engine_flags_reach_the_engine(trace: Path, servecast: Servecast) -> None:
+    """Without graphs no step replays one; with an override the engine has those blocks."""
+    flags = ("--enforce-eager", "--num-gpu-blocks-override", "9000")
+    _, out, _ = servecast("simulate", *LLAMA, "--trace", trace, *flags, "--json")
+    assert json.loads(out)["cudagraph_step_fraction"] == 0
+    assert json.loads(out)["num_gpu_blocks"] == 9000
+
+
+def test_a_pasted_vllm_serve_line_is_taken_as_it_is(trace: Path, servecast: Servecast) -> None:
+    """Flags that change nothing are named on stderr, the others count."""
+    pasted = ("--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--enforce-eager", "--port", "80")
+    status, out, err = servecast("simulate", "--gpu", "h100-sxm", "--trace", trace, "--json", *pasted)
+    assert status == 0
+    assert json.loads(out)["cudagraph_step_fraction"] == 0
+    assert "--port changes nothing here" in err
+
+
+def test_out_keeps_everything_in_a_folder(tmp_path: Path, trace: Path, servecast: Servecast) -> None:
+    """summary.json is what --json prints; a row a request, a row a step."""
+    out = tmp_path / "results"
+    _, printed, err = servecast("simulate", *LLAMA, "--trace", trace, "--out", out, "--json")
+    assert json.loads((out / "summary.json").read_text()) == json.loads(printed)
+    assert len(pd.read_csv(out / "requests.csv")) == 4
+    assert len(pd.read_csv(out / "steps.csv")) == json.loads(printed)["num_steps"]
+    assert f"results are in {out}" in err
+
+
+def test_the_same_call_gives_the_same_bytes(tmp_path: Path, trace: Path, servecast: Servecast) -> None:
+    """Apart from how long the call itself took."""
+    for name in ("one", "two"):
+        servecast("simulate", *LLAMA, "--trace", trace, "--out", tmp_path / name)
+    one, two = ((tmp_path / name) for name in ("one", "two"))
+    for name in ("requests.csv", "steps.csv", "latency.png", "timeline.png"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    timed = re.compile(r'"wall_time_s": [\d.e-]+')
+    first, second = (timed.sub("", (folder / "summary.json").read_text()) for folder in (one, two))
+    assert first == second
+
+
+def test_the_step_log_has_a_line_for_each_step(tmp_path: Path, trace: Path, servecast: Servecast) -> None:
+    """The first step prefills the first request's 100 tokens."""
+    log = tmp_path / "steps.jsonl"
+    _, out, _ = servecast("simulate", *LLAMA, "--trace", trace, "--step-log", log, "--json")
+    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(steps) == json.loads(out)["num_steps"]
+    assert steps[0]["n"] == 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["steps.jsonl", "trace.csv"]
+
+
+def test_rejected_requests_are_counted_with_their_reason(trace: Path, servecast: Servecast) -> None:
+    """Prompts of 100 to 103 tokens, 102 at most: two never run, and nobody waits for them."""
+    status, out, err = servecast("simulate", *LLAMA, "--trace", trace, "--max-model-len", "102", "--json")
+    summary = json.loads(out)
+    assert status == 0
+    assert (summary["arrived"], summary["completed"], summary["rejected"]) == (4, 2, 2)
+    assert "rejected: " in err
+
+
+def test_memory_says_what_vllm_will_log(servecast: Servecast) -> None:
+    """The ledger adds up to a KV cache size in tokens and a maximum concurrency."""
+    status, out, _ = servecast("memory", *LLAMA)
+    assert status == 0
+    assert re.search(r"^weights +1[45]\.\d\d$", out, re.MULTILINE)
+    assert re.search(r"^GPU KV cache size: [\d,]+ tokens", out, re.MULTILINE)
+    assert re.search(r"^Maximum concurrency for 131,072 tokens per request: \d", out, re.MULTILINE)
+
+
+def test_memory_json_has_the_stable_keys_and_explain_adds_the_ledger(servecast: Servecast) -> None:
+    """8,030,261,248 parameters, as published."""
+    _, out, _ = servecast("memory", *LLAMA, "--json")
+    plan = json.loads(out)
+    assert not set(MEMORY_KEYS) - set(plan)
+    assert (plan["num_parameters"], plan["feasible"], plan["reason"]) == (8_030_261_248, True, None)
+    _, explained, _ = servecast("memory", *LLAMA, "--json", "--explain")
+    assert {line["group"] for line in json.loads(explained)["ledger"]} >= {"weights", "activations", "KV cache"}
+
+
+def test_memory_exits_0_for_what_does_not_fit_and_says_why(servecast: Servecast) -> None:
+    """A plan was made; that it does not fit is its answer."""
+    status, out, _ = servecast("memory", "Llama-3.1-70B", "--gpu", "h100-sxm")
+    assert status == 0
+    assert "Does not fit: " in out
+
+
+def test_explain_shows_formula_and_source(servecast: Servecast) -> None:
+    """Each line with the numbers that went into it."""
+    _, out, _ = servecast("memory", *LLAMA, "--explain")
+    assert "79.19 GiB x 0.92" in out
+
+
+@pytest.mark.parametrize(("command", "name"), [("models", "meta-llama/Llama-3.1-8B"), ("gpus", "h100-sxm")])
+def test_what_is_built_in_can_be_listed(command: str, name: str, servecast: Servecast) -> None:
+    """As a table, as JSON, and one in detail."""
+    status, out, _ = servecast(command)
+    assert status == 0
+    assert re.search(rf"^{name} ", out, re.MULTILINE)
+    listed = json.loads(servecast(command, "--json").out)[command]
+    assert name in {entry["name"] for entry in listed}
+    assert servecast(command, name).out.startswith(f"name: {name}\n")
+    assert json.loads(servecast(command, name, "--json").out)["name"] == name
+
+
+def test_version_names_the_package(servecast: Servecast) -> None:
+    """`servecast version`."""
+    assert servecast("version") == (0, f"servecast {sim.__version__}\n", "")
+
+
+def test_no_command_shows_the_help(servecast: Servecast) -> None:
+    """The same as --help."""
+    assert servecast() == servecast("--help")
+    assert "simulate" in servecast().out
+
+
+def test_help_comes_at_once() -> None:
+    """Listing the commands imports none of what they need."""
+    heavy = {"numpy", "pandas", "matplotlib", "transformers", "simpy"}
+    code = f"import sys; from sim.cli import run; run(['--help']); sys.exit(str({heavy} & set(sys.modules) or ''))"
+    call = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert call.stderr.strip() == ""
+    assert "simulate" in call.stdout
