@@ -96,10 +96,12 @@ def plan_memory(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) 
 def _refusal(
     used: Consumption, layout: KVCacheLayout, engine: ResolvedEngine, num_blocks: int, longest: int, max_model_len: int
 ) -> str | None:
-    """Why vLLM would not start, in the order of its checks: room for any cache, for one request, for all of the cache."""
+    """Why vLLM would not start, in the order in which it finds out."""
     if used.left_bytes <= 0 and engine.kv_cache_memory_bytes is None:
         return _no_room(used, engine)
-    if not longest or longest < max_model_len:
+    if not longest:
+        return _no_block(used, layout, num_blocks)
+    if longest < max_model_len:
         return _too_short(layout, num_blocks, longest, max_model_len)
     in_use = used.used_bytes - used.graph_estimate_bytes + num_blocks * layout.bytes_per_block
     if in_use > used.total_bytes:
@@ -119,13 +121,20 @@ def _no_room(used: Consumption, engine: ResolvedEngine) -> str:
     )
 
 
+def _no_block(used: Consumption, layout: KVCacheLayout, num_blocks: int) -> str:
+    return (
+        f"the KV cache has {num_blocks} blocks of {_gib(layout.bytes_per_block)}, too few for any request, after "
+        f"{_gib(used.used_bytes)} of {_gib(used.requested_bytes)} per GPU are used; raise gpu_memory_utilization or use "
+        "more GPUs (tensor_parallel_size)."
+    )
+
+
 def _too_short(layout: KVCacheLayout, num_blocks: int, longest: int, max_model_len: int) -> str:
     needed = layout.blocks_per_request(max_model_len) * layout.bytes_per_block
     usable = max(0, num_blocks - 1) * layout.bytes_per_block
-    shorten = f"lower max_model_len to {longest:,}, " if longest else ""
     return (
         f"one request of max_model_len={max_model_len:,} needs {_gib(needed)} of KV cache per GPU, more than the "
-        f"{_gib(usable)} there is; {shorten}raise gpu_memory_utilization or use more GPUs (tensor_parallel_size)."
+        f"{_gib(usable)} there is; lower max_model_len to {longest:,}, raise gpu_memory_utilization or use more GPUs (tensor_parallel_size)."
     )
 
 

@@ -29,7 +29,7 @@ def remedies(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> 
     """
     if plan_memory(model, gpu, engine).feasible:
         return ()
-    found = (_first_that_fits(model, gpu, engine, choices) for choices in _choices(model, gpu, engine))
+    found = (_first_that_fits(model, gpu, choices) for choices in _choices(model, gpu, engine))
     return tuple(remedy for remedy in found if remedy)
 
 
@@ -44,9 +44,7 @@ def _choices(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> 
     yield _more_gpus(model, gpu, engine)
 
 
-def _first_that_fits(
-    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, choices: Iterator[Change]
-) -> Remedy | None:
+def _first_that_fits(model: ModelSpec, gpu: HardwareProfile, choices: Iterator[Change]) -> Remedy | None:
     for argument, value, changed in choices:
         try:
             plan = plan_memory(model, gpu, changed)
@@ -64,6 +62,7 @@ def _utilization(engine: ResolvedEngine) -> Iterator[Change]:
 
 
 def _fewer_seqs(engine: ResolvedEngine) -> Iterator[Change]:
+    """Captured sizes end at twice max_num_seqs, as they do by default."""
     for value in _halves(engine.max_num_seqs, FEWEST_SEQS):
         sizes = tuple(size for size in engine.cudagraph_capture_sizes if size <= 2 * value)
         yield "max_num_seqs", value, replace(engine, max_num_seqs=value, cudagraph_capture_sizes=sizes)
