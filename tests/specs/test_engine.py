@@ -61,6 +61,12 @@ def test_counts_start_at_one(name: str) -> None:
     assert EngineConfig(long_prefill_token_threshold=0).long_prefill_token_threshold == 0
 
 
+def test_an_override_holds_a_block_beside_the_null_block() -> None:
+    """One block alone could hold no request."""
+    with pytest.raises(ConfigError, match=r"^num_gpu_blocks_override must be an integer of at least 2, got 1"):
+        EngineConfig(num_gpu_blocks_override=1)
+
+
 def test_numpy_integers_are_integers() -> None:
     """An optimizer's sample may be a numpy number."""
     assert EngineConfig(max_num_seqs=np.int64(64)).max_num_seqs == 64  # type: ignore[arg-type]

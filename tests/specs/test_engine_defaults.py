@@ -165,10 +165,17 @@ def test_max_num_seqs_itself_is_captured_since_0_32(version: str, count: int) ->
     assert (100 in sizes) == (count == 29)
 
 
+def test_a_largest_size_of_the_users_own_bounds_max_num_seqs_too() -> None:
+    """100 sequences are captured under a cap of 100, not under one of 99."""
+    assert resolve(max_num_seqs=100, max_cudagraph_capture_size=100).cudagraph_capture_sizes[-2:] == (96, 100)
+    assert resolve(max_num_seqs=100, max_cudagraph_capture_size=99).cudagraph_capture_sizes[-1] == 96
+
+
 @pytest.mark.parametrize(("version", "count"), [("0.21.0", 51), ("0.32.0", 83)])
 def test_blackwell_captures_to_1024_since_0_32(version: str, count: int) -> None:
     """Compute capability 10.x only; a consumer Blackwell (12.0) stays at 512."""
-    assert len(resolve(version, gpu=load_gpu("b200-sxm"), max_num_seqs=1024).cudagraph_capture_sizes) == count
+    for gpu in ("b200-sxm", "b300-sxm"):
+        assert len(resolve(version, gpu=load_gpu(gpu), max_num_seqs=1024).cudagraph_capture_sizes) == count
     assert len(resolve(version, gpu=load_gpu("rtx-5090"), max_num_seqs=1024).cudagraph_capture_sizes) == 51
 
 
@@ -190,8 +197,8 @@ def test_without_graphs_nothing_is_captured(arguments: dict[str, Any]) -> None:
 
 def test_given_sizes_lose_what_no_batch_reaches() -> None:
     """A list of the user's own is kept up to the token budget."""
-    engine = resolve(cudagraph_capture_sizes=(1, 8, 4096), max_num_batched_tokens=2048)
-    assert engine.cudagraph_capture_sizes == (1, 8)
+    engine = resolve(cudagraph_capture_sizes=(1, 8, 2048, 4096), max_num_batched_tokens=2048)
+    assert engine.cudagraph_capture_sizes == (1, 8, 2048)
 
 
 def test_given_sizes_must_hold_one_that_a_batch_reaches() -> None:
@@ -369,7 +376,8 @@ def test_more_sequences_than_tokens_are_refused(arguments: dict[str, Any]) -> No
 
 
 def test_the_narrower_limits_must_be_narrower() -> None:
-    """max_num_active_seqs and max_num_scheduled_tokens only restrict."""
+    """max_num_active_seqs and max_num_scheduled_tokens only restrict, or equal what they restrict."""
+    resolve(max_num_seqs=8, max_num_batched_tokens=64, max_num_active_seqs=8, max_num_scheduled_tokens=64)
     with pytest.raises(ConfigError, match=r"^max_num_active_seqs must not exceed max_num_seqs \(8\), got 9"):
         resolve(max_num_seqs=8, max_num_active_seqs=9)
     with pytest.raises(ConfigError, match=r"^max_num_scheduled_tokens must not exceed .*\(64\), got 65"):

@@ -132,6 +132,7 @@ def test_numbers_are_numbers() -> None:
         ("--no_enable_chunked_prefill", False),
         ("--enable-chunked-prefill=False", False),
         ("--enable-chunked-prefill true", True),
+        ("--enable-chunked-prefill False", False),
         ("--enable-chunked-prefill --no-enable-chunked-prefill", False),
     ],
 )
@@ -321,7 +322,8 @@ def test_a_config_file_holds_flags(tmp_path: Path) -> None:
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     """Wherever --config stands, and for the model too."""
     path = write(tmp_path / "serve.yaml", "model: A\nmax-num-seqs: 64\nblock-size: 32\n")
-    parsed = parse_serve_command(f"vllm serve B --max-num-seqs 8 --config {path}")
+    other = write(tmp_path / "other.yaml", "max-num-seqs: 1\nblock-size: 1\n")
+    parsed = parse_serve_command(f"vllm serve B --max-num-seqs 8 --config {other} --config {path}")
     assert parsed.model == "B"
     assert parsed.engine == EngineConfig(max_num_seqs=8, block_size=32)
 
