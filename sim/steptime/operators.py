@@ -84,7 +84,7 @@ def decode_attention(
         request_bytes, flops_per_token = 2 * attention.state_bytes, 0
     else:
         request_bytes = ACTIVATION_BYTES * attention.num_heads * (query_dim + value_dim)
-    num_waves = num_requests * (1 if is_latent else attention.num_kv_heads) / gpu.num_sms
+    num_waves = num_requests * attention.num_kv_heads / gpu.num_sms
     reads_at_most = attention.window or attention.index_topk
     return DecodeAttention(
         fixed_s=fit.launch_s + fit.per_wave_s * num_waves,

@@ -65,12 +65,12 @@ def test_gemm_of_8192_rows_computes() -> None:
 
 
 def test_fp8_gemm_adds_waves_and_quantisation() -> None:
-    """x = 1 x 48 tiles on 132 SMs more than doubles compute time; inputs are quantised at 0.8 of the bandwidth."""
-    compute_us = 2 * 128 * 4096 * 6144 / (1978.9e12 * 0.563) / US * (1 + 0.392 / (48 / 132))
-    memory_us = (4096 * 6144 + 128 * 4096 + 2 * 128 * 6144) / (3.35e12 * 0.85) / US
+    """x = 1 x 48 tiles (the last not full) on 132 SMs doubles compute time; inputs are quantised at 0.8 of the bandwidth."""
+    compute_us = 2 * 128 * 4096 * 6100 / (1978.9e12 * 0.563) / US * (1 + 0.392 / (48 / 132))
+    memory_us = (4096 * 6100 + 128 * 4096 + 2 * 128 * 6100) / (3.35e12 * 0.85) / US
     quantise_us = 3 * 128 * 4096 / (0.8 * 3.35e12) / US
     expected = 6.47 + (compute_us**2 + memory_us**2) ** 0.5 + quantise_us
-    assert gemm_s(128.0, replace(QKV, weight=FP8), h100()) == pytest.approx(expected * US)
+    assert gemm_s(128.0, replace(QKV, out_features=6100, weight=FP8), h100()) == pytest.approx(expected * US)
 
 
 def test_weight_only_int4_reads_less_and_computes_in_bf16() -> None:
@@ -135,6 +135,18 @@ def test_prefill_attention_by_hand() -> None:
     compute_us = flops / (989.4e12 * 0.622) / US * (1 + 0.822 * 132 / 256)
     memory_us = moved / (3.35e12 * 0.328) / US
     assert prefill_s(1000, 2000) == pytest.approx((compute_us**2 + memory_us**2) ** 0.5 * US)
+
+
+def test_windowed_prefill_reads_its_window() -> None:
+    """1,000 tokens behind 9,000 within a window of 512: each query sees 512, together they read 1,512 keys."""
+    work = prefill_work(1000, 9000, replace(FULL, kind="sliding", window=512), 2.0)
+    assert work.flops == 4 * 32 * 128 * 1024 * (512 + 64)
+    assert work.moved_bytes == 2 * 128 * (2 * 32 * 1000 + 2 * 8 * 1512)
+
+
+def test_mla_prefill_has_keys_and_values_for_each_head() -> None:
+    """128 heads of 192 and 128 numbers, unpacked from the latent."""
+    assert prefill_work(100, 0, MLA, 2.0).moved_bytes == (192 + 128) * 2 * (128 * 100 + 128 * 100)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs.hardware import HardwareProfile, load_gpu
-from sim.specs.model import Attention, Experts, ModelSpec
+from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.models import load_model
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepShape
@@ -91,6 +91,19 @@ def test_without_graphs_a_small_step_waits_for_its_launches() -> None:
     assert graphs.step_s(decode(1, 700)) < 14e-3
 
 
+@pytest.mark.parametrize(
+    ("shape", "num_launches"), [(decode(1, 100), 0), (mixed(1, 100, (4, 0)), 3), (mixed(1, 100, (600, 0)), 10)]
+)
+def test_launches_by_graph(shape: StepShape, num_launches: int) -> None:
+    """A narrow, deep model is bound by launches: none in a full graph, 3 a layer piecewise, 10 a layer without."""
+    small = tuple(Linear(name, 64, 128, "replicated") for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
+    model = make_model(attention=Attention("full", 1, 1, 32, 32), num_layers=100, hidden_size=64)
+    model = replace(model, layers=tuple(replace(layer, linears=small) for layer in model.layers))
+    launches_s = 100 * num_launches * 29.2e-6
+    seconds = steps(model).step_s(shape)
+    assert seconds == pytest.approx(launches_s + 0.1e-3) if num_launches else seconds < 100 * 3 * 29.2e-6
+
+
 def test_above_the_largest_size_only_launches_count() -> None:
     """513 decodes have no graph, but keep the GPU busy for longer than launching takes."""
     ratio = steps().step_s(decode(513, 1000)) / steps().step_s(decode(512, 1000))
@@ -108,6 +121,7 @@ def test_a_step_is_never_shorter_than_its_host_work() -> None:
     """A model of one layer on a fast GPU: 256 requests need 0.3 ms and 256 x 4 us of the host."""
     model = steps(make_model(num_layers=1), async_scheduling=True)
     assert model.step_s(decode(256, 16)) == pytest.approx(0.3e-3 + 256 * 4e-6)
+    assert model.step_s(mixed(250, 16, (2, 0))) == pytest.approx(0.3e-3 + 251 * 4e-6)
 
 
 def test_only_sampled_rows_are_turned_into_logits() -> None:
@@ -153,6 +167,7 @@ def test_unified_reads_weights_once() -> None:
     shape = mixed(32, 1000, (128, 0))
     unified, additive, longer = (steps(composition=name).step_s(shape) for name in COMPOSITIONS)
     assert longer < unified < additive
+    assert longer == pytest.approx(max(steps().step_s(decode(32, 1000)), steps().step_s(prefill((128, 0)))), rel=0.01)
     assert additive > 1.25 * unified
 
 
