@@ -1,0 +1,126 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sim
+from sim.errors import ConfigError, DoesNotFitError
+from sim.specs.hardware import load_gpu
+from sim.specs.models import load_model
+from sim.steptime.linear import LinearStepTime
+from sim.workload.trace import Trace
+
+TEN_MS = LinearStepTime(base_s=0.01, per_token_s=0.0, per_context_token_s=0.0)
+
+
+def make_trace(num_requests: int = 3, *, gap_s: float = 1.0) -> Trace:
+    """Requests of 100 prompt and 10 output tokens, `gap_s` apart."""
+    return Trace(
+        request_id=tuple(f"r{i}" for i in range(num_requests)),
+        arrival_s=np.arange(num_requests, dtype=np.float64) * gap_s,
+        prompt_tokens=np.full(num_requests, 100),
+        output_tokens=np.full(num_requests, 10),
+        source="made here",
+    )
+
+
+def test_the_public_names_are_those_of_the_documentation() -> None:
+    """And each can be had; anything else is an AttributeError."""
+    assert dir(sim) == sorted([*sim.__all__, "__version__"])
+    assert all(getattr(sim, name) is not None for name in sim.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        sim.simulat  # noqa: B018 - looking it up is the test
+
+
+def test_simulate_takes_names_paths_and_specs_alike(tmp_path: Path) -> None:
+    """A trace file and a Trace, a model by name and as ModelSpec: one and the same result."""
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "request_id,arrival_s,prompt_tokens,output_tokens\n" + "".join(f"r{i},{i},100,10\n" for i in range(3))
+    )
+    by_name = sim.simulate("Llama-3.1-8B", "h100-sxm", path)
+    by_spec = sim.simulate(load_model("Llama-3.1-8B"), load_gpu("h100-sxm"), make_trace())
+    pd.testing.assert_frame_equal(by_name.requests, by_spec.requests)
+    pd.testing.assert_frame_equal(by_name.steps, by_spec.steps)
+
+
+def test_a_result_has_summary_requests_and_steps() -> None:
+    """Three lone requests of ten 10 ms steps each: 30 steps, 100 ms from end to end."""
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS)
+    assert result.summary["completed"] == 3
+    assert result.requests["e2el_ms"].tolist() == pytest.approx([100, 100, 100])
+    assert len(result.steps) == result.summary["num_steps"] == 30
+    assert result.steps["cudagraph"].tolist()[:2] == ["piecewise", "full"]
+    assert "Serving Benchmark Result" in str(result)
+
+
+def test_a_result_can_be_written(tmp_path: Path) -> None:
+    """As --out does it."""
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS)
+    result.write(tmp_path / "out")
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == result.summary
+
+
+def test_limit_and_rate_scale_apply_to_a_trace_object_too() -> None:
+    """Two of three requests at four times the rate."""
+    options = {"limit": 2, "rate_scale": 4.0}
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS, **options)  # type: ignore[arg-type]
+    assert result.requests["arrival_s"].tolist() == [0, 0.25]
+    with pytest.raises(ConfigError, match="at least 1 request"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), limit=0)
+
+
+def test_a_model_that_does_not_fit_raises_with_the_reason_of_the_plan() -> None:
+    """Llama-3.1-70B in bf16 is 131 GiB; one H100 has 79."""
+    plan = sim.plan_memory("Llama-3.1-70B", "h100-sxm")
+    assert plan.reason is not None
+    with pytest.raises(DoesNotFitError) as raised:
+        sim.simulate("Llama-3.1-70B", "h100-sxm", make_trace())
+    assert plan.reason in str(raised.value)
+    assert "1 x h100-sxm" in str(raised.value)
+
+
+def test_given_step_times_and_blocks_need_no_memory_at_all() -> None:
+    """Whoever brings both simulates a scheduler, not a machine."""
+    engine = sim.EngineConfig(num_gpu_blocks_override=50, max_num_seqs=8)
+    result = sim.simulate("Llama-3.1-70B", "l4", make_trace(), engine=engine, step_time_model=TEN_MS)
+    assert (result.summary["completed"], result.summary["num_gpu_blocks"]) == (3, 50)
+
+
+def test_progress_ends_with_all_requests_done() -> None:
+    """The callback sees how many of how many."""
+    seen: list[tuple[int, int]] = []
+    sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), progress=lambda *done: seen.append(done))
+    assert seen[-1] == (3, 3)
+    assert seen == sorted(seen)
+
+
+def test_the_context_that_fits_is_the_one_simulated() -> None:
+    """max_model_len="auto" on a GPU too small for 131,072 tokens: the plan's length reaches the engine."""
+    engine = sim.EngineConfig(max_model_len="auto")
+    result = sim.simulate("Llama-3.1-8B", "l4", make_trace(), engine=engine)
+    planned = result.deployment.plan.max_model_len
+    assert 0 < planned < 131_072
+    assert result.deployment.engine.max_model_len == planned
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"), [("h100-sxm", "fitted to kernels measured on h100-sxm"), ("l4", "efficiencies of other GPUs")]
+)
+def test_confidence_says_where_step_times_come_from(gpu: str, said: str) -> None:
+    """A GPU whose kernels were measured, and one that borrows from others."""
+    engine = sim.EngineConfig(max_model_len=4096)
+    assert said in sim.simulate("Llama-3.1-8B", gpu, make_trace(), engine=engine).summary["confidence"]
+
+
+def test_mixed_steps_cost_more_when_run_as_two_passes() -> None:
+    """Prompts arriving into decodes: `additive` takes longer than `unified`, which takes longer than `max`."""
+    trace = make_trace(40, gap_s=0.004)
+    last_s = {
+        composition: sim.simulate("Llama-3.1-8B", "h100-sxm", trace, composition=composition).summary["duration"]
+        for composition in ("unified", "additive", "max")
+    }
+    assert last_s["additive"] > last_s["unified"]
+    assert last_s["additive"] > last_s["max"]
