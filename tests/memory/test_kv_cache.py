@@ -138,6 +138,20 @@ def test_attention_blocks_grow_to_the_size_of_a_linear_state() -> None:
     assert (layout.block_size, [group.num_layers for group in layout.groups]) == (544, [12, 12, 12, 12])
 
 
+@pytest.mark.parametrize(("sliding", "sizes"), [(4, [4, 4]), (5, [5, 4]), (6, [3, 3, 4])])
+def test_groups_are_split_unless_padding_is_cheap(sliding: int, sizes: list[int]) -> None:
+    """Beside 4 full layers, 5 sliding ones stay one group of 5; 6, half as many again, are split."""
+    model = with_layers(("sliding", sliding, 1024), ("full", 4, None))
+    assert [group.num_layers for group in kv_cache_layout(model, make_engine(model)).groups] == sizes
+
+
+@pytest.mark.parametrize(("window", "blocks"), [(1024, 5), (17, 3), (18, 3), (19, 4)])
+def test_a_window_holds_its_tokens_and_those_in_flight(window: int, blocks: int) -> None:
+    """A request keeps window - 1 tokens beside those in flight, in blocks that the window need not be aligned with."""
+    group = KVGroup("sliding", window, 4, 16, 64)
+    assert group.blocks_per_request(64, RequestLimits(15)) == blocks
+
+
 def test_pages_of_two_sizes_become_one() -> None:
     """Layers with half the heads take twice the tokens a block, so that any block serves any group."""
     wide, narrow = with_layers(("full", 4, None)), with_layers(("sliding", 4, 1024), kv_heads=4)
