@@ -29,6 +29,9 @@ format: .venv/installed-dev  ## rewrite the code in the house format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+readme: .venv/installed-dev  ## run the README's examples again and write down their output
+	$(BIN)/python -m tests.readme
+
 clean:  ## forget the .venv and all caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -42,4 +45,4 @@ clean:  ## forget the .venv and all caches
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/installed
 
-.PHONY: help demo test lint types floors units format clean
+.PHONY: help demo test lint types floors units format readme clean

@@ -7,6 +7,8 @@ from sim.memory.plan import MemoryPlan
 from sim.report.tables import aligned
 from sim.units import GIB
 
+TAKEN_LATER = "CUDA graphs taken"  # after the cache is allocated, so it is no part of the sum
+
 
 def memory_table(plan: MemoryPlan, *, explain: bool = False) -> str:
     """GiB per GPU by heading, or line by line with each formula and its source when `explain`."""
@@ -15,7 +17,7 @@ def memory_table(plan: MemoryPlan, *, explain: bool = False) -> str:
 
 
 def _headings(plan: MemoryPlan) -> str:
-    headings = dict.fromkeys(line.group for line in plan.ledger)
+    headings = dict.fromkeys(line.group for line in plan.ledger if line.group != TAKEN_LATER)
     totals = [(name, sum(line.num_bytes for line in plan.ledger if line.group == name) / GIB) for name in headings]
     return aligned(("per GPU", "GiB"), [("total", plan.total_bytes / GIB), *totals])
 
@@ -35,4 +37,6 @@ def _log_lines(plan: MemoryPlan) -> Iterator[str]:
         return
     yield f"Available KV cache memory: {plan.available_kv_cache_bytes / GIB:.2f} GiB"
     yield f"GPU KV cache size: {plan.kv_cache_tokens:,} tokens ({plan.num_gpu_blocks:,} blocks of {plan.block_size})"
+    if plan.cuda_graph_bytes:
+        yield f"Graph capturing takes {plan.cuda_graph_bytes / GIB:.2f} GiB"
     yield f"Maximum concurrency for {plan.max_model_len:,} tokens per request: {plan.max_concurrency:.2f}x"

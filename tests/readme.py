@@ -1,0 +1,50 @@
+"""The examples of the README, run: `python -m tests.readme` rewrites their outputs, test_readme.py compares them."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from code import InteractiveInterpreter
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WALL_TIME = re.compile(r"requests in [\d.,]+ s")
+
+
+def rerun(text: str) -> str:
+    """The text with the output of each example as it is now."""
+    session = InteractiveInterpreter()
+    return BLOCK.sub(lambda block: f"```{block[1]}\n{_run(block[1], block[2], session)}```", text)
+
+
+def comparable(text: str) -> str:
+    """The text without what differs from run to run: how long it took."""
+    return WALL_TIME.sub("requests in some s", text)
+
+
+def _run(kind: str, block: str, session: InteractiveInterpreter) -> str:
+    prompt = "$ " if kind == "console" else ">>> "
+    commands = [line.removeprefix(prompt) for line in block.splitlines() if line.startswith(prompt)]
+    outputs = [_shell(command) if kind == "console" else _python(command, session) for command in commands]
+    return "".join(f"{prompt}{command}\n{output}" for command, output in zip(commands, outputs, strict=True))
+
+
+def _shell(command: str) -> str:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["bash", "-c", f"({command}) 2>&1"], env=environment, capture_output=True, text=True, check=True
+    )
+    return ran.stdout
+
+
+def _python(line: str, session: InteractiveInterpreter) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        session.runsource(line)
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    README.write_text(rerun(README.read_text(encoding="utf-8")), encoding="utf-8")
