@@ -28,7 +28,7 @@ def max_model_len(text: HFConfig) -> int:
     match rope.text("rope_type", "type", default="default"):
         case "longrope" | "su" if original:
             return min(original, derived)
-        case "yarn" | "deepseek_yarn" if original:
+        case "yarn" if original:
             return int(original * rope.number("factor", 1.0))
         case kind if kind in ALREADY_SCALED or text.get("model_type") == "gemma3_text":
             return derived

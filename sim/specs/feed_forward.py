@@ -94,12 +94,8 @@ def _shared_experts(slot: Slot, expert_size: int) -> tuple[Linear, ...]:
     """All shared experts of a layer as one MLP, as vLLM runs them."""
     config, traits = slot.config, slot.traits
     count = config.count("n_shared_experts", "num_shared_experts", default=traits.num_shared_experts)
-    own_size = config.get("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size") is not None
-    size = (
-        config.count("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
-        if own_size
-        else count * expert_size
-    )
+    keys = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
+    size = config.count(*keys, default=count * expert_size)
     if not size:
         return ()
     mlp = _mlp(slot, size, f"{traits.moe_module}.{traits.shared_module}", prefix="shared_experts.")

@@ -36,7 +36,7 @@ def num_experts(text: HFConfig) -> int:
 
 
 def _kinds(text: HFConfig, traits: Traits, count: int) -> tuple[str, ...]:
-    listed = text.texts("layer_types") or _compressed_kinds(text, count) or _kimi_kinds(text, count)
+    listed = _compressed_kinds(text, count) or _kimi_kinds(text, count) or text.texts("layer_types")
     if listed:
         if len(listed) != count:
             raise ModelError(
@@ -62,9 +62,9 @@ def _compressed_kinds(text: HFConfig, count: int) -> tuple[str, ...]:
 def _kimi_kinds(text: HFConfig, count: int) -> tuple[str, ...]:
     """Kimi Linear and K3 number their full-attention layers from 1."""
     full = text.section("linear_attn_config").counts("full_attn_layers")
-    return (
-        tuple("full_attention" if index + 1 in full else "linear_attention" for index in range(count)) if full else ()
-    )
+    if not full:
+        return ()
+    return tuple("full_attention" if index + 1 in full else "linear_attention" for index in range(count))
 
 
 def _has_experts(text: HFConfig, index: int) -> bool:

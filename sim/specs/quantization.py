@@ -69,8 +69,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 def _canonical(module: str) -> str:
     """Multimodal checkpoints nest the text model; its layers are `model.layers` all the same."""
-    module = module.replace("model.language_model.", "model.").replace("language_model.model.", "model.")
-    return module.removeprefix("language_model.")
+    return module.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
 EVERYTHING = module_patterns(["model"])

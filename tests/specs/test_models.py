@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.specs.catalog import read_catalog, short_name
+from sim.specs.catalog import CatalogEntry, read_catalog, short_name
 from sim.specs.models import known_models, load_model
 from tests.shared import SHARED, needs_shared
 
@@ -93,6 +93,20 @@ def test_a_checkpoint_folder_and_the_catalogue_describe_the_same_model(folder: P
     assert from_folder.quantization == from_catalogue.quantization
     assert from_folder.dtype == from_catalogue.dtype
     assert from_folder.architecture == from_catalogue.architecture
+
+
+@pytest.mark.parametrize("entry", read_catalog(), ids=lambda entry: entry.name)
+def test_a_catalogue_entry_written_as_config_json_loads_through_transformers(
+    entry: CatalogEntry, tmp_path: Path
+) -> None:
+    """The defaults of transformers' classes add nothing that the catalogue's keys leave open."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(entry.config), encoding="utf-8")
+    from_file, from_catalogue = load_model(file), load_model(entry.name)
+    assert from_file.layers == from_catalogue.layers
+    assert from_file.max_model_len == from_catalogue.max_model_len
+    assert from_file.num_parameters == from_catalogue.num_parameters
+    assert from_file.num_vision_parameters == from_catalogue.num_vision_parameters
 
 
 @needs_shared

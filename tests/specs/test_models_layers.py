@@ -55,6 +55,13 @@ def test_matrices_are_cut_as_vllm_cuts_them() -> None:
     assert load_model("Yi-34B").output_head.per_rank(1).out_features == 64_000
 
 
+def test_a_vocabulary_is_padded_to_64_before_it_is_split(tmp_path: Path) -> None:
+    """1,000 tokens become 1,024: 256 for each of 4 ranks."""
+    model = load_model(write_config(tmp_path))
+    assert model.embedding.per_rank(1).out_features == 1024
+    assert model.embedding.per_rank(4).out_features == 256
+
+
 def test_mla_matrices_and_cache_are_those_of_deepseek() -> None:
     """The latent projections are replicated, heads are split, and 576 numbers a token stay on every rank."""
     layer = load_model("DeepSeek-V3").layers[-1]
@@ -84,6 +91,11 @@ def test_weight_bytes_of_bf16_are_two_a_parameter() -> None:
     assert load_model("Llama-3.1-8B").weight_bytes() == 2 * 8_030_261_248
 
 
+def test_weight_bytes_hold_the_vision_tower() -> None:
+    """Gemma-3-27B loads 27,432,406,640 numbers of two bytes (its vocabulary is a multiple of 64)."""
+    assert load_model("gemma-3-27b-it").weight_bytes() == 2 * 27_432_406_640
+
+
 @pytest.mark.parametrize("name", SOME_MODELS)
 @given(tensor_parallel_size=POWERS_OF_TWO)
 def test_ranks_together_hold_at_least_the_whole_model(name: str, tensor_parallel_size: int) -> None:
@@ -102,6 +114,26 @@ def test_interleaved_layers_follow_each_family_s_pattern() -> None:
     assert [layer.attention.kind for layer in maverick[:4]] == ["chunked", "chunked", "chunked", "full"]
     assert [bool(layer.experts) for layer in deepseek[:4]] == [False, False, False, True]
     assert [layer.attention.window for layer in gpt_oss[:2]] == [128, None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"moe_layer_freq": 2}, [True, False, True, False]),
+        ({"decoder_sparse_step": 2}, [False, True, False, True]),
+        ({"mlp_only_layers": [1]}, [True, False, True, True]),
+        ({"first_k_dense_replace": 3}, [False, False, False, True]),
+        ({"moe_layers": [2]}, [False, False, True, False]),
+        ({"enable_moe_block": False}, [False, False, False, False]),
+    ],
+)
+def test_each_family_s_keys_say_which_layers_have_experts(
+    tmp_path: Path, keys: dict[str, Any], expected: list[bool]
+) -> None:
+    """Frequencies count from layer 0, steps from 1, lists name layers."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = write_config(tmp_path, model_type="brandnew", num_hidden_layers=4, **experts, **keys)
+    assert [bool(layer.experts) for layer in load_model(config).layers] == expected
 
 
 def test_hybrid_layers_keep_a_state_instead_of_a_cache() -> None:
@@ -137,6 +169,7 @@ def test_sparse_attention_says_what_its_indexer_keeps_and_reads() -> None:
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 8192),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 4096),
+        ({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 4096),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}, 16_384),
         ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}, "original_max_position_embeddings": 1024}, 1024),
     ],

@@ -78,6 +78,25 @@ def test_globs_and_partial_paths_in_the_ignore_list_leave_modules_out(tmp_path: 
     assert set(formats(second).values()) == {"nvfp4"}
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "layers.*.self_attn",
+        "model.layers.*.self_attn",
+        "model.layers.0.self_attn",
+        "model.language_model.layers.0.self_attn.q_proj",
+        "language_model.model.layers.0.self_attn.q_proj",
+        "re:.*q_proj",
+        "re:language_model.*self_attn",
+        "q_proj",
+    ],
+)
+def test_module_names_are_matched_however_a_checkpoint_writes_them(tmp_path: Path, pattern: str) -> None:
+    """Whole paths, parts of them, globs and regular expressions, with or without a multimodal prefix."""
+    by_name = formats(quantized(tmp_path, {"quant_method": "fp8", "modules_to_not_convert": [pattern]}).layers[0])
+    assert (by_name["qkv_proj"], by_name["gate_up_proj"]) == ("bf16", "fp8")
+
+
 def test_an_expert_is_ignored_by_its_own_name_only(tmp_path: Path) -> None:
     """`mlp.gate` names the router, not the experts below mlp; `mlp.experts` names them."""
     fp8 = {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate", "model.layers.1.mlp.experts"]}
