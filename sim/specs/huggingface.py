@@ -12,7 +12,6 @@ from sim.specs.hf_config import HFConfig
 
 CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"  # where modelopt checkpoints describe their quantisation
-
 HUB_TIMEOUT_S = 10.0
 PARTS = ("text_config", "llm_config", "language_config", "vision_config")
 
@@ -60,11 +59,12 @@ def _hub_file(model: str, file: str) -> dict[str, Any]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """transformers warns at import that PyTorch is missing, and of rope settings that are not our concern."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def _parse(file: Path) -> dict[str, Any]:
