@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -124,3 +126,12 @@ def test_mixed_steps_cost_more_when_run_as_two_passes() -> None:
     }
     assert last_s["additive"] > last_s["unified"]
     assert last_s["additive"] > last_s["max"]
+
+
+def test_a_simulation_imports_nothing_that_it_does_not_need() -> None:
+    """A catalogue run starts fast: no DataFrames, plots, Hugging Face or Optuna until somebody asks for them."""
+    heavy = {"pandas", "matplotlib", "transformers", "optuna", "ray"}
+    run = "sim.simulate('Llama-3.1-8B', 'h100-sxm', 'chat', limit=3)"
+    code = f"import sim, sys; {run}; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    call = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert call.stderr.strip() == ""
