@@ -34,10 +34,9 @@ def percentiles(values: Floats, counts: Ints, levels: tuple[float, ...]) -> list
     """What `np.percentile(np.repeat(values, counts), levels)` returns, without repeating anything.
 
     Value i of the sorted samples fills the places from `last - count + 1` to `last`; between places numpy's linear
-    rule interpolates. At least one count must be positive.
+    rule interpolates. Counts are at least 1, and there is at least one value.
     """
     order = np.argsort(values)
-    order = order[counts[order] > 0]
     last = np.cumsum(counts[order]) - 1
     first = last - counts[order] + 1
     places = np.asarray(levels) / 100 * last[-1]

@@ -5,18 +5,18 @@ from sim.metrics.columns import request_columns, step_columns
 from tests.metrics.makers import DISPATCH, Life, Step, make_records, make_steps, make_trace
 
 RECORDS = make_records(
-    Life(arrival_s=1.0, first_scheduled_s=1.5, first_token_s=2.0, finish_s=4.0, output_tokens=3, num_preemptions=2),
+    Life(arrival_s=1.0, first_scheduled_s=1.25, first_token_s=2.0, finish_s=4.0, output_tokens=3, num_preemptions=2),
     Life(arrival_s=2.0, rejected="prompt too long"),
 )
 
 
 def test_request_columns_derive_latencies_from_times() -> None:
-    """Queued 500 ms, first token after 1,000 ms, 1,000 ms a further token, 3,000 ms in all."""
+    """Queued 250 ms, first token after 1,000 ms, 1,000 ms a further token, 3,000 ms in all."""
     columns = request_columns(make_trace(RECORDS), RECORDS.requests)
     row = {name: column[0] for name, column in columns.items()}
     assert (row["request_id"], row["num_preemptions"], row["rejected"]) == ("r0", 2, None)
     timed = [row[name] for name in ("queue_time_ms", "ttft_ms", "tpot_ms", "e2el_ms")]
-    assert timed == pytest.approx([500, 1000, 1000, 3000])
+    assert timed == pytest.approx([250, 1000, 1000, 3000])
 
 
 def test_a_rejected_request_keeps_its_row_with_the_reason() -> None:

@@ -88,6 +88,9 @@ def test_a_folder_with_foreign_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match=r"already holds `thesis\.tex`"):
         check_folder(tmp_path)
+    with pytest.raises(ConfigError, match=r"already holds `thesis\.tex`"):
+        write(tmp_path)
+    assert names(tmp_path) == ["thesis.tex"]
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
