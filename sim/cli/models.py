@@ -9,6 +9,7 @@ from sim.cli.options import Json, print_json
 
 if TYPE_CHECKING:
     from sim.specs.model import ModelSpec
+    from sim.specs.models import KnownModel
 
 app = typer.Typer(add_completion=False)
 HEADER = ("name", "parameters", "active", "layers", "attention", "quantization", "context")
@@ -33,20 +34,20 @@ def models(
     known = known_models()
     if as_json:
         print_json({"models": [model._asdict() for model in known]})
-        return
-    rows = [
-        (
-            model.name,
-            _billions(model.num_parameters),
-            _billions(model.num_active_parameters),
-            model.num_layers,
-            "+".join(model.attention),
-            model.quantization,
-            model.max_model_len,
-        )
-        for model in known
-    ]
-    typer.echo(aligned(HEADER, rows))
+    else:
+        typer.echo(aligned(HEADER, map(_row, known)))
+
+
+def _row(model: "KnownModel") -> tuple[object, ...]:
+    return (
+        model.name,
+        _billions(model.num_parameters),
+        _billions(model.num_active_parameters),
+        model.num_layers,
+        "+".join(model.attention),
+        model.quantization,
+        model.max_model_len,
+    )
 
 
 def _billions(num_parameters: int) -> str:

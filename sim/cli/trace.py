@@ -15,7 +15,7 @@ from sim.workload.readers import read_trace
 from sim.workload.trace import Trace
 from sim.workload.writers import write_trace
 
-app = typer.Typer(no_args_is_help=True, help="Inspect, convert and generate request traces.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert and generate request traces.")
 
 Source = Annotated[
     str, typer.Argument(metavar="TRACE", help="A trace file (Azure, Mooncake or native), or a bundled one by name.")
