@@ -79,10 +79,10 @@ def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
 
 
 def _rejections(result: "Result") -> Iterator[str]:
-    """Each reason once, with how many requests it concerns."""
+    """How many requests never ran, and why the first of them; requests.csv has all reasons."""
     reasons = [reason for reason in result.records.requests.rejected if reason]
-    for reason in dict.fromkeys(reasons):
-        yield f"{reasons.count(reason):,} rejected: {reason}"
+    if reasons:
+        yield f"{len(reasons):,} of {len(result.trace):,} requests were rejected, the first for {reasons[0]}."
 
 
 @contextmanager
