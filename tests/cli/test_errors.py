@@ -130,11 +130,11 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
 def test_an_interrupted_run_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C is no error of the program: status 130, one line, no half-written files."""
     options = ["--gpu", "h100-sxm", "--trace", "chat", "--out", "out", "--step-log", "steps.jsonl"]
-    stop_at_first_step = (
+    interrupted = (
         "import signal, os; from sim.cli import main; from sim.serving import replica;"
-        "replica.step_shape = lambda batch: os.kill(os.getpid(), signal.SIGINT); main()"
+        "replica.simulate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT); main()"
     )
-    command = [sys.executable, "-c", stop_at_first_step, "simulate", "Llama-3.1-8B", *options]
+    command = [sys.executable, "-c", interrupted, "simulate", "Llama-3.1-8B", *options]
     call = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (call.returncode, call.stdout) == (130, "")
     assert call.stderr == "servecast: interrupted\n"
