@@ -53,10 +53,10 @@ def step_columns(steps: StepRecords, *, num_gpu_blocks: int, dispatch: GraphDisp
         "end_s": steps.end_s,
         "num_decodes": steps.num_decodes,
         "num_chunk_tokens": steps.num_chunk_tokens,
-        "cudagraph": step_graphs(steps, dispatch),
+        "cudagraph": step_graphs(steps.num_decodes, steps.num_chunk_tokens, dispatch),
         "num_running": steps.num_running,
         "num_waiting": steps.num_waiting,
         "num_free_blocks": steps.num_free_blocks,
-        "kv_cache_usage": kv_cache_usage(steps, num_gpu_blocks),
+        "kv_cache_usage": kv_cache_usage(steps.num_free_blocks, num_gpu_blocks),
         "num_preempted": steps.num_preempted,
     }

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.metrics.cuda_graphs import cudagraph_step_fraction, step_graphs
+from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.statistics import Statistics, statistics
-from sim.serving.records import Floats, Records, RequestRecords, StepRecords
+from sim.serving.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 
@@ -59,31 +59,31 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
         | {
             "num_preemptions": int(requests.num_preemptions.sum()),
             "num_gpu_blocks": num_gpu_blocks,
-            "max_kv_cache_usage": max_kv_cache_usage(records.steps, num_gpu_blocks),
+            "max_kv_cache_usage": max_kv_cache_usage(records.leaps, num_gpu_blocks),
             "prefix_cache_hit_rate": _ratio(records.prefix_cache_hits, records.prefix_cache_queries),
-            "cudagraph_step_fraction": cudagraph_step_fraction(step_graphs(records.steps, dispatch)),
+            "cudagraph_step_fraction": cudagraph_step_fraction(records.leaps, dispatch),
             "gpu_busy_fraction": gpu_busy_fraction(records),
-            "num_steps": len(records.steps),
+            "num_steps": records.leaps.num_ran_steps,
         }
     )
 
 
-def kv_cache_usage(steps: StepRecords, num_gpu_blocks: int) -> Floats:
-    """The gauge `kv_cache_usage_perc` of vLLM after each step: the null block counts for nothing, cached free blocks as free."""
-    return 1.0 - steps.num_free_blocks / (num_gpu_blocks - 1)
+def kv_cache_usage(num_free_blocks: Ints, num_gpu_blocks: int) -> Floats:
+    """The gauge `kv_cache_usage_perc` of vLLM: the null block counts for nothing, cached free blocks as free."""
+    return 1.0 - num_free_blocks / (num_gpu_blocks - 1)
 
 
-def max_kv_cache_usage(steps: StepRecords, num_gpu_blocks: int) -> float | None:
-    return float(kv_cache_usage(steps, num_gpu_blocks).max()) if len(steps) else None
+def max_kv_cache_usage(leaps: LeapRecords, num_gpu_blocks: int) -> float | None:
+    """The highest after any step: within a leap blocks are only taken, so the last step of each counts."""
+    return float(kv_cache_usage(leaps.num_free_blocks, num_gpu_blocks).max()) if len(leaps) else None
 
 
 def gpu_busy_fraction(records: Records) -> float | None:
     """Share of the time from first arrival to last step in which a step was running; steps run one after the other."""
-    steps = records.steps
-    if not len(steps):
+    leaps = records.leaps
+    if not len(leaps):
         return None
-    busy_s = float((steps.end_s - steps.start_s).sum())
-    return _ratio(busy_s, float(steps.end_s[-1] - records.requests.arrival_s[0]))
+    return _ratio(leaps.busy_s, float(leaps.step_end_s[-1] - records.requests.arrival_s[0]))
 
 
 def _totals(requests: RequestRecords) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _states(axes: list["Axes"], steps: StepRecords, instants_s: Floats, num_gpu_
     """The engine's state at each instant: that of the step which was running, and empty between steps."""
     step = np.maximum(np.searchsorted(steps.start_s, instants_s, side="right") - 1, 0)
     is_running = (steps.start_s[step] <= instants_s) & (instants_s <= steps.end_s[step])
-    usage = np.where(is_running, kv_cache_usage(steps, num_gpu_blocks)[step], 0.0)
+    usage = np.where(is_running, kv_cache_usage(steps.num_free_blocks, num_gpu_blocks)[step], 0.0)
     axes[0].set_title("KV cache in use (%)")
     axes[0].fill_between(instants_s, usage * 100, color=BLUE, alpha=0.25, linewidth=0)
     axes[0].plot(instants_s, usage * 100, color=BLUE, linewidth=1.2)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.serving.records import Records, RequestRecords, StepRecords
+from sim.serving.records import DecodeStretches, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
 
@@ -53,18 +53,21 @@ def make_requests(*lives: Life) -> RequestRecords:
     )
 
 
-def make_steps(*steps: Step) -> StepRecords:
-    """Records of these steps, with nobody waiting."""
+def make_leaps(*steps: Step) -> LeapRecords:
+    """Records of these steps, each a leap of its own, with nobody waiting."""
     columns = {name: [getattr(step, name) for step in steps] for name in Step._fields}
-    return StepRecords(
+    nothing = np.zeros(0, dtype=np.int64)
+    return LeapRecords(
         start_s=np.asarray(columns["start_s"], dtype=float),
-        end_s=np.asarray(columns["end_s"], dtype=float),
+        num_steps=np.ones(len(steps), dtype=np.int64),
+        step_end_s=np.asarray(columns["end_s"], dtype=float),
         num_decodes=np.asarray(columns["num_decodes"], dtype=np.int64),
         num_chunk_tokens=np.asarray(columns["num_chunk_tokens"], dtype=np.int64),
         num_running=np.asarray(columns["num_decodes"], dtype=np.int64),
         num_waiting=np.zeros(len(steps), dtype=np.int64),
         num_free_blocks=np.asarray(columns["num_free_blocks"], dtype=np.int64),
         num_preempted=np.zeros(len(steps), dtype=np.int64),
+        decode_stretches=DecodeStretches(nothing, nothing, nothing, block_size=16, blocks_at_once=1),
     )
 
 
@@ -79,7 +82,7 @@ def make_records(
     gaps = itl_s or {}
     return Records(
         requests=make_requests(*lives),
-        steps=make_steps(*steps),
+        leaps=make_leaps(*steps),
         itl_s=np.asarray(list(gaps), dtype=float),
         itl_count=np.asarray(list(gaps.values()), dtype=np.int64),
         prefix_cache_queries=prefix_cache_queries,
