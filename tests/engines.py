@@ -8,6 +8,7 @@ from sim.serving.records import Records
 from sim.serving.replica import simulate
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference import replica as reference
 
 
 class Engine(Protocol):
@@ -21,4 +22,4 @@ class Engine(Protocol):
     ) -> Records: ...
 
 
-ENGINES: dict[str, Engine] = {"reference": simulate}
+ENGINES: dict[str, Engine] = {"fast": simulate, "reference": reference.simulate}

@@ -1,101 +1,139 @@
-"""The pool of KV blocks: who is free, in which order, and which contents can still be found.
+"""The free blocks: how many, and in which order cached contents will be evicted.
 
-Mirrors vLLM's v1/core/block_pool.py (0.32). Deliberate differences: none within one pool; block 0, vLLM's null block,
-is never handed out and stands in block tables where a sliding window has passed.
+Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, for which block a request gets never matters.
+Invariants: every block is held or free; free ones without content that stand at the front are a number
+(`_num_blank`), the rest are runs in eviction order; a keyed run holds copies of the prefix cache that nobody holds.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import deque
 
-NULL_BLOCK = 0
-ContentKey = tuple[int, int]
-"""`(KV group, chained block key)`."""
+import numpy as np
+
+from sim.serving.prefix_cache import Copies, PrefixCache
+
+SCANNED_COPIES = 64
+"""How many copies beyond those wanted are looked at in one go; any number gives the same result."""
+
+
+class Run:
+    """Free blocks that stand together. `copies` is None where no content can ever be asked for again.
+
+    A keyed run still lists copies that were touched since: what stands in it bears its `stamp`.
+    """
+
+    __slots__ = ("copies", "count", "has_content", "position", "stamp")
+
+    def __init__(self, count: int, copies: Copies | None, *, has_content: bool = True, stamp: int = 0) -> None:
+        self.count = count
+        self.copies = copies
+        self.has_content = has_content
+        self.position = 0
+        self.stamp = stamp
 
 
 class BlockPool:
-    """Blocks 1..N-1 in a free list whose front is taken (and evicted) first.
+    """Blocks are taken from the front; released ones with content line up at the end, those without go to the front."""
 
-    Every block is either free or held (`ref_cnt` > 0). A free block may keep its content, findable until it is taken.
-    """
-
-    def __init__(self, num_gpu_blocks: int, *, unhashed_blocks_first: bool = True) -> None:
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_gpu_blocks))
-        self._ref_cnt = [0] * num_gpu_blocks
-        self._content: list[ContentKey | None] = [None] * num_gpu_blocks
-        self._holders: dict[ContentKey, OrderedDict[int, None]] = {}
+    def __init__(self, num_blocks: int, cache: PrefixCache, *, unhashed_blocks_first: bool) -> None:
+        self._num_blank = num_blocks
+        self._num_queued = 0
+        self._runs: deque[Run] = deque()
+        self._cache = cache
+        self._stamps = np.zeros(num_blocks, dtype=np.int64)
+        self._num_stamps = 0
         self._unhashed_blocks_first = unhashed_blocks_first
+        self.num_free = num_blocks
         self.num_evictions = 0
 
-    @property
-    def num_free_blocks(self) -> int:
-        return len(self._free)
-
-    @property
-    def free_blocks(self) -> Sequence[int]:
-        """Free blocks in the order in which they will be taken."""
-        return list(self._free)
-
-    def find(self, key: ContentKey) -> int | None:
-        """The oldest block that holds this content, or None."""
-        holders = self._holders.get(key)
-        return next(iter(holders)) if holders else None
-
-    def num_free_among(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks nobody holds: touching them takes them from the free list."""
-        return sum(1 for block in blocks if block != NULL_BLOCK and self._ref_cnt[block] == 0)
-
-    def take(self, num_blocks: int) -> list[int]:
+    def take(self, count: int) -> None:
         """Hand out blocks from the front, evicting their content; the caller has checked that there are enough."""
-        assert num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
-        taken = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
-        for block in taken:
-            self._evict(block)
-            self._ref_cnt[block] = 1
+        self.num_free -= count
+        if count <= self._num_blank:
+            self._num_blank -= count
+            return
+        wanted = count - self._num_blank
+        self._num_blank = 0
+        self._num_queued -= wanted
+        while wanted:
+            run = self._runs[0]
+            taken = self._take_anonymous(run, wanted) if run.copies is None else self._take_keyed(run, wanted)
+            wanted -= taken
+            if run.count == 0:
+                self._runs.popleft()
+
+    def num_evictions_within(self, count: int) -> int:
+        """How many of the next `count` blocks would lose a content."""
+        count, evictions = max(0, count - self._num_blank), 0
+        for run in self._runs:
+            standing = run.count
+            if run.copies is not None:
+                standing = int(np.count_nonzero(self._stamps[run.copies[run.position :]] == run.stamp))
+            taken = min(count, standing)
+            evictions += taken if run.has_content else 0
+            count -= taken
+        return evictions
+
+    def _take_anonymous(self, run: Run, wanted: int) -> int:
+        taken = min(wanted, run.count)
+        run.count -= taken
+        if run.has_content:
+            self.num_evictions += taken
         return taken
 
-    def touch(self, blocks: Iterable[int]) -> None:
-        """Hold blocks found by content."""
-        for block in blocks:
-            if block == NULL_BLOCK:
-                continue
-            if self._ref_cnt[block] == 0:
-                del self._free[block]
-            self._ref_cnt[block] += 1
+    def _take_keyed(self, run: Run, wanted: int) -> int:
+        """Evict up to `wanted` copies near the front of a run; those that were touched since have left it."""
+        assert run.copies is not None
+        near = run.copies[run.position : run.position + 4 * wanted + SCANNED_COPIES]
+        standing = np.flatnonzero(self._stamps[near] == run.stamp)[:wanted]
+        evicted = near[standing]
+        scanned = int(standing[-1]) + 1 if len(standing) == wanted else len(near)
+        run.position += scanned
+        run.count -= scanned
+        self._stamps[evicted] = 0
+        self._cache.evict(evicted)
+        self.num_evictions += len(evicted)
+        return len(evicted)
 
-    def keep_content(self, block: int, key: ContentKey) -> None:
-        """Make a full block findable; a duplicate of a content is kept beside the older ones."""
-        self._content[block] = key
-        self._holders.setdefault(key, OrderedDict())[block] = None
-
-    def release(self, blocks: Sequence[int]) -> None:
-        """Give up a block table: its tail first. Contents line up at the end, blocks without go to the front."""
-        freed = [block for block in reversed(blocks) if block != NULL_BLOCK and self._drop_reference(block)]
-        for block in freed:
-            self._free[block] = None
+    def release(self, num_hashed: int, num_unhashed: int) -> None:
+        """Give back blocks whose contents nobody will ask for, the unhashed tail first."""
+        self.num_free += num_hashed + num_unhashed
         if self._unhashed_blocks_first:
-            for block in reversed([block for block in freed if self._content[block] is None]):
-                self._free.move_to_end(block, last=False)
+            self._num_blank += num_unhashed
+        else:
+            self._queue(num_unhashed, has_content=False)
+        self._queue(num_hashed, has_content=True)
 
-    def _drop_reference(self, block: int) -> bool:
-        self._ref_cnt[block] -= 1
-        assert self._ref_cnt[block] >= 0, f"block {block} released more often than held"
-        return self._ref_cnt[block] == 0
+    def release_blank(self, count: int) -> None:
+        """Give back blocks that have no content, nor ever had."""
+        self.num_free += count
+        self._num_blank += count
 
-    def _evict(self, block: int) -> None:
-        key = self._content[block]
-        if key is None:
+    def _queue(self, count: int, *, has_content: bool) -> None:
+        if count == 0:
             return
-        holders = self._holders[key]
-        del holders[block]
-        if not holders:
-            del self._holders[key]
-        self._content[block] = None
-        self.num_evictions += 1
+        self._num_queued += count
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.copies is None and last.has_content is has_content:
+            last.count += count
+        else:
+            self._runs.append(Run(count, None, has_content=has_content))
 
-    def check_integrity(self) -> None:
-        """Free and held blocks make up the pool, and every findable content is in the block that claims it."""
-        held = sum(1 for count in self._ref_cnt[1:] if count)
-        assert held + len(self._free) == len(self._ref_cnt) - 1, f"{held} held + {len(self._free)} free blocks"
-        assert all(self._ref_cnt[block] == 0 for block in self._free), "a free block is held"
-        for key, holders in self._holders.items():
-            assert all(self._content[block] == key for block in holders), f"content {key} is elsewhere"
+    def release_keyed(self, copies: Copies) -> None:
+        """Give back a request's keyed blocks, the last first; those that others hold stay where they are."""
+        freed = self._cache.drop(copies[::-1])
+        if len(freed) == 0:
+            return
+        self._num_stamps += 1
+        self._stamps[freed] = self._num_stamps
+        self._runs.append(Run(len(freed), freed, stamp=self._num_stamps))
+        self.num_free += len(freed)
+        self._num_queued += len(freed)
+
+    def touch(self, copies: Copies) -> None:
+        """Hold copies found by content, taking those that were free out of the free list."""
+        taken = self._cache.hold(copies)
+        if len(taken) == 0:
+            return
+        self._stamps[taken] = 0
+        self.num_free -= len(taken)
+        self._num_queued -= len(taken)

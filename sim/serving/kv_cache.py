@@ -1,21 +1,31 @@
-"""Which blocks a request holds: hits, growth, sliding windows, release.
+"""How many blocks a request holds and needs; the pool and the prefix cache behind one door.
 
-Mirrors vLLM's v1/core/kv_cache_manager.py and kv_cache_coordinator.py (0.32). Deliberate difference: sliding-window
-groups keep every full block findable, where vLLM 0.33 keeps only boundary blocks by default; more can be hit here.
+Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` computed tokens holds the blocks of `n`
+tokens, and of them the full ones whose tokens are known can be found by content.
 """
 
 from typing import NamedTuple
 
-from sim.serving.blocks import NULL_BLOCK, BlockPool
+import numpy as np
+
+from sim.serving.blocks import BlockPool
 from sim.serving.config import KVGroup, SchedulerConfig
+from sim.serving.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, Keys, PrefixCache
 from sim.serving.request import Request
 
 
 class PrefixHit(NamedTuple):
-    """The longest cached prefix: its length and, by group, the blocks that hold it."""
+    """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
 
-    num_tokens: int
-    blocks: tuple[tuple[int, ...], ...]
+    `num_unheld` of these copies nobody holds, so that they stand in the free list.
+    """
+
+    num_blocks: int
+    copies: tuple[Copies, ...]
+    num_unheld: int
+
+
+NO_HIT = PrefixHit(0, (), 0)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -39,106 +49,157 @@ def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
 
 
 class KVCacheManager:
-    """Block tables by group over one pool. Nothing is allocated unless all that was asked for fits."""
+    """Admission, growth and release of requests over one pool."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int) -> None:
         self._config = config
         self._block_size = config.block_size
-        self._groups = config.kv_groups
-        self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.rules.unhashed_blocks_first)
-        self._no_hit = PrefixHit(0, tuple(() for _ in self._groups))
+        self._windows = [group.window for group in config.kv_groups]
+        self.num_groups = len(config.kv_groups)
+        self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
+        self.has_windows = any(self._windows)
+        self.pool = BlockPool(
+            config.num_usable_blocks, self._cache, unhashed_blocks_first=config.rules.unhashed_blocks_first
+        )
+
+    # -- admission -------------------------------------------------------------------------------------------------
 
     def find_prefix(self, request: Request) -> PrefixHit:
-        """The longest prefix of the request that every group still holds; at least one token is left to compute."""
-        if not self._config.enable_prefix_caching:
-            return self._no_hit
-        longest = self._longest_full_match(request)
+        """The longest cached prefix of a waiting request; at least one token is left to compute."""
+        if request.keyed is None:
+            return NO_HIT
+        keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
+        matches = [self._match(keys, group) for group, window in enumerate(self._windows) if window is None]
+        longest = min((len(match) for match in matches), default=len(keys))
+        if not self.has_windows:
+            return self._hit(longest, [match[:longest] for match in matches])
         for num_blocks in range(longest, 0, -1):
-            blocks = tuple(self._match(request, group, num_blocks) for group in range(len(self._groups)))
-            if all(matched is not None for matched in blocks):
-                return PrefixHit(num_blocks * self._block_size, tuple(matched or () for matched in blocks))
-        return self._no_hit
+            copies = [self._last_copies(keys[:num_blocks], group) for group in range(self.num_groups)]
+            if all((found != NO_COPY).all() for found in copies):
+                return self._hit(num_blocks, copies)
+        return NO_HIT
 
-    def _longest_full_match(self, request: Request) -> int:
-        """Blocks up to the first miss in the full-attention groups, which bounds every group's hit."""
-        limit = (request.num_tokens - 1) // self._block_size
-        keys = request.block_keys.upto(limit)
-        full = [number for number, group in enumerate(self._groups) if group.window is None]
-        for index in range(limit):
-            if any(self.pool.find((group, keys[index])) is None for group in full):
-                return index
-        return limit
+    def _match(self, keys: Keys, group: int) -> Copies:
+        return self._cache.match(self._group_keys(keys, group))
 
-    def _match(self, request: Request, group: int, num_blocks: int) -> tuple[int, ...] | None:
-        """The blocks with which this group can resume after `num_blocks`, null where its window has passed."""
-        window = self._groups[group].window
-        needed = num_blocks if window is None else min(num_blocks, -(-(window - 1) // self._block_size))
-        keys = request.block_keys.upto(num_blocks)
-        found = [self.pool.find((group, keys[index])) for index in range(num_blocks - needed, num_blocks)]
-        if any(block is None for block in found):
+    def _last_copies(self, keys: Keys, group: int) -> Copies:
+        """Copies of the blocks with which a group can go on after these; NO_COPY where one is missing."""
+        window = self._windows[group]
+        needed = len(keys) if window is None else min(len(keys), -(-(window - 1) // self._block_size))
+        return self._cache.find(self._group_keys(keys[len(keys) - needed :], group))
+
+    def _group_keys(self, keys: Keys, group: int) -> Keys:
+        """Each group keeps contents of its own."""
+        return keys if self.num_groups == 1 else keys * self.num_groups + group
+
+    def _hit(self, num_blocks: int, copies: list[Copies]) -> PrefixHit:
+        return PrefixHit(num_blocks, tuple(copies), sum(self._cache.num_unheld(found) for found in copies))
+
+    def can_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> bool:
+        """The admission gate: whether that many tokens, all that is known of a request, fit now beside `reserve`."""
+        num_tokens = min(num_tokens, self._config.max_model_len)
+        if self.num_groups == 1 and not self.has_windows:
+            blocks = max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
+        else:
+            groups = self._config.kv_groups
+            blocks = sum(max(0, most_blocks(group, num_tokens, self._config) - hit.num_blocks) for group in groups)
+        return blocks + hit.num_unheld + reserve <= self.pool.num_free
+
+    def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
+        """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
+        new = (-(-num_tokens // self._block_size) - hit.num_blocks) * self.num_groups
+        if new + hit.num_unheld + reserve > self.pool.num_free:
             return None
-        return (NULL_BLOCK,) * (num_blocks - needed) + tuple(block for block in found if block is not None)
+        if self.has_windows:
+            request.passed_blocks = [0] * self.num_groups
+        if request.keyed is not None:
+            self._hold(request, request.keyed, hit)
+        self.pool.take(new)
+        return new
 
-    def can_admit(self, request: Request, hit: PrefixHit, *, reserve: int) -> bool:
-        """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
-        num_tokens = min(request.num_tokens, self._config.max_model_len)
-        needed = sum(
-            max(0, most_blocks(group, num_tokens, self._config) - len(blocks)) + self.pool.num_free_among(blocks)
-            for group, blocks in zip(self._groups, hit.blocks, strict=True)
-        )
-        return needed + reserve <= self.pool.num_free_blocks
-
-    def allocate_slots(
-        self, request: Request, num_new_tokens: int, *, hit: PrefixHit | None = None, reserve: int = 0
-    ) -> int | None:
-        """Give the request room for its next tokens; the number of new blocks, or None if they do not fit.
-
-        Blocks that a sliding window has passed are given back first, whether or not the rest then fits.
-        """
-        self._free_passed_windows(request)
-        hits = (hit or self._no_hit).blocks
-        computed = request.num_computed_tokens + (hit.num_tokens if hit else 0)
-        total = blocks_for(min(computed + num_new_tokens, self._config.max_model_len), self._block_size)
-        tables = request.block_tables or [[] for _ in self._groups]
-        new = [max(0, total - len(table) - len(found)) for table, found in zip(tables, hits, strict=True)]
-        evictable = sum(self.pool.num_free_among(found) for found in hits)
-        if sum(new) + evictable + reserve > self.pool.num_free_blocks:
-            return None
-        request.block_tables = tables
-        for table, found in zip(tables, hits, strict=True):
+    def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
+        copies = hit.copies or (NO_COPIES,) * self.num_groups
+        for found in copies:
             self.pool.touch(found)
-            table.extend(found)
-        for table, count in zip(tables, new, strict=True):
-            table.extend(self.pool.take(count))
-        if hit:
-            request.num_hashed_blocks = [len(found) for found in hits]
-        self.keep_full_blocks(request, computed + num_new_tokens)
-        return sum(new)
+        keyed.held = list(copies)
+        keyed.first = [hit.num_blocks - len(found) for found in copies]
+        if request.passed_blocks is not None:
+            request.passed_blocks = list(keyed.first)
+
+    # -- growth ----------------------------------------------------------------------------------------------------
+
+    def new_blocks(self, num_computed: int, num_tokens: int) -> int:
+        """Blocks that a request takes to go on from `num_computed` tokens."""
+        size = self._block_size
+        return (-(-(num_computed + num_tokens) // size) + -num_computed // size) * self.num_groups
+
+    def free_passed_windows(self, request: Request, num_processed: int) -> None:
+        """Give back blocks that lie wholly before the windows of what is processed."""
+        passed_blocks = request.passed_blocks
+        assert passed_blocks is not None, "only groups with windows are passed"
+        for group, window in enumerate(self._windows):
+            if window is None:
+                continue
+            passed = max(0, num_processed - window + 1) // self._block_size
+            if passed > passed_blocks[group]:
+                self._release_blocks(request, group, passed, passed - passed_blocks[group], 0)
+                passed_blocks[group] = passed
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """Make blocks that are filled with known tokens findable."""
+        """Make keyed blocks that are filled with known tokens findable."""
+        keyed = request.keyed
+        if keyed is None:
+            return
+        last = min(num_tokens // self._block_size, len(keyed.keys))
+        for group in range(self.num_groups):
+            first = keyed.end(group)
+            if last > first:
+                copies = self._cache.register(self._group_keys(keyed.keys[first:last], group))
+                keyed.held[group] = np.concatenate((keyed.held[group], copies))
+
+    # -- release ---------------------------------------------------------------------------------------------------
+
+    def release(self, request: Request, num_computed: int, num_hashed_tokens: int) -> None:
+        """Give back all blocks of a request that has computed that many tokens, of which so many are known."""
+        held = -(-num_computed // self._block_size)
+        hashed = num_hashed_tokens // self._block_size
+        self.keep_full_blocks(request, num_hashed_tokens)
+        if request.keyed is None and request.passed_blocks is None:
+            self._release_private(hashed * self.num_groups, (held - hashed) * self.num_groups)
+            return
+        for group in range(self.num_groups):
+            passed = request.passed_blocks[group] if request.passed_blocks else 0
+            self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
+        request.passed_blocks = None
+
+    def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
+        """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
+        keyed = request.keyed
+        if keyed is None:
+            self._release_private(num_hashed, num_unhashed)
+            return
+        copies = keyed.held[group]
+        released = copies[: max(0, end - keyed.first[group])]
+        self._release_private(num_hashed - len(released), num_unhashed)
+        self.pool.release_keyed(released)
+        keyed.first[group] = max(keyed.first[group], end)
+        keyed.held[group] = copies[len(released) :]
+
+    def _release_private(self, num_hashed: int, num_unhashed: int) -> None:
+        if self._config.enable_prefix_caching:
+            self.pool.release(num_hashed, num_unhashed)
+        else:
+            self.pool.release_blank(num_hashed + num_unhashed)
+
+    def key_all_blocks(self, request: Request) -> None:
+        """A preempted request can ask for everything that it had: give all its blocks keys."""
         if not self._config.enable_prefix_caching:
             return
-        full = min(num_tokens, request.num_tokens) // self._block_size
-        keys = request.block_keys.upto(full)
-        for group, table in enumerate(request.block_tables):
-            for index in range(request.num_hashed_blocks[group], full):
-                if table[index] != NULL_BLOCK:
-                    self.pool.keep_content(table[index], (group, keys[index]))
-            request.num_hashed_blocks[group] = max(full, request.num_hashed_blocks[group])
-
-    def free(self, request: Request) -> None:
-        """Release all that the request holds."""
-        for table in request.block_tables:
-            self.pool.release(table)
-        request.block_tables = []
-        request.num_hashed_blocks = []
-
-    def _free_passed_windows(self, request: Request) -> None:
-        processed = request.num_computed_tokens - request.num_in_flight_tokens
-        for group, table in zip(self._groups, request.block_tables, strict=False):
-            if group.window is None:
-                continue
-            passed = max(0, processed - group.window + 1) // self._block_size
-            self.pool.release([block for block in table[:passed] if block != NULL_BLOCK])
-            table[:passed] = [NULL_BLOCK] * passed
+        total = (request.num_prompt_tokens + request.max_tokens) // self._block_size
+        nothing = [NO_COPIES] * self.num_groups
+        passed = request.passed_blocks or [0] * self.num_groups
+        keyed = request.keyed or KeyedBlocks(NO_COPIES, nothing, list(passed))
+        missing = total - len(keyed.keys)
+        if missing > 0:
+            keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
+        request.keyed = keyed

@@ -1,145 +1,132 @@
-"""Facts of a run, appended as they happen."""
+"""Facts of a run, appended as they happen: a row a leap, a number a step, a row a request."""
 
 from array import array
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from sim.serving.records import Floats, Ints, Records, RequestRecords, StepRecords
+from sim.serving.batch import Batch
+from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.serving.request import Request
-from sim.serving.scheduler import Batch, Scheduler
-from sim.steptime.protocol import StepShape
+from sim.serving.scheduler import Scheduler
 
-StepLog = Callable[[dict[str, Any]], None]
+LEAP_FACTS = (
+    "num_steps",
+    "num_continued",
+    "num_decodes",
+    "num_chunk_tokens",
+    "num_running",
+    "num_waiting",
+    "num_free_blocks",
+    "num_preempted",
+)
 
 
 class Recorder:
-    """Columns of steps and inter-token gaps; with a `step_log`, also one dict a step as conformance compares them."""
+    """Leaps in columns, the end of every step, and what became of each request, by row of the trace."""
 
-    def __init__(self, step_log: StepLog | None = None) -> None:
-        self._times = {name: array("d") for name in ("start_s", "end_s")}
-        self._counts = {
-            name: array("q")
-            for name in (
-                "num_decodes",
-                "num_chunk_tokens",
-                "num_running",
-                "num_waiting",
-                "num_free_blocks",
-                "num_preempted",
-            )
-        }
-        self._gaps: Counter[float] = Counter()
-        self._step_log = step_log
-        self._arrived: list[str] = []
-        self._num_logged = 0
+    def __init__(self, num_requests: int) -> None:
+        self._leaps = array("q")
+        self._leap_starts_s = array("d")
+        self.step_ends_s = array("d")
+        self._first_scheduled_s = np.full(num_requests, np.nan)
+        self._first_token_step = np.full(num_requests, -1, dtype=np.int64)
+        self._last_token_step = np.full(num_requests, -1, dtype=np.int64)
+        self._num_generated = np.zeros(num_requests, dtype=np.int64)
+        self._num_preemptions = np.zeros(num_requests, dtype=np.int64)
+        self._num_cached_tokens = np.zeros(num_requests, dtype=np.int64)
 
-    def arrived(self, request: Request) -> None:
-        if self._step_log:
-            self._arrived.append(request.request_id)
+    def leap(self, ends_s: Sequence[float], start_s: float, num_decodes: int, scheduler: Scheduler) -> None:
+        """Consecutive steps of the same decodes, after their passes."""
+        self._leap_starts_s.append(start_s)
+        self.step_ends_s.extend(ends_s)
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        free = scheduler.kv.pool.num_free
+        self._leaps.extend((len(ends_s), num_decodes, num_decodes, 0, running, waiting, free, 0))
 
-    def step(self, batch: Batch, shape: StepShape, start_s: float, end_s: float, scheduler: Scheduler) -> None:
-        """A step that runs tokens, at its launch."""
-        self._times["start_s"].append(start_s)
-        self._times["end_s"].append(end_s)
-        facts = (
-            shape.num_decodes,
-            shape.num_chunk_tokens,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv.pool.num_free_blocks,
-            len(batch.preempted),
-        )
-        for column, fact in zip(self._counts.values(), facts, strict=True):
-            column.append(fact)
+    def step(self, batch: Batch, start_s: float, end_s: float, scheduler: Scheduler) -> None:
+        """A pass of its own, after it has been done."""
+        self._leap_starts_s.append(start_s)
+        self.step_ends_s.append(end_s)
+        decodes, tokens = (batch.shape.num_decodes, batch.shape.num_tokens) if batch.shape else (0, 0)
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        state = (running, waiting, scheduler.kv.pool.num_free, len(batch.preempted))
+        self._leaps.extend((1, batch.num_decodes, decodes, tokens - decodes, *state))
 
-    def token(self, request: Request, now_s: float) -> None:
-        """One more token of the request has been returned."""
-        if request.last_token_s is None:
-            request.first_token_s = now_s
-        else:
-            self._gaps[now_s - request.last_token_s] += 1
-        request.last_token_s = now_s
-
-    def open_log_row(
-        self, batch: Batch, shape: StepShape, times_s: tuple[float, float, float], scheduler: Scheduler
-    ) -> dict[str, Any] | None:
-        """The log row of a pass at its launch; `close_log_row` completes it."""
-        if self._step_log is None:
-            return None
-        running, waiting = scheduler.queue_ids()
-        row: dict[str, Any] = {
-            "i": self._num_logged,
-            "t": times_s[0],
-            "start": times_s[1],
-            "end": times_s[2],
-            "n": batch.num_tokens,
-            "ctx": shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks),
-            "sched": [
-                [r.request.request_id, r.num_tokens, r.num_computed_before, r.num_new_blocks] for r in batch.rows
-            ],
-            "free": scheduler.kv.pool.num_free_blocks,
-            "arrived": self._arrived,
-            "new": [r.request_id for r in batch.admitted if r.num_preemptions == 0],
-            "resumed": [r.request_id for r in batch.admitted if r.num_preemptions],
-            "preempted": [r.request_id for r in batch.preempted],
-            "hits": batch.hits,
-            "evicted": batch.num_evictions,
-            "running": running,
-            "waiting": waiting,
-            "sampled": [r.request.request_id for r in batch.rows if r.samples],
-        }
-        self._arrived = []
-        self._num_logged += 1
-        return row
-
-    def close_log_row(self, row: dict[str, Any] | None, finished: Sequence[Request], free_after: int) -> None:
-        if row is None or self._step_log is None:
-            return
-        row["finished"] = [request.request_id for request in finished]
-        row["free_after"] = free_after
-        self._step_log(row)
+    def request(self, request: Request, num_generated: int) -> None:
+        """What became of a request."""
+        row = request.index
+        if request.first_scheduled_s >= 0:
+            self._first_scheduled_s[row] = request.first_scheduled_s
+        self._first_token_step[row] = request.first_token_pass
+        self._num_generated[row] = num_generated
+        self._num_preemptions[row] = request.num_preemptions
+        self._num_cached_tokens[row] = request.num_cached_tokens
+        if num_generated == request.max_tokens:
+            self._last_token_step[row] = request.last_pass
 
     def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
-        gaps = sorted(self._gaps.items())
-        steps: dict[str, Any] = {name: _floats(column) for name, column in self._times.items()}
-        steps |= {name: _ints(column) for name, column in self._counts.items()}
+        for request in (*scheduler.running, *scheduler.waiting.in_order()):
+            self.request(request, scheduler.num_returned_tokens(request))
+        ends_s = np.array(self.step_ends_s)
+        table = np.array(self._leaps, dtype=np.int64).reshape(-1, len(LEAP_FACTS))
+        columns = {name: table[:, number] for number, name in enumerate(LEAP_FACTS)}
+        num_continued = np.repeat(columns.pop("num_continued"), columns["num_steps"])
+        itl_s, itl_count = _token_gaps(ends_s, num_continued, scheduler)
         return Records(
-            requests=_request_records(requests),
-            steps=StepRecords(**steps),
-            itl_s=_floats([gap for gap, _ in gaps]),
-            itl_count=_ints([count for _, count in gaps]),
+            requests=self._request_records(requests, ends_s),
+            leaps=LeapRecords(
+                start_s=np.array(self._leap_starts_s),
+                step_end_s=ends_s,
+                decode_stretches=_decode_stretches(scheduler),
+                **columns,
+            ),
+            itl_s=itl_s,
+            itl_count=itl_count,
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
         )
 
-
-def _request_records(requests: Sequence[Request]) -> RequestRecords:
-    return RequestRecords(
-        arrival_s=_floats([request.arrival_s for request in requests]),
-        prompt_tokens=_ints([request.num_prompt_tokens for request in requests]),
-        output_tokens=_ints([request.max_tokens for request in requests]),
-        generated_tokens=_ints([request.num_output_tokens for request in requests]),
-        first_scheduled_s=_times([request.first_scheduled_s for request in requests]),
-        first_token_s=_times([request.first_token_s for request in requests]),
-        finish_s=_times([request.finish_s for request in requests]),
-        num_preemptions=_ints([request.num_preemptions for request in requests]),
-        num_cached_tokens=_ints([request.num_cached_tokens or 0 for request in requests]),
-        rejected=tuple(request.rejected for request in requests),
-    )
-
-
-def _times(values: Sequence[float | None]) -> Floats:
-    return _floats([float("nan") if value is None else value for value in values])
+    def _request_records(self, requests: Sequence[Request], ends_s: Floats) -> RequestRecords:
+        return RequestRecords(
+            arrival_s=np.array([request.arrival_s for request in requests]),
+            prompt_tokens=np.array([request.num_prompt_tokens for request in requests], dtype=np.int64),
+            output_tokens=np.array([request.max_tokens for request in requests], dtype=np.int64),
+            generated_tokens=self._num_generated,
+            first_scheduled_s=self._first_scheduled_s,
+            first_token_s=_ends_of(self._first_token_step, ends_s),
+            finish_s=_ends_of(self._last_token_step, ends_s),
+            num_preemptions=self._num_preemptions,
+            num_cached_tokens=self._num_cached_tokens,
+            rejected=tuple(request.rejected for request in requests),
+        )
 
 
-def _floats(values: Sequence[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
+def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
+    """When these steps ended; NaN for step -1, which never was."""
+    return np.append(ends_s, np.nan)[steps]
 
 
-def _ints(values: Sequence[int]) -> Ints:
-    return np.array(values, dtype=np.int64)
+def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
+    table = np.array(scheduler.decode_stretches, dtype=np.int64).reshape(-1, 3)
+    block_size, blocks_at_once = scheduler.config.block_size, scheduler.kv.num_groups
+    return DecodeStretches(table[:, 0], table[:, 1], table[:, 2], block_size, blocks_at_once)
+
+
+def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tuple[Floats, Ints]:
+    """Times between tokens of a request, and how often each occurred.
+
+    A decode's tokens are a step apart, but for those that had starved or been preempted in between.
+    """
+    num_continued = num_continued.copy()
+    starved = [late for late in scheduler.late_decodes if late[0] < len(ends_s)]
+    for step, _ in starved:
+        num_continued[step] -= 1
+    late = np.array([*starved, *scheduler.resumed_tokens], dtype=np.int64).reshape(-1, 2)
+    late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
+    gaps_s = np.diff(ends_s, prepend=0.0)
+    counted = num_continued > 0
+    counts = np.concatenate((num_continued[counted], np.ones(len(late_s), dtype=np.int64)))
+    return np.concatenate((gaps_s[counted], late_s)), counts

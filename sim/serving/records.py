@@ -1,6 +1,7 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +47,101 @@ class StepRecords:
 
 
 @dataclass(frozen=True)
+class DecodeStretches:
+    """Unbroken runs of passes in which one request decoded: the first, the last, and the request's epoch."""
+
+    first: Ints
+    last: Ints
+    epoch: Ints
+    block_size: int
+    blocks_at_once: int  # one for each KV group
+
+    def blocks_taken(self, num_passes: int) -> Ints:
+        """Blocks that decodes took in each pass: a request takes one when its context goes past a full block."""
+        size = self.block_size
+        crossing = self.first + (self.epoch + 1 - self.first) % size
+        counts = np.maximum(0, (self.last - crossing) // size + 1)
+        starts = np.repeat(crossing - size * (np.cumsum(counts) - counts), counts)
+        passes = starts + size * np.arange(int(counts.sum()))
+        return np.bincount(passes, minlength=num_passes)[:num_passes] * self.blocks_at_once
+
+
+@dataclass(frozen=True)
+class LeapRecords:
+    """One entry a leap: consecutive passes that ran the same decodes, or one pass with anything else in it.
+
+    Columns as in StepRecords; blocks are those free after the last pass. `step_end_s` has an entry a pass, also for
+    those that only preempted and so ran no step; `decode_stretches` says in which pass of a leap blocks were taken.
+    """
+
+    start_s: Floats
+    num_steps: Ints
+    num_decodes: Ints
+    num_chunk_tokens: Ints
+    num_running: Ints
+    num_waiting: Ints
+    num_free_blocks: Ints
+    num_preempted: Ints
+    step_end_s: Floats
+    decode_stretches: DecodeStretches
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    @cached_property
+    def first_step(self) -> Ints:
+        """The number of each leap's first pass."""
+        return np.asarray(np.cumsum(self.num_steps) - self.num_steps)
+
+    @cached_property
+    def ran(self) -> NDArray[np.bool_]:
+        """Which leaps ran tokens."""
+        return (self.num_decodes + self.num_chunk_tokens) > 0
+
+    @cached_property
+    def num_ran_steps(self) -> int:
+        return int(self.num_steps[self.ran].sum())
+
+    @cached_property
+    def busy_s(self) -> float:
+        """Time in which a step was running; steps run one after the other."""
+        return float((self.step_end_s[self.first_step + self.num_steps - 1] - self.start_s).sum())
+
+    def steps(self) -> StepRecords:
+        """Every step by itself."""
+        counts = self.num_steps
+        start_s = np.concatenate(([0.0], self.step_end_s[:-1])) if len(self) else self.start_s
+        start_s[self.first_step] = self.start_s
+        taken = self.decode_stretches.blocks_taken(len(self.step_end_s))
+        taken_since = np.cumsum(taken[::-1])[::-1] - taken
+        last_of_leap = np.repeat(self.first_step + counts - 1, counts)
+        free = np.repeat(self.num_free_blocks, counts) + taken_since - taken_since[last_of_leap]
+        ran = np.repeat(self.ran, counts)
+        return StepRecords(
+            start_s=start_s[ran],
+            end_s=self.step_end_s[ran],
+            num_decodes=np.repeat(self.num_decodes, counts)[ran],
+            num_chunk_tokens=np.repeat(self.num_chunk_tokens, counts)[ran],
+            num_running=np.repeat(self.num_running, counts)[ran],
+            num_waiting=np.repeat(self.num_waiting, counts)[ran],
+            num_free_blocks=free[ran],
+            num_preempted=np.repeat(self.num_preempted, counts)[ran],
+        )
+
+
+@dataclass(frozen=True)
 class Records:
-    """What a run leaves: requests, steps, inter-token gaps with how often each occurred, and cache totals."""
+    """What a run leaves: requests, leaps, inter-token gaps with how often each occurred, and cache totals."""
 
     requests: RequestRecords
-    steps: StepRecords
+    leaps: LeapRecords
     itl_s: Floats
     itl_count: Ints
     prefix_cache_queries: int  # tokens, as vLLM counts them
     prefix_cache_hits: int
     num_evictions: int
+
+    @cached_property
+    def steps(self) -> StepRecords:
+        """Every step by itself, expanded from the leaps when first asked for."""
+        return self.leaps.steps()

@@ -2,39 +2,39 @@
 
 Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: a scheduler that has work
 but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
+
+Nothing reaches a replica before the next event of the simulation. Up to that horizon it does pass after pass, and leaps
+over those that run the same decodes, on a clock of its own; then it sleeps until its next pass.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
-from sim.serving.arrivals import arrivals, make_requests, reject_impossible
+from sim.serving.arrivals import arrivals
+from sim.serving.batch import Batch
 from sim.serving.config import SchedulerConfig
-from sim.serving.recorder import Recorder, StepLog
+from sim.serving.front_door import make_requests, reject_impossible
+from sim.serving.leaps import decode_step_ends
+from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.request import Request
-from sim.serving.scheduler import Batch, Scheduler
-from sim.steptime.protocol import StepShape, StepTimeModel
+from sim.serving.scheduler import Scheduler
+from sim.serving.step_log import LogRow, StepLogger
+from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 
 Process = Generator[simpy.Event, Any, None]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A batch on the device, and when it will be done."""
-
-    batch: Batch
-    end_s: float
-    log_row: dict[str, Any] | None
-
-
 class Replica:
-    """A scheduler, a device that runs one batch after the other, and the batches in flight between them."""
+    """A scheduler and a device that runs one batch after the other.
+
+    Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_depth` of them; `_now_s` is the
+    time of the next pass, never before the simulation's own.
+    """
 
     def __init__(
         self,
@@ -43,18 +43,23 @@ class Replica:
         step_time: StepTimeModel,
         recorder: Recorder,
         *,
+        num_keys: int = 0,
+        log: StepLogger | None = None,
         max_passes: int | None = None,
     ) -> None:
         self._env = env
         self._depth = config.num_batches_in_flight
         self._step_time = step_time
         self._recorder = recorder
+        self._log = log
         self._passes_left = max_passes
-        self._in_flight: deque[Launched] = deque()
+        self._num_launched = 0
+        self._num_collected = 0
+        self._now_s = 0.0
         self._device_free_s = 0.0
         self._inbox: list[Request] = []
         self._woken = env.event()
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, num_keys)
 
     def submit(self, request: Request) -> None:
         """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
@@ -63,73 +68,115 @@ class Replica:
             self._woken.succeed()
 
     def run(self) -> Process:
-        """Fill the batch queue before waiting; when it is full or nothing can be scheduled, wait for its oldest batch."""
+        """Do all passes that are due, then sleep until the next or, with nothing to do, until a request comes."""
+        env = self._env
         while self._passes_left != 0:
+            self._now_s = max(self._now_s, env.now)
             self._drain_inbox()
-            if len(self._in_flight) < self._depth and self.scheduler.has_requests:
-                batch = self._pass()
-                if not batch.did_nothing:
-                    self._launch(batch)
-                    if len(self._in_flight) < self._depth:
-                        continue
-                elif not self._in_flight:
-                    yield self._next_arrival()
-                    continue
-            if self._in_flight:
-                yield from self._collect()
+            if self._advance(env.peek()):
+                if self._now_s > env.now:
+                    yield env.timeout(self._now_s - env.now)
             else:
-                yield self._next_arrival()
-
-    def _pass(self) -> Batch:
-        if self._passes_left is not None:
-            self._passes_left -= 1
-        return self.scheduler.schedule()
-
-    def _next_arrival(self) -> simpy.Event:
-        self._woken = self._env.event()
-        return self._woken
+                self._woken = env.event()
+                yield self._woken
 
     def _drain_inbox(self) -> None:
         for request in self._inbox:
-            self._recorder.arrived(request)
             self.scheduler.add_request(request)
+            if self._log:
+                self._log.arrived(request)
         self._inbox.clear()
 
+    def _advance(self, horizon_s: float) -> bool:
+        """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
+        scheduler, full = self.scheduler, self._depth - 1
+        while self._passes_left != 0:
+            is_full = self._num_launched - self._num_collected == full
+            num_passes = scheduler.num_steady_passes(self._num_launched) if is_full else 0
+            if num_passes:
+                self._leap(num_passes, horizon_s)
+            elif not self._pass():
+                return False
+            if self._now_s >= horizon_s:
+                return True
+        return False
+
+    def _leap(self, num_passes: int, horizon_s: float) -> None:
+        """Do steady passes, as many as begin before the horizon, and collect as many batches."""
+        scheduler, step = self.scheduler, self._num_launched
+        decodes = scheduler.decodes
+        num_decodes = decodes.count
+        if self._passes_left is not None:
+            num_passes = min(num_passes, self._passes_left)
+        start_s = max(self._now_s, self._device_free_s)
+        ends = self._ends_before(horizon_s, num_decodes, decodes.context_sum(step), num_passes, start_s)
+        if self._log:
+            self._log.leap(scheduler, step, ends, (self._now_s, start_s))
+        if self._passes_left is not None:
+            self._passes_left -= len(ends)
+        scheduler.leap(step, len(ends))
+        self._recorder.leap(ends, start_s, num_decodes, scheduler)
+        self._num_launched += len(ends)
+        self._num_collected += len(ends)
+        collected = self._num_collected - 1
+        self._now_s = ends[-1] if self._depth == 1 else self._recorder.step_ends_s[collected]
+        self._device_free_s = ends[-1]
+        self._take_in(collected)
+
+    def _ends_before(
+        self, horizon_s: float, num_decodes: int, context_tokens: int, num_passes: int, start_s: float
+    ) -> list[float]:
+        """Ends of the steps of all passes before the horizon: a pass begins when the batch `depth` before it ends."""
+        if self._depth > 1 and start_s >= horizon_s:
+            num_passes = 1
+        ends = decode_step_ends(self._step_time, num_decodes, context_tokens, num_passes, start_s, horizon_s)
+        if self._depth > 1 and len(ends) < num_passes:
+            last = decode_step_ends(
+                self._step_time, num_decodes, context_tokens + num_decodes * len(ends), 1, ends[-1], horizon_s
+            )
+            ends += last
+        return ends
+
+    def _pass(self) -> bool:
+        """One pass; a batch is collected once enough are in flight or nothing more runs. False where neither is left."""
+        if self.scheduler.has_requests:
+            batch = self.scheduler.schedule(self._num_launched)
+            if self._passes_left is not None:
+                self._passes_left -= 1
+            if not batch.did_nothing:
+                self._launch(batch)
+                if self._num_launched - self._num_collected < self._depth:
+                    return True
+        if self._num_launched == self._num_collected:
+            return False
+        self._collect()
+        return True
+
     def _launch(self, batch: Batch) -> None:
-        now = self._env.now
-        start_s = max(now, self._device_free_s)
-        shape = step_shape(batch)
-        end_s = start_s + (self._step_time.step_s(shape) if batch.rows else 0.0)
+        start_s = max(self._now_s, self._device_free_s)
+        end_s = start_s + (self._step_time.step_s(batch.shape) if batch.shape else 0.0)
         self._device_free_s = end_s
-        for row in batch.rows:
-            if row.request.first_scheduled_s is None:
-                row.request.first_scheduled_s = now
-        if batch.rows:
-            self._recorder.step(batch, shape, start_s, end_s, self.scheduler)
-        log_row = self._recorder.open_log_row(batch, shape, (now, start_s, end_s), self.scheduler)
-        self._in_flight.append(Launched(batch, end_s, log_row))
+        self._num_launched += 1
+        for request in batch.admitted:
+            if request.first_scheduled_s < 0:
+                request.first_scheduled_s = self._now_s
+        self._recorder.step(batch, start_s, end_s, self.scheduler)
+        if self._log:
+            self._log.step(self.scheduler, batch, (self._now_s, start_s, end_s))
 
-    def _collect(self) -> Process:
-        oldest = self._in_flight.popleft()
-        if oldest.end_s > self._env.now:
-            yield self._env.timeout(oldest.end_s - self._env.now)
-        sampled, finished = self.scheduler.update(oldest.batch)
-        for request in sampled:
-            self._recorder.token(request, oldest.end_s)
+    def _collect(self) -> None:
+        """Wait for the oldest batch in flight and take its tokens in."""
+        oldest = self._num_collected
+        self._num_collected += 1
+        self._now_s = max(self._now_s, self._recorder.step_ends_s[oldest])
+        self._take_in(oldest)
+
+    def _take_in(self, batch: int) -> None:
+        finished = self.scheduler.collect(batch)
         for request in finished:
-            request.finish_s = oldest.end_s
-        self._recorder.close_log_row(oldest.log_row, finished, self.scheduler.kv.pool.num_free_blocks)
-
-
-def step_shape(batch: Batch) -> StepShape:
-    """What the step-time model sees of a batch."""
-    decodes = [row for row in batch.rows if row.num_tokens == 1]
-    return StepShape(
-        num_decodes=len(decodes),
-        decode_context_tokens=sum(row.num_computed_before + 1 for row in decodes),
-        chunks=tuple((row.num_tokens, row.num_computed_before) for row in batch.rows if row.num_tokens > 1),
-        num_sampled=sum(row.samples for row in batch.rows),
-    )
+            self._recorder.request(request, request.max_tokens)
+        if self._log:
+            self._log.collected(self.scheduler, batch, finished)
 
 
 def simulate(
@@ -138,7 +185,7 @@ def simulate(
     step_time: StepTimeModel,
     *,
     on_progress: Progress | None = None,
-    step_log: StepLog | None = None,
+    step_log: Callable[[LogRow], None] | None = None,
 ) -> Records:
     """Replay a trace through one engine; times count from the trace's own zero.
 
@@ -146,10 +193,11 @@ def simulate(
     Requests that can never run are rejected with their reason at arrival and stall nobody.
     """
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    recorder = Recorder(step_log)
-    replica = Replica(env, config, step_time, recorder)
-    requests = make_requests(trace, config)
+    requests, num_keys = make_requests(trace, config)
     reject_impossible(requests, config)
+    recorder = Recorder(len(requests))
+    log = StepLogger(step_log) if step_log else None
+    replica = Replica(env, config, step_time, recorder, num_keys=num_keys, log=log)
     env.process(replica.run())
     env.process(arrivals(env, requests, replica, on_progress))
     env.run()

@@ -1,28 +1,32 @@
-"""A request and where it stands."""
+"""A request and where it stands.
 
-from dataclasses import dataclass, field
+Invariant: what a decoding request has computed is not stored but follows from the pass. Its context after pass `s`,
+the token fed in it included, is `s - epoch`; `last_pass` is the pass that samples its last token.
+"""
+
+from dataclasses import dataclass
 from enum import Enum
 
-from sim.serving.content import BlockKeys
+from sim.serving.prefix_cache import KeyedBlocks
 
 
 class RequestStatus(Enum):
-    """vLLM's words for where a request stands."""
+    """WAITING and PREEMPTED are in the queue; ENDED ones hold their seat until their last token has come back."""
 
     WAITING = "waiting"
-    RUNNING = "running"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    ENDED = "ended"
     PREEMPTED = "preempted"
     FINISHED = "finished"
-    REJECTED = "rejected"
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Few counters, from which all else follows. `index` is the row in the trace.
+    """`index` is the row in the trace, `serial` the order of admission; `max_tokens` is capped by max_model_len.
 
-    `num_computed_tokens` counts KV positions scheduled so far and runs ahead of the device; `num_output_tokens` those
-    returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only);
-    `num_stale_outputs` those in flight when the request was preempted, which still arrive.
+    `num_computed_tokens` is kept while prefilling only, `num_sampled_tokens` while not decoding; passes are numbered
+    from 0 and -1 stands for none yet.
     """
 
     index: int
@@ -30,44 +34,29 @@ class Request:
     arrival_s: float
     num_prompt_tokens: int
     max_tokens: int
-    block_keys: BlockKeys
     priority: int = 0
+    keyed: KeyedBlocks | None = None
+    num_shared_blocks: int = 0
     status: RequestStatus = RequestStatus.WAITING
+    serial: int = 0
     num_computed_tokens: int = 0
-    num_output_tokens: int = 0
-    num_output_placeholders: int = 0
-    num_stale_outputs: int = 0
-    num_in_flight_tokens: int = 0
+    num_sampled_tokens: int = 0
+    epoch: int = 0
+    last_pass: int = -1
+    first_decode_pass: int = -1
+    stretch_pass: int = -1
+    starved_pass: int = -1
+    sampled_pass: int = -1
+    chunk_pass: int = -1
+    num_chunk_tokens: int = 0
+    first_token_pass: int = -1
     num_preemptions: int = 0
-    num_cached_tokens: int | None = None
-    first_scheduled_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    finish_s: float | None = None
+    num_cached_tokens: int = 0
+    first_scheduled_s: float = -1.0
     rejected: str | None = None
-    block_tables: list[list[int]] = field(default_factory=list)
-    num_hashed_blocks: list[int] = field(default_factory=list)
+    passed_blocks: list[int] | None = None
 
     @property
     def num_tokens(self) -> int:
-        """All tokens known so far: the prompt and what has been returned."""
-        return self.num_prompt_tokens + self.num_output_tokens
-
-    @property
-    def num_wanted_tokens(self) -> int:
-        """What a step could schedule: 1 for a decode, the rest of the prompt for a prefill."""
-        return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
-
-    @property
-    def last_token_is_in_flight(self) -> bool:
-        """Whether a token on its way is known to be the last, so that nothing more needs to be scheduled."""
-        ahead = self.num_computed_tokens + 2 - self.num_output_placeholders
-        return self.num_output_placeholders > 0 and ahead >= self.num_prompt_tokens + self.max_tokens
-
-    def reset(self) -> None:
-        """Recompute preemption: what was computed is lost, what was generated is kept."""
-        self.status = RequestStatus.PREEMPTED
-        self.num_computed_tokens = 0
-        self.num_stale_outputs += self.num_output_placeholders
-        self.num_output_placeholders = 0
-        self.num_preemptions += 1
+        """The prompt and all that has been sampled, also what is still on its way; not while decoding."""
+        return self.num_prompt_tokens + self.num_sampled_tokens

@@ -1,261 +1,387 @@
 """One scheduling pass: who runs how many tokens in the next step. Knows no clock.
 
-Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py (0.32): there is no prefill and no decode phase, only
-tokens that a request still wants. Deliberate differences: every request stops at its output length (no EOS), and
-speculation, LoRA, encoders and KV connectors are not modelled.
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py (0.32) without touching the decodes. Deliberate
+differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders and KV connectors are not
+modelled. Passes are numbered; batch `s` is what pass `s` launched, and it is collected when its tokens have come back.
+
+Invariants: `running` is in order of admission and holds three kinds: decodes (counted in `decodes`), prefills (in
+`prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from array import array
 
+from sim.serving import scarcity
+from sim.serving.batch import Batch, Chunk
 from sim.serving.config import SchedulerConfig
+from sim.serving.decodes import Decodes
 from sim.serving.kv_cache import KVCacheManager, PrefixHit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
 
 
-class ScheduledRequest(NamedTuple):
-    """One row of a batch: tokens on top of those computed before."""
-
-    request: Request
-    num_tokens: int
-    num_computed_before: int
-    num_new_blocks: int
-    samples: bool
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one step runs, in scheduling order, and what the pass did on the way."""
-
-    rows: list[ScheduledRequest]
-    preempted: list[Request] = field(default_factory=list)
-    admitted: list[Request] = field(default_factory=list)
-    hits: dict[str, int] = field(default_factory=dict)
-    num_evictions: int = 0
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows)
-
-    @property
-    def did_nothing(self) -> bool:
-        return not self.rows and not self.preempted
-
-
-class Grant(NamedTuple):
-    num_tokens: int
-    num_new_blocks: int
-
-
-class Pass:
-    """The scratch of one scheduling pass: the budget left and what has been granted."""
-
-    def __init__(self, budget: int, longest_chunk: int) -> None:
-        self.budget = budget
-        self.longest_chunk = longest_chunk
-        self.granted: dict[Request, Grant] = {}
-        self.batch = Batch([])
-
-    def grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
-        self.granted[request] = Grant(num_tokens, num_new_blocks)
-        self.budget -= num_tokens
-
-    def refund(self, request: Request) -> bool:
-        """Take back what was granted to a request; whether there was anything."""
-        grant = self.granted.pop(request, None)
-        if grant is None:
-            return False
-        self.budget += grant.num_tokens
-        return True
-
-
 class Scheduler:
-    """The waiting queue, the running list in order of admission, and their KV blocks."""
+    """The waiting queue, the running requests and their KV blocks."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
-        self._config = config
-        self.kv = KVCacheManager(config)
-        self.running: list[Request] = []
+    def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
+        self.config = config
+        self.kv = KVCacheManager(config, num_keys)
         self.waiting: WaitingQueue = waiting_queue(config.scheduling_policy)
+        self.running: dict[Request, None] = {}
+        self.prefills: dict[Request, None] = {}
+        self.decodes = Decodes(config.block_size)
+        self.ended: dict[int, list[Request]] = {}
+        self.num_collected = 0
+        self.resumed_tokens: list[tuple[int, int]] = []
+        self.decode_stretches = array("q")
+        self._late_decodes: dict[Request, tuple[int, int]] = {}
+        self._settled_late_decodes: list[tuple[int, int]] = []
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
+        self._block_size = config.block_size
+        self._depth = config.num_batches_in_flight
+        self._num_admitted = 0
+        self._nothing_to_admit = True
+        self._sharing_outputs: dict[Request, None] = {}
 
     @property
     def has_requests(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
 
     def add_request(self, request: Request) -> None:
+        """Queue a request; behind a head that cannot be admitted it changes nothing but an adaptive threshold."""
+        config = self.config
+        is_behind = len(self.waiting) and config.scheduling_policy == "fcfs"
+        if not is_behind or config.long_prefill_token_threshold_adaptive:
+            self._nothing_to_admit = False
         self.waiting.add(request)
 
-    def schedule(self) -> Batch:
+    # -- many passes at once ---------------------------------------------------------------------------------------
+
+    def num_steady_passes(self, step: int) -> int:
+        """How many passes from `step` on are certain to run today's decodes and nothing else; 0 if that is not known."""
+        decodes = self.decodes
+        if not decodes.count or self.prefills or not self._nothing_to_admit or self.kv.has_windows:
+            return 0
+        if decodes.count > self.config.token_budget:
+            return 0
+        limit = decodes.next_end - step + 1
+        for batch in self.ended:
+            limit = min(limit, batch + self._depth - step)
+            break
+        return decodes.passes_within(step, limit, self.kv.pool.num_free // self.kv.num_groups)
+
+    def leap(self, step: int, num_passes: int) -> None:
+        """Do that many steady passes."""
+        blocks = self.decodes.blocks_crossed(step, num_passes)
+        if blocks:
+            self.kv.pool.take(blocks * self.kv.num_groups)
+        self._end_decodes(step + num_passes - 1)
+
+    # -- one pass --------------------------------------------------------------------------------------------------
+
+    def schedule(self, step: int) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
-        this = Pass(self._config.token_budget, self._longest_chunk())
-        evictions_before = self.kv.pool.num_evictions
-        self._schedule_running(this)
-        if not this.batch.preempted:
-            self._admit_waiting(this)
-        this.batch.num_evictions = self.kv.pool.num_evictions - evictions_before
-        return self._launch(this)
+        batch = Batch(step, self.config.token_budget, self._longest_chunk())
+        if not self._grant_all_running(batch):
+            scarcity.schedule_running(self, batch)
+        if len(self.waiting) and not batch.preempted:
+            self._admit_waiting(batch)
+        batch.close(self.decodes.context_sum(step))
+        self._advance(batch)
+        return batch
 
     def _longest_chunk(self) -> int:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
-        config = self._config
-        num_requests = len(self.running) + len(self.waiting)
+        config = self.config
         threshold = config.long_prefill_token_threshold
+        if not threshold and not config.long_prefill_token_threshold_adaptive:
+            return config.token_budget
+        num_requests = len(self.running) + len(self.waiting)
         if num_requests <= 1 and config.rules.lone_request_ignores_threshold:
             threshold = 0
         elif config.long_prefill_token_threshold_adaptive:
             threshold = max(threshold, config.max_num_batched_tokens // max(1, num_requests))
         return threshold or config.token_budget
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    def _grant_all_running(self, batch: Batch) -> bool:
+        """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
+        if self.kv.has_windows:
+            return False
+        budget = batch.budget - self.decodes.count
+        if budget < 0:
+            return False
+        blocks = self.decodes.crossings[batch.step % self._block_size] * self.kv.num_groups
+        chunks = []
+        for request in self.prefills:
+            wanted = min(request.num_tokens - request.num_computed_tokens, batch.longest_chunk)
+            if wanted > budget:
+                if len(self.prefills) > 1 or next(reversed(self.running)) is not request:
+                    return False
+                wanted = budget
+            if wanted:
+                new = self.kv.new_blocks(request.num_computed_tokens, wanted)
+                chunks.append((request, wanted, new))
+                budget -= wanted
+                blocks += new
+        if blocks > self.kv.pool.num_free:
+            return False
+        if blocks:
+            self.kv.pool.take(blocks)
+        batch.budget = budget
+        batch.num_decodes = self.decodes.count
+        for request, wanted, new in chunks:
+            self.add_chunk(batch, request, wanted, new)
+        return True
 
-    def _schedule_running(self, this: Pass) -> None:
-        index = 0
-        while index < len(self.running) and this.budget > 0:
-            request = self.running[index]
-            num_tokens = self._next_tokens(request, this)
-            if num_tokens == 0:
-                index += 1
-                continue
-            num_new_blocks = self.kv.allocate_slots(request, num_tokens)
-            while num_new_blocks is None:
-                victim = self._victim()
-                index -= self._preempt(victim, this)
-                if victim is request:
-                    break
-                num_new_blocks = self.kv.allocate_slots(request, num_tokens)
-            if num_new_blocks is None:
-                if self._ends_scan_at_own_preemption:
-                    return
-                continue
-            this.grant(request, num_tokens, num_new_blocks)
-            index += 1
+    def add_chunk(self, batch: Batch, request: Request, num_tokens: int, num_new_blocks: int) -> None:
+        """Schedule prompt tokens that have their blocks; full blocks can be found from now on."""
+        if self._sharing_outputs and request.keyed is not None:
+            self._register_shared_outputs(batch.step, request.serial)
+        before = request.num_computed_tokens
+        after = request.num_computed_tokens = before + num_tokens
+        request.chunk_pass = batch.step
+        request.num_chunk_tokens = num_tokens
+        self.kv.keep_full_blocks(request, after)
+        batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, after == request.num_tokens))
 
-    def _next_tokens(self, request: Request, this: Pass) -> int:
-        if request.last_token_is_in_flight:
-            return 0
-        room = self._config.max_model_len - 1 - request.num_computed_tokens
-        return min(request.num_wanted_tokens, this.longest_chunk, this.budget, room)
+    # -- admission -------------------------------------------------------------------------------------------------
 
-    def _victim(self) -> Request:
-        """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
-        if self._config.scheduling_policy == "fcfs":
-            return self.running[-1]
-        return max(self.running, key=lambda request: (request.priority, request.arrival_s))
-
-    def _preempt(self, victim: Request, this: Pass) -> int:
-        """Recompute preemption; how many places the requests behind the scan's position move up."""
-        self.running.remove(victim)
-        was_granted = this.refund(victim)
-        self.kv.free(victim)
-        victim.reset()
-        self.waiting.put_back(victim)
-        this.batch.preempted.append(victim)
-        return int(was_granted)
-
-    @property
-    def _ends_scan_at_own_preemption(self) -> bool:
-        return self._config.scheduling_policy == "fcfs" or not self._config.rules.preempts_past_itself
-
-    # -- waiting ---------------------------------------------------------------------------------------------------
-
-    def _admit_waiting(self, this: Pass) -> None:
+    def _admit_waiting(self, batch: Batch) -> None:
         """Admit from the head until one cannot be; those whose preempted tokens still come are passed over."""
-        passed_over = []
-        while len(self.waiting) and this.budget > 0 and len(self.running) < self._config.max_running:
+        passed_over: list[Request] = []
+        if self._sharing_outputs:
+            self._register_shared_outputs(batch.step)
+        while len(self.waiting) and batch.budget > 0 and len(self.running) < self.config.max_running:
             request = self.waiting.peek()
-            if request.num_stale_outputs:
+            if request.sampled_pass >= self.num_collected:
                 passed_over.append(self.waiting.pop())
-            elif not self._admit(request, this):
+            elif not self._admit(request, batch):
                 break
         for request in reversed(passed_over):
             self.waiting.put_back(request)
+        may_admit = batch.chunks or passed_over or self._sharing_outputs
+        self._nothing_to_admit = not (len(self.waiting) and may_admit)
 
-    def _admit(self, request: Request, this: Pass) -> bool:
-        config = self._config
+    def _admit(self, request: Request, batch: Batch) -> bool:
+        config = self.config
         hit = self.kv.find_prefix(request)
-        num_tokens = min(request.num_tokens - hit.num_tokens, this.longest_chunk)
-        if num_tokens > this.budget and not config.enable_chunked_prefill:
-            return False
-        num_tokens = min(num_tokens, this.budget)
+        num_hit_tokens = hit.num_blocks * self._block_size
+        num_tokens = min(request.num_tokens - num_hit_tokens, batch.longest_chunk)
+        if num_tokens > batch.budget:
+            if not config.enable_chunked_prefill:
+                return False
+            num_tokens = batch.budget
         reserve = config.watermark_blocks if self.running else 0
-        if config.scheduler_reserve_full_isl and not self.kv.can_admit(request, hit, reserve=reserve):
+        if config.scheduler_reserve_full_isl and not self.kv.can_admit(request.num_tokens, hit, reserve):
             return False
-        num_new_blocks = self.kv.allocate_slots(request, num_tokens, hit=hit, reserve=reserve)
+        num_new_blocks = self.kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
         if num_new_blocks is None:
             return False
         self.waiting.pop()
-        self._start(request, hit, this)
-        this.grant(request, num_tokens, num_new_blocks)
+        self._start(request, hit, batch)
+        batch.budget -= num_tokens
+        self.prefills[request] = None
+        self.add_chunk(batch, request, num_tokens, num_new_blocks)
         return True
 
-    def _start(self, request: Request, hit: PrefixHit, this: Pass) -> None:
-        self.running.append(request)
-        request.status = RequestStatus.RUNNING
-        request.num_computed_tokens = hit.num_tokens
-        this.batch.admitted.append(request)
-        if hit.num_tokens:
-            this.batch.hits[request.request_id] = hit.num_tokens
+    def _start(self, request: Request, hit: PrefixHit, batch: Batch) -> None:
+        request.status = RequestStatus.PREFILLING
+        request.serial = self._num_admitted
+        self._num_admitted += 1
+        self.running[request] = None
+        num_hit_tokens = request.num_computed_tokens = hit.num_blocks * self._block_size
+        batch.admitted.append(request)
+        if num_hit_tokens:
+            batch.hits[request.request_id] = num_hit_tokens
         if request.num_preemptions == 0:
-            request.num_cached_tokens = hit.num_tokens
+            request.num_cached_tokens = num_hit_tokens
             self.prefix_cache_queries += request.num_tokens
-            self.prefix_cache_hits += hit.num_tokens
+            self.prefix_cache_hits += num_hit_tokens
+
+    def _register_shared_outputs(self, step: int, before: int | None = None) -> None:
+        """Bring the contents of decodes that others may ask for up to date; decodes are not touched otherwise.
+
+        Those admitted before number `before` have been scheduled in pass `step` already; all where it is None.
+        """
+        for request in self._sharing_outputs:
+            had_its_turn = before is None or request.serial < before
+            self.keep_decoded_blocks(request, step, is_scheduled=had_its_turn)
+
+    def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
+        """Make what a request has decoded findable, up to pass `step`, which has scheduled it or not yet."""
+        if request.keyed is not None and request.status is not RequestStatus.PREFILLING:
+            runs = is_scheduled and request.starved_pass != step <= request.last_pass
+            self.kv.keep_full_blocks(
+                request, self._num_hashed_tokens(request, step, step - request.epoch if runs else 0)
+            )
 
     # -- after the pass --------------------------------------------------------------------------------------------
 
-    def _launch(self, this: Pass) -> Batch:
-        """Advance every granted request at once: vLLM counts tokens when they are scheduled, not when they return."""
-        for request, (num_tokens, num_new_blocks) in this.granted.items():
-            before = request.num_computed_tokens
-            request.num_computed_tokens += num_tokens
-            request.num_in_flight_tokens += num_tokens
-            samples = request.num_wanted_tokens == 0
-            if samples:
-                request.num_output_placeholders += 1
-            this.batch.rows.append(ScheduledRequest(request, num_tokens, before, num_new_blocks, samples))
-        return this.batch
+    def _advance(self, batch: Batch) -> None:
+        """What the pass changes for the next: decodes that end, prefills that become decodes."""
+        self._end_decodes(batch.step)
+        for request in batch.starved:
+            self.decodes.enter(request)
+        for chunk in batch.chunks:
+            if chunk.samples:
+                self._finish_prefill(chunk.request, batch.step)
+        ended = self.ended.get(batch.step)
+        if ended and len(ended) > 1:
+            ended.sort(key=_serial)
 
-    def update(self, batch: Batch) -> tuple[list[Request], list[Request]]:
-        """Take in a finished step: the requests that got a token, and those that are finished by it."""
-        sampled, finished = [], []
-        for row in batch.rows:
-            request = row.request
-            request.num_in_flight_tokens -= row.num_tokens
-            if not row.samples:
-                continue
-            self._append_token(request)
-            sampled.append(request)
-            if self._is_complete(request):
-                self._finish(request)
-                finished.append(request)
-        return sampled, finished
-
-    def _append_token(self, request: Request) -> None:
-        request.num_output_tokens += 1
-        if request.num_stale_outputs:
-            request.num_stale_outputs -= 1
+    def _end_decodes(self, step: int) -> None:
+        ending = self.decodes.pop_ending_at(step)
+        if not ending:
             return
-        request.num_output_placeholders -= 1
-        self.kv.keep_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+        self._nothing_to_admit = not len(self.waiting)
+        for request in ending:
+            self.decode_stretches.extend((request.stretch_pass, step, request.epoch))
+            request.status = RequestStatus.ENDED
+            request.num_sampled_tokens = request.max_tokens
+            request.sampled_pass = step
+        if len(ending) > 1:
+            ending.sort(key=_serial)
+        self.ended[step] = ending
 
-    def _is_complete(self, request: Request) -> bool:
-        return request.num_output_tokens >= request.max_tokens or request.num_tokens >= self._config.max_model_len
-
-    def _finish(self, request: Request) -> None:
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
+    def _finish_prefill(self, request: Request, step: int) -> None:
+        """The request samples a token in this pass and decodes from the next on, unless that was its last."""
+        del self.prefills[request]
+        if request.num_sampled_tokens == 0:
+            request.first_token_pass = step
         else:
-            self.waiting.remove(request)
-        request.status = RequestStatus.FINISHED
-        self.kv.free(request)
+            self.resumed_tokens.append((step, request.sampled_pass))
+        num_tokens = request.num_tokens
+        request.epoch = step - num_tokens
+        request.first_decode_pass = request.stretch_pass = step + 1
+        request.last_pass = request.epoch + request.num_prompt_tokens + request.max_tokens - 1
+        request.num_sampled_tokens += 1
+        if request.last_pass == step:
+            request.status = RequestStatus.ENDED
+            request.sampled_pass = step
+            self.ended.setdefault(step, []).append(request)
+        else:
+            request.status = RequestStatus.DECODING
+            self.decodes.enter(request)
+            if request.num_shared_blocks * self._block_size > num_tokens:
+                self._sharing_outputs[request] = None
 
-    def queue_ids(self) -> tuple[list[str], list[str]]:
-        """Ids of the running, in order of admission, and of the waiting, in order of service."""
-        return [request.request_id for request in self.running], _ids(self.waiting.in_order())
+    # -- when tokens come back -------------------------------------------------------------------------------------
+
+    def collect(self, step: int) -> list[Request]:
+        """Take in batch `step`: the requests that it finishes, their blocks released."""
+        self.num_collected = step + 1
+        finished = self.ended.pop(step, None)
+        if finished is None:
+            return []
+        for request in finished:
+            if request.status is RequestStatus.ENDED:
+                del self.running[request]
+                num_computed = request.num_prompt_tokens + request.max_tokens - 1
+                self.kv.release(request, num_computed, num_computed)
+                self._sharing_outputs.pop(request, None)
+            else:
+                self.waiting.remove(request)
+            request.status = RequestStatus.FINISHED
+        self._nothing_to_admit = not len(self.waiting)
+        return finished
+
+    # -- when not everyone gets what it wants ------------------------------------------------------------------------
+
+    def starve(self, request: Request, batch: Batch) -> None:
+        """A decode that gets nothing in this pass: all that it would have done moves one pass on."""
+        self.decodes.leave(request)
+        if request.starved_pass != batch.step - 1:
+            request.sampled_pass = batch.step - 1
+            self._settle_late_token(request)
+        self._late_decodes[request] = (batch.step + 1, request.sampled_pass)
+        self.decode_stretches.extend((request.stretch_pass, batch.step - 1, request.epoch))
+        request.stretch_pass = batch.step + 1
+        request.starved_pass = batch.step
+        request.epoch += 1
+        request.last_pass += 1
+        batch.starved.append(request)
+
+    def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
+        """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
+        step = batch.step
+        computed = self.num_computed_tokens(request, step)
+        hashed = self._num_hashed_tokens(request, step, computed + num_granted if num_granted else 0)
+        if request.status is RequestStatus.DECODING:
+            self._preempt_decode(request, step, computed)
+        elif request.status is RequestStatus.PREFILLING:
+            del self.prefills[request]
+        del self.running[request]
+        self._sharing_outputs.pop(request, None)
+        self.kv.key_all_blocks(request)
+        self.kv.release(request, computed + num_granted, hashed)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.put_back(request)
+        self._nothing_to_admit = False
+        batch.preempted.append(request)
+
+    def _preempt_decode(self, request: Request, step: int, computed: int) -> None:
+        self.decodes.leave(request)
+        self.decode_stretches.extend((request.stretch_pass, step - 1, request.epoch))
+        request.num_sampled_tokens = computed - request.num_prompt_tokens + 1
+        if request.starved_pass == step - 1:
+            del self._late_decodes[request]
+        else:
+            request.sampled_pass = step - 1
+
+    def _settle_late_token(self, request: Request) -> None:
+        late = self._late_decodes.pop(request, None)
+        if late is not None:
+            self._settled_late_decodes.append(late)
+
+    @property
+    def late_decodes(self) -> list[tuple[int, int]]:
+        """`(pass, pass of the token before)` of tokens that came of a decode that had starved."""
+        return self._settled_late_decodes + list(self._late_decodes.values())
+
+    # -- where a running request stands ------------------------------------------------------------------------------
+
+    def num_computed_tokens(self, request: Request, step: int) -> int:
+        """KV positions scheduled before pass `step`."""
+        if request.status is RequestStatus.PREFILLING:
+            return request.num_computed_tokens
+        return min(step - 1, request.last_pass) - request.epoch
+
+    def num_processed_tokens(self, request: Request, step: int) -> int:
+        """Those of them whose batch has come back."""
+        computed = self.num_computed_tokens(request, step)
+        if request.chunk_pass >= self.num_collected:
+            return computed - request.num_chunk_tokens
+        is_in_flight = request.status is RequestStatus.DECODING and request.starved_pass != step - 1
+        return computed - (is_in_flight and step - 1 >= self.num_collected)
+
+    def _num_known_tokens(self, request: Request) -> int:
+        """Tokens of a decode, its prompt included, that have come back."""
+        is_late = request.starved_pass >= self.num_collected
+        return max(self.num_collected, request.first_decode_pass - 1) - request.epoch + is_late
+
+    def num_returned_tokens(self, request: Request) -> int:
+        """Output tokens of a request that have come back, wherever it stands."""
+        if request.status is RequestStatus.DECODING:
+            return self._num_known_tokens(request) - request.num_prompt_tokens
+        return request.num_sampled_tokens - (
+            request.num_sampled_tokens > 0 and request.sampled_pass >= self.num_collected
+        )
+
+    def _num_hashed_tokens(self, request: Request, step: int, scheduled_to: int) -> int:
+        """Tokens in blocks that can be found in pass `step`: those known when they were scheduled, or since.
+
+        `scheduled_to` is what the pass itself has scheduled, 0 before the request's turn.
+        """
+        if request.status is RequestStatus.PREFILLING:
+            return max(request.num_computed_tokens, scheduled_to)
+        known = self._num_known_tokens(request)
+        known_when_scheduled = request.num_computed_tokens
+        if request.starved_pass == step - 2:  # nothing was in flight when the last pass scheduled it
+            known_when_scheduled = self.num_computed_tokens(request, step)
+        return max(known_when_scheduled, known - 1, min(scheduled_to, known))
 
 
-def _ids(requests: Iterable[Request]) -> list[str]:
-    return [request.request_id for request in requests]
+def _serial(request: Request) -> int:
+    return request.serial

@@ -33,8 +33,22 @@ class LinearStepTime:
         context_tokens = shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks)
         return self.base_s + self.per_token_s * shape.num_tokens + self.per_context_token_s * context_tokens
 
-    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
-        return self.base_s + self.per_token_s * num_decodes + self.per_context_token_s * context_tokens
+    def decode_curve(self, num_decodes: int) -> "LinearDecodeCurve":
+        return LinearDecodeCurve(self.base_s + self.per_token_s * num_decodes, self.per_context_token_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearDecodeCurve:
+    """A line over the sum of contexts."""
+
+    constant_s: float
+    per_context_token_s: float
+
+    def at(self, context_tokens: float) -> float:
+        return self.constant_s + self.per_context_token_s * context_tokens
+
+    def over(self, context_tokens: FloatArray) -> FloatArray:
+        return self.constant_s + self.per_context_token_s * context_tokens
 
 
 def read_linear(path: Path) -> LinearStepTime:

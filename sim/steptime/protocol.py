@@ -29,6 +29,18 @@ class StepShape(NamedTuple):
         return self.num_decodes + self.num_chunk_tokens
 
 
+class DecodeCurve(Protocol):
+    """Seconds of a step of a fixed number of decodes and nothing else, by the sum of their contexts."""
+
+    def at(self, context_tokens: int) -> float:
+        """Seconds at one sum of contexts."""
+        ...
+
+    def over(self, context_tokens: FloatArray) -> FloatArray:
+        """`at` for many sums at once, equal to rounding."""
+        ...
+
+
 class StepTimeModel(Protocol):
     """Seconds that the engine is busy with a step. Pure: the same shape takes the same time."""
 
@@ -36,9 +48,6 @@ class StepTimeModel(Protocol):
         """Duration of one step of at least one token."""
         ...
 
-    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
-        """Durations of decode-only steps of `num_decodes` requests, one for each sum of contexts.
-
-        Element i equals `step_s(StepShape(num_decodes, context_tokens[i], (), num_decodes))`.
-        """
+    def decode_curve(self, num_decodes: int) -> DecodeCurve:
+        """Steps that decode `num_decodes` requests: at a context sum c, `step_s(StepShape(num_decodes, c, (), num_decodes))`."""
         ...

@@ -11,7 +11,8 @@ import numpy as np
 
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.serving.content import output_id, private_prompt_id
-from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.linear import LinearDecodeCurve
+from sim.steptime.protocol import StepShape
 from sim.workload.trace import Segment, Trace
 
 RECORDED_OUTPUTS = 1_000_000
@@ -30,8 +31,8 @@ class RecordedStepTime:
         context = shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks)
         return self.base_ns + self.per_token_ns * shape.num_tokens + self.per_ctx_ns * context
 
-    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
-        return self.base_ns + self.per_token_ns * num_decodes + self.per_ctx_ns * context_tokens
+    def decode_curve(self, num_decodes: int) -> LinearDecodeCurve:
+        return LinearDecodeCurve(self.base_ns + self.per_token_ns * num_decodes, self.per_ctx_ns)
 
 
 @dataclass(frozen=True)

@@ -1,48 +1,89 @@
-"""The engines that can be held against recorded schedules."""
+"""The engines that can be held against recorded schedules. Like vLLM's bare scheduler, they reject nothing for its size."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import simpy
 
-from sim.serving.arrivals import arrivals, make_requests, reject_impossible
+import tests.reference.front_door as reference_door
+from sim.serving import front_door
+from sim.serving.arrivals import arrivals
 from sim.serving.recorder import Recorder
+from sim.serving.records import Records
 from sim.serving.replica import Replica
-from sim.serving.request import Request
+from sim.serving.step_log import StepLogger
 from tests.conformance.case import Case
+from tests.reference.recorder import Recorder as ReferenceRecorder
+from tests.reference.replica import Replica as ReferenceReplica
+
+LogRow = dict[str, Any]
 
 
 class Run(NamedTuple):
-    """What an engine made of a case: its step log and, by id, what became of each request."""
+    """What an engine made of a case: its step log and, by id, what became of each request that was let in."""
 
-    steps: list[dict[str, Any]]
-    requests: dict[str, dict[str, Any]]
+    steps: list[LogRow]
+    requests: dict[str, LogRow]
 
 
-def run_reference(case: Case) -> Run:
-    """Replay with every request walked in every step; like vLLM's bare scheduler, nothing is rejected for its size."""
-    steps: list[dict[str, Any]] = []
+def run_fast(case: Case) -> Run:
+    """Replay with counters and leaps."""
+    steps: list[LogRow] = []
     env = simpy.Environment()
-    recorder = Recorder(steps.append)
-    replica = Replica(env, case.config, case.step_time, recorder, max_passes=case.max_passes)
-    requests = make_requests(case.trace, case.config)
-    reject_impossible(requests, case.config, capacity_too=False)
+    requests, num_keys = front_door.make_requests(case.trace, case.config)
+    front_door.reject_impossible(requests, case.config, capacity_too=False)
+    recorder = Recorder(len(requests))
+    log = StepLogger(steps.append)
+    replica = Replica(
+        env, case.config, case.step_time, recorder, num_keys=num_keys, log=log, max_passes=case.max_passes
+    )
     env.process(replica.run())
     env.process(arrivals(env, requests, replica))
     env.run()
-    steps.sort(key=lambda step: step["i"])
-    return Run(steps, {request.request_id: _life(request) for request in requests if not request.rejected})
+    return _run(case, steps, recorder.records(requests, replica.scheduler))
 
 
-def _life(request: Request) -> dict[str, Any]:
-    return {
-        "first_sched_ns": request.first_scheduled_s,
-        "first_token_ns": request.first_token_s,
-        "finish_ns": request.finish_s,
-        "n_out": request.num_output_tokens,
-        "n_preempt": request.num_preemptions,
-        "cached": request.num_cached_tokens,
-    }
+def run_reference(case: Case) -> Run:
+    """Replay with every request walked in every step."""
+    steps: list[LogRow] = []
+    env = simpy.Environment()
+    requests = reference_door.make_requests(case.trace, case.config)
+    front_door.reject_impossible(requests, case.config, capacity_too=False)
+    recorder = ReferenceRecorder(steps.append)
+    replica = ReferenceReplica(env, case.config, case.step_time, recorder, max_passes=case.max_passes)
+    env.process(replica.run())
+    env.process(arrivals(env, requests, replica))
+    env.run()
+    return _run(case, steps, recorder.records(requests, replica.scheduler))
 
 
-ENGINES: dict[str, Callable[[Case], Run]] = {"reference": run_reference}
+def _run(case: Case, steps: list[LogRow], records: Records) -> Run:
+    steps.sort(key=lambda step: int(step["i"]))
+    return Run(steps, dict(_lives(case, records)))
+
+
+def _lives(case: Case, records: Records) -> Mapping[str, LogRow]:
+    """Each request's life in the recorder's words; never-scheduled requests have no cached tokens."""
+    requests = records.requests
+    lives = {}
+    for row, request_id in enumerate(case.trace.request_id):
+        if requests.rejected[row]:
+            continue
+        was_scheduled = not math.isnan(requests.first_scheduled_s[row])
+        lives[request_id] = {
+            "first_sched_ns": _time(requests.first_scheduled_s[row]),
+            "first_token_ns": _time(requests.first_token_s[row]),
+            "finish_ns": _time(requests.finish_s[row]),
+            "n_out": int(requests.generated_tokens[row]),
+            "n_preempt": int(requests.num_preemptions[row]),
+            "cached": int(requests.num_cached_tokens[row]) if was_scheduled else None,
+        }
+    return lives
+
+
+def _time(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else float(seconds)
+
+
+ENGINES: dict[str, Callable[[Case], Run]] = {"fast": run_fast, "reference": run_reference}

@@ -1,0 +1,83 @@
+"""All decoding requests as a few counters.
+
+Every decode advances by one token a pass, so none is touched while it does. Invariants, for the decodes of pass `s`:
+there are `count`; the sum of their contexts after it is `count * s - epoch_sum`; those that cross into a new block in it
+are `crossings[s % block_size]`; those that sample their last token in it are `ending_at(s)`.
+"""
+
+from heapq import heappop, heappush
+
+from sim.serving.request import Request
+
+
+class Decodes:
+    """The decoding requests, counted by what the next passes need to know of them."""
+
+    __slots__ = ("_block_size", "_ends", "_ends_order", "count", "crossings", "epoch_sum")
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._ends: dict[int, list[Request]] = {}
+        self._ends_order: list[int] = []
+        self.count = 0
+        self.epoch_sum = 0
+        self.crossings = [0] * block_size
+
+    def enter(self, request: Request) -> None:
+        """From the next pass on the request decodes; its `epoch` and `last_pass` are set."""
+        self.count += 1
+        self.epoch_sum += request.epoch
+        self.crossings[(request.epoch + 1) % self._block_size] += 1
+        ending = self._ends.get(request.last_pass)
+        if ending is None:
+            self._ends[request.last_pass] = [request]
+            heappush(self._ends_order, request.last_pass)
+        else:
+            ending.append(request)
+
+    def leave(self, request: Request) -> None:
+        """The request no longer decodes, before its end."""
+        self._uncount(request)
+        self._ends[request.last_pass].remove(request)
+
+    def _uncount(self, request: Request) -> None:
+        self.count -= 1
+        self.epoch_sum -= request.epoch
+        self.crossings[(request.epoch + 1) % self._block_size] -= 1
+
+    def pop_ending_at(self, step: int) -> list[Request]:
+        """Take out the requests that sample their last token in pass `step`."""
+        if not self._ends_order or self._ends_order[0] != step:
+            return []
+        heappop(self._ends_order)
+        ending = self._ends.pop(step)
+        for request in ending:
+            self._uncount(request)
+        return ending
+
+    @property
+    def next_end(self) -> int:
+        """The first pass in which a decode may end; there is at least one decode."""
+        return self._ends_order[0]
+
+    def context_sum(self, step: int) -> int:
+        """Sum of the decodes' contexts after pass `step`."""
+        return self.count * step - self.epoch_sum
+
+    def blocks_crossed(self, first: int, num_passes: int) -> int:
+        """Blocks that all decodes together grow into over consecutive passes."""
+        full_turns, rest = divmod(num_passes, self._block_size)
+        crossed = full_turns * self.count
+        for step in range(first, first + rest):
+            crossed += self.crossings[step % self._block_size]
+        return crossed
+
+    def passes_within(self, first: int, limit: int, num_blocks: int) -> int:
+        """How many consecutive passes, at most `limit`, grow into no more than `num_blocks` blocks."""
+        if self.count * (limit // self._block_size + 1) <= num_blocks:
+            return limit
+        for done in range(limit):
+            num_blocks -= self.crossings[(first + done) % self._block_size]
+            if num_blocks < 0:
+                return done
+        return limit

@@ -1,0 +1,118 @@
+"""Block contents that more than one request may ask for: which copies of them exist, and who holds those.
+
+A content is a key (a number), a copy of it an id: one physical block. Only contents that can be asked for again are
+kept here; the pool counts all others without telling them apart.
+Invariant: `_oldest[key]` is the copy that a lookup finds; younger ones wait in `_younger[key]` in order of age.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.int64]
+Copies = NDArray[np.int64]
+NO_COPY = -1
+NO_COPIES: Copies = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class KeyedBlocks:
+    """A request's leading blocks that have a key: their keys, and by KV group the copies that it holds.
+
+    The copies are of consecutive blocks from `first` on; a sliding window has passed those before.
+    """
+
+    keys: Keys
+    held: list[Copies]
+    first: list[int]
+
+    def end(self, group: int) -> int:
+        """The number of the block after the last held copy."""
+        return self.first[group] + len(self.held[group])
+
+
+class PrefixCache:
+    """Copies 0..capacity-1 of keyed contents; all operations take a request's blocks at once."""
+
+    def __init__(self, capacity: int, num_keys: int) -> None:
+        self._num_keys = num_keys
+        self._oldest = np.full(num_keys, NO_COPY, dtype=np.int64)
+        self._younger: dict[int, deque[int]] = {}
+        self._key = np.zeros(capacity, dtype=np.int64)
+        self._num_holders = np.zeros(capacity, dtype=np.int64)
+        self._unused = np.arange(capacity - 1, -1, -1, dtype=np.int64)
+        self._num_unused = capacity
+
+    def new_keys(self, count: int, num_groups: int) -> Keys:
+        """Keys for blocks that nobody has seen yet; key k stands for the contents k * num_groups and following."""
+        first, self._num_keys = self._num_keys, self._num_keys + count * num_groups
+        if self._num_keys > len(self._oldest):
+            grown = np.full(max(self._num_keys, 2 * len(self._oldest)), NO_COPY, dtype=np.int64)
+            grown[: len(self._oldest)] = self._oldest
+            self._oldest = grown
+        return np.arange(first // num_groups, first // num_groups + count, dtype=np.int64)
+
+    def find(self, keys: Keys) -> Copies:
+        """The oldest copy of each content, NO_COPY where there is none."""
+        return self._oldest[keys]
+
+    def match(self, keys: Keys) -> Copies:
+        """The oldest copies of the leading keys, up to the first that has none."""
+        copies = self._oldest[keys]
+        missing = np.flatnonzero(copies == NO_COPY)
+        found: Copies = copies[: missing[0]] if len(missing) else copies
+        return found
+
+    def num_unheld(self, copies: Copies) -> int:
+        """How many of these copies nobody holds, so that they stand in the free list."""
+        return len(copies) - int(np.count_nonzero(self._num_holders[copies]))
+
+    def hold(self, copies: Copies) -> Copies:
+        """One holder more for each copy; those that had none."""
+        taken: Copies = copies[self._num_holders[copies] == 0]
+        self._num_holders[copies] += 1
+        return taken
+
+    def drop(self, copies: Copies) -> Copies:
+        """One holder less for each copy; those that now have none, in the order given."""
+        self._num_holders[copies] -= 1
+        freed: Copies = copies[self._num_holders[copies] == 0]
+        return freed
+
+    def register(self, keys: Keys) -> Copies:
+        """New copies of these contents, each with one holder."""
+        self._num_unused -= len(keys)
+        copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
+        self._key[copies] = keys
+        self._num_holders[copies] = 1
+        has_older = self._oldest[keys] != NO_COPY
+        if has_older.any():
+            for key, copy in zip(keys[has_older].tolist(), copies[has_older].tolist(), strict=True):
+                self._younger.setdefault(key, deque()).append(copy)
+            self._oldest[keys[~has_older]] = copies[~has_older]
+        else:
+            self._oldest[keys] = copies
+        return copies
+
+    def evict(self, copies: Copies) -> None:
+        """Forget copies that nobody holds; the next older one of a content takes their place."""
+        keys = self._key[copies]
+        if self._younger:
+            for key, copy in zip(keys.tolist(), copies.tolist(), strict=True):
+                self._forget(key, copy)
+        else:
+            self._oldest[keys] = NO_COPY
+        self._unused[self._num_unused : self._num_unused + len(copies)] = copies
+        self._num_unused += len(copies)
+
+    def _forget(self, key: int, copy: int) -> None:
+        younger = self._younger.get(key)
+        if self._oldest[key] != copy:
+            assert younger, f"copy {copy} of content {key} is unknown"
+            younger.remove(copy)
+        else:
+            self._oldest[key] = younger.popleft() if younger else NO_COPY
+        if younger is not None and not younger:
+            del self._younger[key]

@@ -1,0 +1,110 @@
+"""The passes in which tokens or blocks may not suffice: the running requests are walked one by one, as vLLM does.
+
+Who gets nothing starves for this pass; who has to make room is preempted and recomputes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.serving.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from sim.serving.batch import Batch
+    from sim.serving.scheduler import Scheduler
+
+
+class Grant(NamedTuple):
+    num_tokens: int
+    num_new_blocks: int
+
+
+def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
+    """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
+    Walk(scheduler, batch).run()
+
+
+class Walk:
+    """The scratch of one such pass: who has been granted what."""
+
+    def __init__(self, scheduler: Scheduler, batch: Batch) -> None:
+        self._scheduler = scheduler
+        self._kv = scheduler.kv
+        self._batch = batch
+        self._granted: dict[Request, Grant] = {}
+
+    def run(self) -> None:
+        self._grant_in_order()
+        scheduler, batch = self._scheduler, self._batch
+        for request in scheduler.running:
+            grant = self._granted.get(request)
+            if request.status is RequestStatus.DECODING and grant is None:
+                scheduler.starve(request, batch)
+            elif request.status is RequestStatus.PREFILLING and grant is not None:
+                scheduler.add_chunk(batch, request, *grant)
+        batch.num_decodes = scheduler.decodes.count
+
+    def _grant_in_order(self) -> None:
+        """The scan. A victim that had been granted lies before the position, so that the rest moves up by one."""
+        batch, line = self._batch, list(self._scheduler.running)
+        index = 0
+        while index < len(line) and batch.budget > 0:
+            request = line[index]
+            num_tokens = self._wanted(request)
+            if num_tokens == 0:
+                index += 1
+                continue
+            new = self._new_blocks(request, num_tokens)
+            while new > self._kv.pool.num_free:
+                victim = self._victim(line)
+                line.remove(victim)
+                index -= self._preempt(victim)
+                if victim is request:
+                    break
+            if request.status is RequestStatus.PREEMPTED:
+                if self._ends_scan_at_own_preemption:
+                    return
+                continue
+            self._grant(request, num_tokens, new)
+            index += 1
+
+    def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
+        self._kv.pool.take(num_new_blocks)
+        if self._kv.has_windows and request.status is RequestStatus.DECODING:
+            self._scheduler.keep_decoded_blocks(request, self._batch.step, is_scheduled=True)
+        self._batch.budget -= num_tokens
+        self._granted[request] = Grant(num_tokens, num_new_blocks)
+
+    def _wanted(self, request: Request) -> int:
+        if request.status is RequestStatus.DECODING:
+            return 1
+        if request.status is RequestStatus.ENDED:
+            return 0
+        wanted = request.num_tokens - request.num_computed_tokens
+        return min(wanted, self._batch.longest_chunk, self._batch.budget)
+
+    def _new_blocks(self, request: Request, num_tokens: int) -> int:
+        """Blocks for the next tokens; those that a window has passed are given back first."""
+        if self._kv.has_windows:
+            self._scheduler.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
+            self._kv.free_passed_windows(request, self._scheduler.num_processed_tokens(request, self._batch.step))
+        return self._kv.new_blocks(self._scheduler.num_computed_tokens(request, self._batch.step), num_tokens)
+
+    def _victim(self, line: list[Request]) -> Request:
+        """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
+        if self._scheduler.config.scheduling_policy == "fcfs":
+            return line[-1]
+        return max(line, key=lambda request: (request.priority, request.arrival_s))
+
+    def _preempt(self, victim: Request) -> int:
+        """Recompute preemption, a grant of this pass refunded; the number of grants taken back."""
+        grant = self._granted.pop(victim, None)
+        if grant is not None:
+            self._batch.budget += grant.num_tokens
+        self._scheduler.preempt(victim, self._batch, grant.num_tokens if grant else 0)
+        return int(grant is not None)
+
+    @property
+    def _ends_scan_at_own_preemption(self) -> bool:
+        config = self._scheduler.config
+        return config.scheduling_policy == "fcfs" or not config.rules.preempts_past_itself

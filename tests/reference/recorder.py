@@ -1,0 +1,151 @@
+"""Facts of a run, appended as they happen."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.steptime.protocol import StepShape
+from tests.reference.request import Request
+from tests.reference.scheduler import Batch, Scheduler
+
+StepLog = Callable[[dict[str, Any]], None]
+
+
+class Recorder:
+    """Columns of steps and inter-token gaps; with a `step_log`, also one dict a step as conformance compares them."""
+
+    def __init__(self, step_log: StepLog | None = None) -> None:
+        self._times = {name: array("d") for name in ("start_s", "end_s")}
+        self._counts = {
+            name: array("q")
+            for name in (
+                "num_decodes",
+                "num_chunk_tokens",
+                "num_running",
+                "num_waiting",
+                "num_free_blocks",
+                "num_preempted",
+            )
+        }
+        self._gaps: Counter[float] = Counter()
+        self._step_log = step_log
+        self._arrived: list[str] = []
+        self._num_logged = 0
+
+    def arrived(self, request: Request) -> None:
+        if self._step_log:
+            self._arrived.append(request.request_id)
+
+    def step(self, batch: Batch, shape: StepShape, start_s: float, end_s: float, scheduler: Scheduler) -> None:
+        """A step that runs tokens, at its launch."""
+        self._times["start_s"].append(start_s)
+        self._times["end_s"].append(end_s)
+        facts = (
+            shape.num_decodes,
+            shape.num_chunk_tokens,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.num_free_blocks,
+            len(batch.preempted),
+        )
+        for column, fact in zip(self._counts.values(), facts, strict=True):
+            column.append(fact)
+
+    def token(self, request: Request, now_s: float) -> None:
+        """One more token of the request has been returned."""
+        if request.last_token_s is None:
+            request.first_token_s = now_s
+        else:
+            self._gaps[now_s - request.last_token_s] += 1
+        request.last_token_s = now_s
+
+    def open_log_row(
+        self, batch: Batch, shape: StepShape, times_s: tuple[float, float, float], scheduler: Scheduler
+    ) -> dict[str, Any] | None:
+        """The log row of a pass at its launch; `close_log_row` completes it."""
+        if self._step_log is None:
+            return None
+        running, waiting = scheduler.queue_ids()
+        row: dict[str, Any] = {
+            "i": self._num_logged,
+            "t": times_s[0],
+            "start": times_s[1],
+            "end": times_s[2],
+            "n": batch.num_tokens,
+            "ctx": shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks),
+            "sched": [
+                [r.request.request_id, r.num_tokens, r.num_computed_before, r.num_new_blocks] for r in batch.rows
+            ],
+            "free": scheduler.kv.pool.num_free_blocks,
+            "arrived": self._arrived,
+            "new": [r.request_id for r in batch.admitted if r.num_preemptions == 0],
+            "resumed": [r.request_id for r in batch.admitted if r.num_preemptions],
+            "preempted": [r.request_id for r in batch.preempted],
+            "hits": batch.hits,
+            "evicted": batch.num_evictions,
+            "running": running,
+            "waiting": waiting,
+            "sampled": [r.request.request_id for r in batch.rows if r.samples],
+        }
+        self._arrived = []
+        self._num_logged += 1
+        return row
+
+    def close_log_row(self, row: dict[str, Any] | None, finished: Sequence[Request], free_after: int) -> None:
+        if row is None or self._step_log is None:
+            return
+        row["finished"] = [request.request_id for request in finished]
+        row["free_after"] = free_after
+        self._step_log(row)
+
+    def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
+        """Everything recorded, in columns."""
+        gaps = sorted(self._gaps.items())
+        none = _ints([])
+        leaps = LeapRecords(
+            start_s=_floats(self._times["start_s"]),
+            num_steps=np.ones(len(self._times["start_s"]), dtype=np.int64),
+            step_end_s=_floats(self._times["end_s"]),
+            decode_stretches=DecodeStretches(none, none, none, block_size=1, blocks_at_once=1),
+            **{name: _ints(column) for name, column in self._counts.items()},
+        )
+        return Records(
+            requests=_request_records(requests),
+            leaps=leaps,
+            itl_s=_floats([gap for gap, _ in gaps]),
+            itl_count=_ints([count for _, count in gaps]),
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+            num_evictions=scheduler.kv.pool.num_evictions,
+        )
+
+
+def _request_records(requests: Sequence[Request]) -> RequestRecords:
+    return RequestRecords(
+        arrival_s=_floats([request.arrival_s for request in requests]),
+        prompt_tokens=_ints([request.num_prompt_tokens for request in requests]),
+        output_tokens=_ints([request.max_tokens for request in requests]),
+        generated_tokens=_ints([request.num_output_tokens for request in requests]),
+        first_scheduled_s=_times([request.first_scheduled_s for request in requests]),
+        first_token_s=_times([request.first_token_s for request in requests]),
+        finish_s=_times([request.finish_s for request in requests]),
+        num_preemptions=_ints([request.num_preemptions for request in requests]),
+        num_cached_tokens=_ints([request.num_cached_tokens or 0 for request in requests]),
+        rejected=tuple(request.rejected for request in requests),
+    )
+
+
+def _times(values: Sequence[float | None]) -> Floats:
+    return _floats([float("nan") if value is None else value for value in values])
+
+
+def _floats(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

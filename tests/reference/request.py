@@ -1,0 +1,72 @@
+"""A request and where it stands."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tests.reference.content import BlockKeys
+
+
+class RequestStatus(Enum):
+    """vLLM's words for where a request stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Few counters, from which all else follows. `index` is the row in the trace.
+
+    `num_computed_tokens` counts KV positions scheduled so far and runs ahead of the device; `num_output_tokens` those
+    returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only);
+    `num_stale_outputs` those in flight when the request was preempted, which still arrive.
+    """
+
+    index: int
+    request_id: str
+    arrival_s: float
+    num_prompt_tokens: int
+    max_tokens: int
+    block_keys: BlockKeys
+    priority: int = 0
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed_tokens: int = 0
+    num_output_tokens: int = 0
+    num_output_placeholders: int = 0
+    num_stale_outputs: int = 0
+    num_in_flight_tokens: int = 0
+    num_preemptions: int = 0
+    num_cached_tokens: int | None = None
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    finish_s: float | None = None
+    rejected: str | None = None
+    block_tables: list[list[int]] = field(default_factory=list)
+    num_hashed_blocks: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens known so far: the prompt and what has been returned."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def num_wanted_tokens(self) -> int:
+        """What a step could schedule: 1 for a decode, the rest of the prompt for a prefill."""
+        return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
+
+    @property
+    def last_token_is_in_flight(self) -> bool:
+        """Whether a token on its way is known to be the last, so that nothing more needs to be scheduled."""
+        ahead = self.num_computed_tokens + 2 - self.num_output_placeholders
+        return self.num_output_placeholders > 0 and ahead >= self.num_prompt_tokens + self.max_tokens
+
+    def reset(self) -> None:
+        """Recompute preemption: what was computed is lost, what was generated is kept."""
+        self.status = RequestStatus.PREEMPTED
+        self.num_computed_tokens = 0
+        self.num_stale_outputs += self.num_output_placeholders
+        self.num_output_placeholders = 0
+        self.num_preemptions += 1
