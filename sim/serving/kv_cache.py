@@ -112,6 +112,7 @@ class KVCacheManager:
             return None
         if self.has_windows:
             request.passed_blocks = [0] * self.num_groups
+            self.key_all_blocks(request)  # what a window passes while it runs can be hit after a preemption
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
         self.pool.take(new)

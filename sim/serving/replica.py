@@ -67,6 +67,11 @@ class Replica:
         if not self._woken.triggered:
             self._woken.succeed()
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests that wait, those not yet looked at included, and those that run, after the last pass."""
+        return len(self._inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+
     def run(self) -> Process:
         """Do all passes that are due, then sleep until the next or, with nothing to do, until a request comes."""
         env = self._env
