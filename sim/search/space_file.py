@@ -1,0 +1,100 @@
+"""A search space as a YAML file: knobs with lists or ranges of values, conditions, and how many GPUs there are."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_validator
+
+from sim.errors import ConfigError
+from sim.search.space import Condition, Space
+from sim.specs.strict_yaml import Strict, read_yaml
+
+MAX_VALUES = 1000
+
+
+class RangeBlock(Strict):
+    """`{from: 64, to: 1024, factor: 2}` or `{from: 0.8, to: 0.95, step: 0.05}`, both ends included."""
+
+    start: float | int
+    to: float | int
+    step: float | int | None = None
+    factor: float | int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_from(cls, block: Any) -> Any:
+        """`from` is a word of Python's own."""
+        if isinstance(block, Mapping):
+            return {"start" if key == "from" else key: value for key, value in block.items()}
+        return block
+
+    @model_validator(mode="after")
+    def _grows(self) -> "RangeBlock":
+        if (self.step is None) == (self.factor is None):
+            raise ValueError("must have either a step or a factor")
+        if self.to < self.start:
+            raise ValueError("must end at or above its start")
+        if self.step is not None and self.step <= 0:
+            raise ValueError("must have a step above 0")
+        if self.factor is not None and (self.factor <= 1 or self.start <= 0):
+            raise ValueError("must have a factor above 1 and start above 0")
+        return self
+
+    def values(self) -> tuple[float | int, ...]:
+        """Steps are counted from the start, so that rounding does not pile up."""
+        if self.step is not None:
+            count = math.floor((self.to - self.start) / self.step + 1e-9) + 1
+            found = [self.start + index * self.step for index in range(min(count, MAX_VALUES + 1))]
+        else:
+            assert self.factor is not None, "the validator demands one of the two"
+            count = math.floor(math.log(self.to / self.start, self.factor) + 1e-9) + 1
+            found = [self.start * self.factor**index for index in range(min(count, MAX_VALUES + 1))]
+        return tuple(round(value, 9) if isinstance(value, float) else value for value in found)
+
+
+class ConditionBlock(Strict):
+    """`{when: {enforce_eager: true}, only: {cudagraph_capture_sizes: null}}`; one value or a list of them."""
+
+    when: dict[str, Any]
+    only: dict[str, Any]
+
+
+class SpaceFile(Strict):
+    """The YAML of a search space."""
+
+    knobs: dict[str, list[Any] | RangeBlock]
+    conditions: list[ConditionBlock] | None = None
+    gpus: int | None = None
+
+
+def read_space(path: Path) -> Space:
+    """The space in a YAML file. Raises SimError naming file, knob and rule."""
+    file = read_yaml(path, SpaceFile)
+    try:
+        return Space(
+            {name: _values(name, given) for name, given in file.knobs.items()},
+            tuple(Condition(_sets(block.when), _sets(block.only)) for block in file.conditions or ()),
+            file.gpus,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _values(name: str, given: list[Any] | RangeBlock) -> tuple[Any, ...]:
+    if isinstance(given, list):
+        return tuple(map(_value, given))
+    values = given.values()
+    if len(values) > MAX_VALUES:
+        raise ConfigError(f"the range of {name} must have at most {MAX_VALUES} values; use a larger step or factor.")
+    return values
+
+
+def _sets(block: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: _values(name, given if isinstance(given, list) else [given]) for name, given in block.items()}
+
+
+def _value(given: Any) -> Any:
+    """Capture sizes are lists in YAML and tuples in the engine arguments."""
+    return tuple(given) if isinstance(given, list) else given

@@ -1,0 +1,149 @@
+"""Replicas of one deployment behind a router, all in one simulation.
+
+Requests reach replicas through the router alone, so between two arrivals each replica goes on by itself.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+
+from sim.serving.arrivals import arrivals
+from sim.serving.config import SchedulerConfig
+from sim.serving.front_door import make_requests, reject_impossible
+from sim.serving.recorder import Recorder
+from sim.serving.records import DecodeStretches, Ints, LeapRecords, Records, RequestRecords
+from sim.serving.replica import Progress, Replica
+from sim.serving.request import Request
+from sim.serving.routing import Load, Router, router
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+
+
+class ClusterRecords(NamedTuple):
+    """All replicas' records as one, requests in trace order and steps replica by replica; and each replica's own.
+
+    `replica` tells which replica served each request, -1 for those rejected at the door.
+    """
+
+    merged: Records
+    replicas: tuple[Records, ...]
+    replica: Ints
+
+
+class ArrivalClock(simpy.Environment):
+    """An environment whose next event, as replicas see it, is the next arrival: nothing else can concern them."""
+
+    next_arrival_s: float = math.inf
+
+    def peek(self) -> float:
+        return self.next_arrival_s
+
+
+class Entrance:
+    """The door of the cluster: routes each request and notes who got it."""
+
+    def __init__(
+        self, env: ArrivalClock, replicas: Sequence[Replica], chooser: Router, requests: Sequence[Request]
+    ) -> None:
+        self._env = env
+        self._replicas = replicas
+        self._router = chooser
+        self._times_s = [request.arrival_s for request in requests if not request.rejected]
+        self._num_submitted = 0
+        self.replica = np.full(len(requests), -1, dtype=np.int64)
+        self._announce()
+
+    def submit(self, request: Request) -> None:
+        chosen = self._router.choose([Load(*replica.load) for replica in self._replicas])
+        self.replica[request.index] = chosen
+        self._num_submitted += 1
+        self._announce()
+        self._replicas[chosen].submit(request)
+
+    def _announce(self) -> None:
+        """When the next request comes."""
+        is_last = self._num_submitted == len(self._times_s)
+        self._env.next_arrival_s = math.inf if is_last else self._times_s[self._num_submitted]
+
+
+def simulate_cluster(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    *,
+    num_replicas: int,
+    routing: str = "least_loaded",
+    on_progress: Progress | None = None,
+) -> ClusterRecords:
+    """Replay a trace through `num_replicas` equal engines behind a router; otherwise as `replica.simulate`.
+
+    One replica gives the records of `replica.simulate`. Raises ConfigError for an unknown routing.
+    """
+    env = ArrivalClock(initial_time=min(0.0, float(trace.arrival_s[0])))
+    requests, num_keys = make_requests(trace, config)
+    reject_impossible(requests, config)
+    recorders = [Recorder(len(requests)) for _ in range(num_replicas)]
+    replicas = [Replica(env, config, step_time, recorder, num_keys=num_keys) for recorder in recorders]
+    entrance = Entrance(env, replicas, router(routing), requests)
+    for replica in replicas:
+        env.process(replica.run())
+    env.process(arrivals(env, requests, entrance, on_progress))
+    env.run()
+    parts = [
+        recorder.records(requests, replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)
+    ]
+    return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
+
+
+def _merged(parts: Sequence[Records], replica: Ints) -> Records:
+    return Records(
+        requests=_merged_requests([part.requests for part in parts], np.maximum(replica, 0)),
+        leaps=_joined_leaps([part.leaps for part in parts]),
+        itl_s=np.concatenate([part.itl_s for part in parts]),
+        itl_count=np.concatenate([part.itl_count for part in parts]),
+        prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
+        prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
+        num_evictions=sum(part.num_evictions for part in parts),
+    )
+
+
+MEASURED = (
+    "generated_tokens",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "num_preemptions",
+    "num_cached_tokens",
+)
+
+
+def _merged_requests(parts: Sequence[RequestRecords], replica: Ints) -> RequestRecords:
+    """Each request as the replica that served it recorded it."""
+    rows = np.arange(len(replica))
+    served = {name: np.stack([getattr(part, name) for part in parts])[replica, rows] for name in MEASURED}
+    first = parts[0]
+    return RequestRecords(first.arrival_s, first.prompt_tokens, first.output_tokens, rejected=first.rejected, **served)
+
+
+def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
+    """One replica's leaps after the other's, passes numbered through."""
+    counts = [len(part.step_end_s) for part in parts]
+    offsets = np.cumsum([0, *counts[:-1]])
+    columns = (
+        "start_s", "num_steps", "num_decodes", "num_chunk_tokens", "num_running", "num_waiting", "num_free_blocks",
+        "num_preempted", "step_end_s",
+    )  # fmt: skip
+    stretches = [part.decode_stretches for part in parts]
+    numbered = {
+        name: np.concatenate([getattr(part, name) + offset for part, offset in zip(stretches, offsets, strict=True)])
+        for name in ("first", "last", "epoch")
+    }
+    return LeapRecords(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
+        decode_stretches=DecodeStretches(
+            **numbered, block_size=stretches[0].block_size, blocks_at_once=stretches[0].blocks_at_once
+        ),
+    )
