@@ -52,6 +52,7 @@ def build_model(config: HFConfig, *, name: str, quantization: Quantization) -> M
         lm_head=None if _is_tied(config, text, traits) else lm_head,
         num_final_parameters=hidden_size,
         num_vision_parameters=num_vision_parameters(config),
+        num_prediction_layers=text.count("num_nextn_predict_layers", "mtp_num_hidden_layers"),
         dtype=_dtype(config, text),
         quantization=quantization.name,
         source=config.source,

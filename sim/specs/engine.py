@@ -18,6 +18,7 @@ KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1
 
 _LEAST: Mapping[str, int] = {
     "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 1,
     "max_num_scheduled_tokens": 1,
@@ -28,6 +29,8 @@ _LEAST: Mapping[str, int] = {
     "max_cudagraph_capture_size": 1,
 }
 _SWITCHES = (
+    "enable_expert_parallel",
+    "language_model_only",
     "enable_prefix_caching",
     "enable_chunked_prefill",
     "async_scheduling",
@@ -48,10 +51,13 @@ class EngineConfig:
     """Arguments as a user gives them to `vllm serve`; None leaves the choice to the vLLM version, the GPU and the model.
 
     `max_model_len="auto"` (vLLM's -1) shrinks the context to what fits. `quantization` quantises bf16 weights as
-    `--quantization` would (fp8, ...); a checkpoint's own quantization_config needs no flag.
+    `--quantization` would (fp8, ...); a checkpoint's own quantization_config needs no flag. Pipeline stages are known to
+    the memory plan only.
     """
 
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    enable_expert_parallel: bool = False
     max_model_len: int | Literal["auto"] | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -63,6 +69,7 @@ class EngineConfig:
     block_size: int | None = None
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
+    language_model_only: bool = False
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
     scheduling_policy: Policy = "fcfs"
@@ -105,6 +112,8 @@ class ResolvedEngine:
 
     vllm_version: str
     tensor_parallel_size: int
+    pipeline_parallel_size: int
+    enable_expert_parallel: bool
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -116,6 +125,7 @@ class ResolvedEngine:
     block_size: int
     kv_cache_dtype: str
     kv_cache_dtype_bytes: int
+    language_model_only: bool
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     scheduling_policy: Policy
@@ -129,6 +139,15 @@ class ResolvedEngine:
     cudagraph_capture_sizes: tuple[int, ...]
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.21
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_batches_in_flight(self) -> int:
+        """vLLM's batch queue: one a pipeline stage, and one more under async scheduling."""
+        return self.pipeline_parallel_size + self.async_scheduling
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

@@ -222,6 +222,7 @@ class ModelSpec:
 
     `max_model_len` is what vLLM derives from the config; `dtype_bytes` the size of activations and of the KV cache
     under `--kv-cache-dtype auto`. `num_vision_parameters` are loaded by vLLM but not run for text.
+    `num_prediction_layers` for multi-token prediction are in the checkpoint, but no part of these layers.
     `source` says where the facts come from; `approximation` what they leave out, None where they are exact.
     """
 
@@ -238,6 +239,7 @@ class ModelSpec:
     lm_head: Linear | None  # None when tied to the embedding
     num_final_parameters: int  # the last norm
     num_vision_parameters: int = 0
+    num_prediction_layers: int = 0
     dtype: str = "bfloat16"
     quantization: str | None = None
     source: str = ""

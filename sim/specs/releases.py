@@ -17,6 +17,7 @@ from sim.specs.rules import SchedulingRules
 class Release:
     """Defaults and rules of one vLLM version.
 
+    `async_with_pipeline`: async scheduling works with pipeline stages, as its model runner V2 is the default (0.33+).
     `full_isl_gate`: `scheduler_reserve_full_isl` exists and is on by default (0.19+).
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too (0.32+).
     `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs (0.21+).
@@ -26,6 +27,7 @@ class Release:
     gpu_memory_utilization: float
     cudagraph_mode: CudagraphMode
     async_scheduling: bool
+    async_with_pipeline: bool
     full_isl_gate: bool
     huge_gpu_tier: bool
     subtracts_graph_memory: bool
@@ -38,6 +40,7 @@ _V0_8_5 = Release(
     gpu_memory_utilization=0.90,
     cudagraph_mode="PIECEWISE",
     async_scheduling=False,
+    async_with_pipeline=False,
     full_isl_gate=False,
     huge_gpu_tier=False,
     subtracts_graph_memory=False,
@@ -78,7 +81,12 @@ _V0_32_0 = replace(
     capture=replace(_V0_25_1.capture, adds_limits=True, blackwell_cap=1024),
     rules=replace(_V0_25_1.rules, lone_request_ignores_threshold=True),
 )
-_V0_33_0 = replace(_V0_32_0, version="0.33.0", rules=replace(_V0_32_0.rules, preempts_past_itself=True))
+_V0_33_0 = replace(
+    _V0_32_0,
+    version="0.33.0",
+    async_with_pipeline=True,
+    rules=replace(_V0_32_0.rules, preempts_past_itself=True),
+)
 
 RELEASES: Mapping[str, Release] = {
     release.version: release

@@ -42,6 +42,8 @@ ENGINE_FLAGS: Mapping[str, EngineFlag] = {
     flag.name: flag
     for flag in (
         EngineFlag("tensor_parallel_size", "integer", "GPUs that share each layer (-tp)"),
+        EngineFlag("pipeline_parallel_size", "integer", "groups of GPUs that share out the layers (-pp); memory only"),
+        EngineFlag("enable_expert_parallel", "switch", "whole experts on each GPU instead of slices of all (-ep)"),
         EngineFlag("max_model_len", "integer", "longest prompt plus output; auto takes what fits"),
         EngineFlag("max_num_seqs", "integer", "requests in a batch at most"),
         EngineFlag("max_num_batched_tokens", "integer", "tokens in a step at most"),
@@ -53,6 +55,7 @@ ENGINE_FLAGS: Mapping[str, EngineFlag] = {
         EngineFlag("block_size", "integer", "tokens in a KV block"),
         EngineFlag("kv_cache_dtype", "text", "auto, bfloat16, float16, fp8, fp8_e4m3 or fp8_e5m2"),
         EngineFlag("quantization", "text", "quantise the weights, such as fp8 (-q)"),
+        EngineFlag("language_model_only", "switch", "leave a vision tower out"),
         EngineFlag("enable_prefix_caching", "switch", "reuse the KV blocks of equal prefixes"),
         EngineFlag("enable_chunked_prefill", "switch", "split prompts over steps"),
         EngineFlag("scheduling_policy", "text", "fcfs or priority"),
@@ -118,7 +121,6 @@ OTHER_COMPILATION_KEYS = tuple(_COMPILATION_KEYS.split())
 """Those that change nothing in the simulation."""
 
 UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
-    "pipeline-parallel-size": UnsimulatedFlag("pipeline parallelism", harmless=("1",)),
     "data-parallel-size": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
     "data-parallel-size-local": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
     "data-parallel-rank": UnsimulatedFlag("data parallelism within one server"),
@@ -129,7 +131,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
-    "enable-expert-parallel": UnsimulatedFlag("expert parallelism", "none"),
     "enable-eplb": UnsimulatedFlag("expert load balancing", "none"),
     "enable-elastic-ep": UnsimulatedFlag("expert parallelism", "none"),
     "enable-dbo": UnsimulatedFlag("dual-batch overlap", "none"),
@@ -168,7 +169,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
 }
 
 APPROXIMATED: Mapping[str, tuple[Arity, str]] = {
-    "language-model-only": ("none", "a vision tower stays counted in the weights"),
     "limit-mm-per-prompt": ("one", "a vision tower stays counted in the weights"),
     "attention-backend": ("one", "step times are those of the default kernels"),
     "attention-config": ("one", "step times are those of the default kernels"),

@@ -31,13 +31,16 @@ def resolve_engine(
     on_cpu = gpu.architecture == "CPU"
     _check_known(engine, version)
     _check_tensor_parallel(engine.tensor_parallel_size, model)
+    _check_pipeline_parallel(engine, model, release)
     max_model_len = _max_model_len(engine, model)
-    defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size)
+    defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size * engine.pipeline_parallel_size)
     batch = _batch_limits(engine, max_model_len or model.max_model_len, defaults)
     mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
     return ResolvedEngine(
         vllm_version=".".join(map(str, parse_version(version))),
         tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        enable_expert_parallel=engine.enable_expert_parallel,
         max_model_len=max_model_len,
         max_num_seqs=batch.seqs,
         max_num_batched_tokens=batch.tokens,
@@ -49,10 +52,11 @@ def resolve_engine(
         block_size=_given(engine.block_size, _default_block_size(model, on_cpu=on_cpu)),
         kv_cache_dtype=engine.kv_cache_dtype,
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
+        language_model_only=engine.language_model_only,
         enable_prefix_caching=_given(engine.enable_prefix_caching, True),
         enable_chunked_prefill=_given(engine.enable_chunked_prefill, True),
         scheduling_policy=engine.scheduling_policy,
-        async_scheduling=not on_cpu and _given(engine.async_scheduling, release.async_scheduling),
+        async_scheduling=not on_cpu and _given(engine.async_scheduling, _async_by_default(engine, release)),
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
         scheduler_reserve_full_isl=_given(engine.scheduler_reserve_full_isl, release.full_isl_gate),
@@ -96,6 +100,23 @@ def _splits_heads(size: int, model: ModelSpec) -> bool:
     return model.num_attention_heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in kv_heads)
 
 
+def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Release) -> None:
+    stages = engine.pipeline_parallel_size
+    if stages > model.num_layers:
+        raise ConfigError(
+            f"pipeline_parallel_size must not exceed the {model.num_layers} layers of {model.name}, got {stages}; lower it."
+        )
+    if stages > 1 and engine.async_scheduling and not release.async_with_pipeline:
+        raise ConfigError(
+            f"async_scheduling works with pipeline_parallel_size {stages} since vLLM 0.33 only, got vllm_version "
+            f"{release.version}; leave one of them out."
+        )
+
+
+def _async_by_default(engine: EngineConfig, release: Release) -> bool:
+    return release.async_scheduling and (engine.pipeline_parallel_size == 1 or release.async_with_pipeline)
+
+
 def _max_model_len(engine: EngineConfig, model: ModelSpec) -> int | None:
     """None while "auto" waits for the memory plan."""
     if engine.max_model_len == "auto":
@@ -113,10 +134,10 @@ class _Batch(NamedTuple):
     seqs: int
 
 
-def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext, tensor_parallel_size: int) -> _Batch:
+def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext, num_gpus: int) -> _Batch:
     """The tiers of vLLM: by platform, memory and name of the GPU, and by who starts the engine."""
     if gpu.architecture == "CPU":
-        server, offline, seqs = 2048 * tensor_parallel_size, 4096 * tensor_parallel_size, 128 * tensor_parallel_size
+        server, offline, seqs = 2048 * num_gpus, 4096 * num_gpus, 128 * num_gpus
         return _Batch(offline, 2 * seqs) if usage == "offline" else _Batch(server, seqs)
     if release.huge_gpu_tier and gpu.memory_bytes >= 160 * GIB:
         return _Batch(16384, 1024)

@@ -15,6 +15,7 @@ def make_model(
     num_kv_heads: int = 8,
     max_model_len: int = 131072,
     dtype: str = "bfloat16",
+    num_layers: int = 2,
 ) -> ModelSpec:
     attention = Attention(kind=kind, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128, v_head_dim=128)
     return ModelSpec(
@@ -26,7 +27,7 @@ def make_model(
         num_attention_heads=num_heads,
         vocab_size=100,
         max_model_len=max_model_len,
-        layers=(Layer(attention, linears=(), experts=None, num_other_parameters=0),),
+        layers=(Layer(attention, linears=(), experts=None, num_other_parameters=0),) * num_layers,
         embedding=Linear("embed_tokens", 64, 100, "vocab"),
         lm_head=None,
         num_final_parameters=64,

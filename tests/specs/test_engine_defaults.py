@@ -17,7 +17,6 @@ from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import AttentionKind
 from sim.specs.releases import NEWEST, RELEASES, parse_version, release_for
-from sim.specs.serve_command import parse_engine_args
 from sim.specs.vllm import resolve_engine
 from tests.shared import SHARED, needs_shared
 from tests.specs.makers import make_cpu, make_model
@@ -63,15 +62,11 @@ def gpu_of(device: str) -> HardwareProfile:
     return make_cpu() if device == "cpu" else load_gpu(GPUS[device])
 
 
-def is_pipelined(row: dict[str, Any]) -> bool:
-    return "pipeline_parallel_size" in row["args"]
-
-
 def row_name(row: dict[str, Any]) -> str:
     return f"{row['device']}-{row['model']}-{row['usage']}-{row['args']}"
 
 
-@pytest.mark.parametrize("row", [row for row in GOLDEN["rows"] if not is_pipelined(row)], ids=row_name)
+@pytest.mark.parametrize("row", GOLDEN["rows"], ids=row_name)
 def test_defaults_equal_those_of_the_real_package(row: dict[str, Any]) -> None:
     """Each recorded configuration of vLLM 0.32.0 is reproduced exactly."""
     row = GOLDEN["in_every_row"] | row
@@ -90,12 +85,29 @@ def test_defaults_equal_those_of_the_real_package(row: dict[str, Any]) -> None:
     assert engine.scheduler_reserve_full_isl == row["reserve_full_isl"]
 
 
-@pytest.mark.parametrize("row", [row for row in GOLDEN["rows"] if is_pipelined(row)], ids=row_name)
-def test_pipelined_configurations_are_refused(row: dict[str, Any]) -> None:
-    """The recorded configurations with pipeline stages say that these are not simulated."""
-    size = row["args"]["pipeline_parallel_size"]
-    with pytest.raises(ConfigError, match="pipeline parallelism, which is not simulated"):
-        parse_engine_args(["--pipeline-parallel-size", str(size)])
+def test_pipeline_stages_and_async_scheduling_go_together_since_0_33() -> None:
+    """Before, stages switch async scheduling off by default, and asking for both is refused; two batches are in flight."""
+    before, now = (
+        resolve_engine(
+            EngineConfig(pipeline_parallel_size=2), MODELS["llama-8b"], load_gpu("h100-sxm"), vllm_version=version
+        )
+        for version in ("0.32.0", "0.33.0")
+    )
+    assert (before.async_scheduling, before.num_batches_in_flight) == (False, 2)
+    assert (now.async_scheduling, now.num_batches_in_flight) == (True, 3)
+    with pytest.raises(ConfigError, match=r"since vLLM 0\.33 only"):
+        resolve_engine(
+            EngineConfig(pipeline_parallel_size=2, async_scheduling=True),
+            MODELS["llama-8b"],
+            load_gpu("h100-sxm"),
+            vllm_version="0.32.0",
+        )
+
+
+def test_there_are_no_more_stages_than_layers() -> None:
+    """Each pipeline stage has a layer at least."""
+    with pytest.raises(ConfigError, match="must not exceed the 2 layers"):
+        resolve_engine(EngineConfig(pipeline_parallel_size=3), MODELS["llama-8b"], load_gpu("h100-sxm"))
 
 
 @needs_shared

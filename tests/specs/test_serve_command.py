@@ -213,10 +213,8 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("-pp 2", "pipeline parallelism"),
-        ("--pipeline-parallel-size=4", "pipeline parallelism"),
         ("-dp 2", "data parallelism"),
-        ("--enable-expert-parallel", "expert parallelism"),
+        ("--enable-eplb", "expert load balancing"),
         ("--speculative-config {}", "speculative decoding"),
         ("--speculative-config.method ngram", "speculative decoding"),
         ("--enable-lora", "LoRA"),
