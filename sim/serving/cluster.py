@@ -5,7 +5,7 @@ Requests reach replicas through the router alone, so between two arrivals each r
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import simpy
@@ -31,6 +31,22 @@ class ClusterRecords(NamedTuple):
     merged: Records
     replicas: tuple[Records, ...]
     replica: Ints
+
+    @classmethod
+    def of_one(cls, records: Records) -> Self:
+        """A cluster of one engine."""
+        return cls(records, (records,), np.where([reason is None for reason in records.requests.rejected], 0, -1))
+
+    @property
+    def span_s(self) -> float:
+        """From the first arrival to the end of the last step of any replica; 0 where none ran."""
+        ends_s = [float(part.leaps.step_end_s[-1]) for part in self.replicas if len(part.leaps)]
+        return max(ends_s) - float(self.merged.requests.arrival_s[0]) if ends_s else 0.0
+
+    @property
+    def busy_fraction(self) -> float | None:
+        """Share of that time in which steps were running, over all replicas; None where none ran."""
+        return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
 
 
 class ArrivalClock(simpy.Environment):

@@ -1,0 +1,167 @@
+"""One candidate, tried: it passes the memory plan, then the trace is replayed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from sim.errors import SimError
+from sim.memory.plan import MemoryPlan, plan_memory
+from sim.metrics.summary import summarize
+from sim.search.goals import Target
+from sim.search.limits import Limits, limits
+from sim.search.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
+from sim.search.slices import WHOLE, Slice
+from sim.search.slo import measured_ms, num_good
+from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
+from sim.serving import replica
+from sim.serving.cluster import ClusterRecords, simulate_cluster
+from sim.serving.config import scheduler_config
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ModelSpec
+from sim.specs.vllm import resolve_engine
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.model import step_time_model
+from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import Composition
+from sim.workload.readers import scale_rate
+from sim.workload.trace import Trace
+
+SECONDS_PER_HOUR = 3600.0
+MILLION = 1e6
+DEFAULTS = EngineConfig()
+
+
+class Task(NamedTuple):
+    """What to try: a candidate, on which part of the trace, at how many times its rate, with step times how far off.
+
+    `explains` asks for what limits it as well.
+    """
+
+    params: Params
+    part: Slice = WHOLE
+    perturbation: Perturbation = AS_MODELLED
+    rate_scale: float = 1.0
+    explains: bool = False
+
+    @property
+    def key(self) -> str:
+        """The same for equal tasks, in any process."""
+        return canonical([self.params, self.part.windows, self.perturbation, self.rate_scale, self.explains])
+
+
+class Outcome(NamedTuple):
+    """What became of a task: `reason` says why the candidate cannot serve the trace, or None; `metrics` are then there."""
+
+    reason: str | None
+    metrics: dict[str, Any]
+    limits: Limits | None = None
+
+    @property
+    def is_feasible(self) -> bool:
+        return self.reason is None
+
+
+class Deployed(NamedTuple):
+    """A candidate as vLLM would start it."""
+
+    engine: ResolvedEngine
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
+
+    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline.
+    """
+
+    model: ModelSpec
+    gpu: HardwareProfile
+    trace: Trace
+    target: Target
+    base: EngineConfig = DEFAULTS
+    vllm_version: str | None = None
+    routing: str = "least_loaded"
+    composition: Composition = "unified"
+    step_time: StepTimeModel | None = None
+
+    @cached_property
+    def longest_request(self) -> int:
+        """Tokens of the longest request, as far as the model's own context allows."""
+        return min(int((self.trace.prompt_tokens + self.trace.output_tokens).max()), self.model.max_model_len)
+
+    def engine(self, params: Params) -> EngineConfig:
+        return engine_config(self.base, params)
+
+    def deploy(self, params: Params) -> Deployed:
+        """The candidate's arguments resolved and its memory planned. Raises SimError for what vLLM refuses."""
+        resolved = resolve_engine(self.engine(params), self.model, self.gpu, vllm_version=self.vllm_version)
+        plan = plan_memory(self.model, self.gpu, resolved)
+        return Deployed(replace(resolved, max_model_len=plan.max_model_len), plan)
+
+    def try_out(self, task: Task) -> Outcome:
+        """Plan, replay, measure."""
+        try:
+            deployed = self.deploy(task.params)
+        except SimError as error:
+            return Outcome(str(error), {})
+        if reason := self._why_not(task.params, deployed):
+            return Outcome(reason, {})
+        records = self._replay(task, deployed)
+        found = self._limits(deployed, records) if task.explains else None
+        return Outcome(None, self._metrics(task.params, deployed, records), found)
+
+    def _why_not(self, params: Params, deployed: Deployed) -> str | None:
+        """Why the candidate cannot serve every request of the trace; None where it can."""
+        plan, longest = deployed.plan, self.longest_request
+        takes_given_blocks = self.step_time is not None and self.engine(params).num_gpu_blocks_override
+        if plan.reason is not None and not takes_given_blocks:
+            return plan.reason
+        if plan.max_model_len < longest:
+            return f"max_model_len={plan.max_model_len:,} is too short for the longest request of the trace, {longest:,} tokens."
+        if plan.longest_model_len < longest:
+            return (
+                f"the KV cache holds a request of {plan.longest_model_len:,} tokens, the trace has one of {longest:,}."
+            )
+        return None
+
+    def _replay(self, task: Task, deployed: Deployed) -> ClusterRecords:
+        trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
+        config = scheduler_config(deployed.engine, deployed.plan)
+        step_time = self.step_time or self._roofline(self.gpu, deployed.engine)
+        if task.perturbation != AS_MODELLED:
+            step_time = PerturbedStepTime(step_time, task.perturbation)
+        if (count := num_replicas(task.params)) > 1:
+            return simulate_cluster(trace, config, step_time, num_replicas=count, routing=self.routing)
+        return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
+
+    def _limits(self, deployed: Deployed, records: ClusterRecords) -> Limits:
+        config = scheduler_config(deployed.engine, deployed.plan)
+        if self.step_time is not None:
+            return limits(records, config, self.gpu, None)
+        return limits(records, config, self.gpu, lambda gpu: self._roofline(gpu, deployed.engine))
+
+    def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
+        return step_time_model(self.model, gpu, engine, composition=self.composition)
+
+    def _metrics(self, params: Params, deployed: Deployed, records: ClusterRecords) -> dict[str, Any]:
+        engine, plan = deployed
+        dispatch = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+        metrics = summarize(records.merged, num_gpu_blocks=plan.num_gpu_blocks, dispatch=dispatch)
+        metrics["gpu_busy_fraction"] = records.busy_fraction
+        metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}
+        metrics |= {slo.key: measured_ms(slo, records.merged) for slo in self.target.slos}
+        if self.target.slos and all(slo.latency != "itl" for slo in self.target.slos):
+            good = num_good(self.target.slos, records.merged)
+            metrics["request_goodput"] = good / metrics["duration"] if metrics["duration"] else None
+        return metrics | self._cost(metrics)
+
+    def _cost(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What a million output tokens cost at the GPU's price, idle time included; None where it has no price."""
+        price, tokens_per_s = self.gpu.price_usd_per_hour, metrics["output_throughput"]
+        if price is None or not tokens_per_s:
+            return {"usd_per_million_output_tokens": None}
+        usd_per_s = price * metrics["num_gpus"] / SECONDS_PER_HOUR
+        return {"usd_per_million_output_tokens": usd_per_s / tokens_per_s * MILLION}

@@ -1,0 +1,95 @@
+"""What is to be optimised, and how candidates compare."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sim.errors import ConfigError, nearest
+from sim.search.slo import Slo
+
+Metrics = Mapping[str, Any]
+
+
+class Goal(NamedTuple):
+    """A figure to make as large or as small as possible."""
+
+    name: str
+    key: str
+    is_maximised: bool
+    unit: str
+
+    def loss(self, metrics: Metrics) -> float:
+        """The figure with the sign that makes less better; infinite where there was nothing to measure."""
+        value = metrics.get(self.key)
+        if value is None:
+            return float("inf")
+        return -float(value) if self.is_maximised else float(value)
+
+
+GOALS: Mapping[str, Goal] = {
+    goal.name: goal
+    for goal in (
+        Goal("throughput", "output_throughput", True, "tok/s"),
+        Goal("latency", "p99_e2el_ms", False, "ms"),
+        Goal("goodput", "request_goodput", True, "req/s"),
+        Goal("cost", "usd_per_million_output_tokens", False, "$ per million output tokens"),
+    )
+}
+
+
+class Target(NamedTuple):
+    """One goal or several, the first of them deciding, and the limits that a good candidate keeps."""
+
+    goals: tuple[Goal, ...]
+    slos: tuple[Slo, ...]
+
+    @property
+    def limits(self) -> tuple[Slo, ...]:
+        """The limits on percentiles; under `goodput` they judge each request instead."""
+        return () if any(goal.name == "goodput" for goal in self.goals) else self.slos
+
+    def violation(self, metrics: Metrics) -> float:
+        """How far the worst percentile is above its limit, as a share of it; 0 where all are kept."""
+        return max((excess(slo, metrics) for slo in self.limits), default=0.0)
+
+    def rank(self, metrics: Metrics) -> tuple[float, ...]:
+        """Sorts candidates: kept limits first, then the goals in order."""
+        return (self.violation(metrics), *(goal.loss(metrics) for goal in self.goals))
+
+
+def excess(slo: Slo, metrics: Metrics) -> float:
+    """How far a percentile is above its limit, as a share of it; 0 where it is kept or nothing was measured."""
+    value = metrics.get(slo.key)
+    return 0.0 if value is None else max(0.0, value / (slo.limit_s * 1e3) - 1.0)
+
+
+def parse_target(objective: str, slos: Sequence[Slo]) -> Target:
+    """`throughput`, or several goals with commas between. Raises ConfigError for what cannot be optimised."""
+    names = [name.strip() for name in objective.split(",")]
+    for name in names:
+        if name not in GOALS:
+            raise ConfigError(
+                f"--objective must be one of {', '.join(GOALS)}, or several with commas, got {name!r}.{nearest(name, GOALS)}"
+            )
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--objective names a goal twice: {objective}.")
+    if "goodput" in names:
+        _check_goodput(slos)
+    return Target(tuple(GOALS[name] for name in names), tuple(slos))
+
+
+def _check_goodput(slos: Sequence[Slo]) -> None:
+    if not slos:
+        raise ConfigError("--objective goodput counts requests within limits; give some, such as --slo ttft_p99=500ms.")
+    if any(slo.latency == "itl" for slo in slos):
+        raise ConfigError(
+            "--objective goodput judges single requests, whose itl is not kept apart; limit tpot instead."
+        )
+
+
+def pareto(rows: Sequence[tuple[float, ...]]) -> list[int]:
+    """Places of the rows that no other row beats in one loss without losing in another; of equal rows the first."""
+    kept: list[int] = []
+    for place in sorted(range(len(rows)), key=lambda index: (rows[index], index)):
+        if not any(all(a <= b for a, b in zip(rows[other], rows[place], strict=True)) for other in kept):
+            kept.append(place)
+    return sorted(kept)

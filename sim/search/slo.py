@@ -1,0 +1,102 @@
+"""Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`."""
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, cast, get_args
+
+import numpy as np
+
+from sim.errors import ConfigError, nearest
+from sim.metrics.statistics import percentiles
+from sim.metrics.summary import is_completed, latencies, time_per_output_token_s
+from sim.serving.records import Floats, Ints, Records
+from sim.units import MS
+
+Latency = Literal["ttft", "tpot", "itl", "e2el"]
+LATENCIES: tuple[str, ...] = get_args(Latency)
+_PATTERN = re.compile(
+    r"(?P<latency>[a-z0-9]+)_p(?P<percentile>\d{1,3}(?:\.\d{1,9})?)\s*<?=\s*(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>ms|s)"
+)
+
+
+class Slo(NamedTuple):
+    """The `percentile` of a latency over all completed requests must not exceed `limit_s`."""
+
+    latency: Latency
+    percentile: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.limit_s / MS:g}ms"
+
+    @property
+    def name(self) -> str:
+        """As on the command line: ttft_p99."""
+        return f"{self.latency}_p{self.percentile:g}"
+
+    @property
+    def key(self) -> str:
+        """As in the metrics: p99_ttft_ms."""
+        return f"p{self.percentile:g}_{self.latency}_ms"
+
+
+def parse_slo(text: str) -> Slo:
+    """`ttft_p99=500ms` or `e2el_p99.9=2s`. Raises ConfigError for anything else."""
+    found = _PATTERN.fullmatch(text.strip().lower())
+    if not found:
+        raise ConfigError(
+            f"--slo must look like ttft_p99=500ms: one of {', '.join(LATENCIES)}, a percentile and a limit in ms or s; got {text!r}."
+        )
+    latency, percentile = found["latency"], float(found["percentile"])
+    if latency not in LATENCIES:
+        raise ConfigError(
+            f"--slo {text}: the latency must be one of {', '.join(LATENCIES)}, got {latency!r}.{nearest(latency, LATENCIES)}"
+        )
+    if percentile > 100:
+        raise ConfigError(f"--slo {text}: a percentile is from 0 to 100, got {percentile:g}.")
+    limit_s = float(found["limit"]) * (MS if found["unit"] == "ms" else 1.0)
+    if limit_s <= 0:
+        raise ConfigError(f"--slo {text}: the limit must be above 0.")
+    return Slo(cast("Latency", latency), percentile, limit_s)
+
+
+def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
+    """Each percentile once. Raises ConfigError where one is limited twice."""
+    slos = tuple(map(parse_slo, texts))
+    names = [slo.name for slo in slos]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--slo limits {name} twice; leave one of them out.")
+    return slos
+
+
+def measured_ms(slo: Slo, records: Records) -> float | None:
+    """That percentile in milliseconds; None where nothing was measured."""
+    values, counts = _samples(slo.latency, records)
+    return percentiles(values, counts, (slo.percentile,))[0] / MS if len(values) else None
+
+
+def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:
+    if latency == "itl":
+        return records.itl_s, records.itl_count
+    of_requests = latencies(records.requests)
+    values: Floats = getattr(of_requests, f"{latency}_s")
+    return values, np.ones(len(values), dtype=np.int64)
+
+
+def num_good(slos: Iterable[Slo], records: Records) -> int:
+    """Completed requests that are each within every limit, as `vllm bench serve --goodput` counts them.
+
+    A request without a second token has no time per token that could be too long. Gaps between tokens are not kept by
+    request, so no limit on them is allowed here.
+    """
+    requests = records.requests
+    good = is_completed(requests)
+    by_request = {
+        "ttft": requests.first_token_s - requests.arrival_s,
+        "tpot": np.nan_to_num(time_per_output_token_s(requests), nan=0.0),
+        "e2el": requests.finish_s - requests.arrival_s,
+    }
+    for slo in slos:
+        good &= by_request[slo.latency] <= slo.limit_s
+    return int(good.sum())

@@ -1,0 +1,109 @@
+"""Trials in SQLite as they finish: a search that was cut off goes on where it was."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from sim import __version__
+from sim.errors import ConfigError
+from sim.search.evaluate import Outcome, Scenario
+from sim.search.limits import Limits
+
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS trials (study TEXT, task TEXT, outcome TEXT, PRIMARY KEY (study, task)) WITHOUT ROWID
+"""
+
+
+class Memory(Protocol):
+    """Outcomes of tasks by their keys."""
+
+    def get(self, key: str) -> Outcome | None: ...
+
+    def put(self, key: str, outcome: Outcome) -> None: ...
+
+
+class DictMemory(dict[str, Outcome]):
+    """Lasts as long as the process."""
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        self[key] = outcome
+
+
+class TrialStore:
+    """Outcomes in a SQLite file, of any number of searches; one search sees its own. Each is on disk once put."""
+
+    def __init__(self, path: Path, study: str) -> None:
+        self._path, self._study = path, study
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, timeout=30)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            with self._database:
+                self._database.execute(_SCHEMA)
+                rows = self._database.execute("SELECT task, outcome FROM trials WHERE study = ?", (study,)).fetchall()
+            self._known = _outcomes(rows)
+        except (OSError, sqlite3.Error, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> Outcome | None:
+        return self._known.get(key)
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        self._known[key] = outcome
+        try:
+            with self._database:
+                row = (self._study, key, to_json(outcome))
+                self._database.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise ConfigError(f"--store {self._path} cannot be written: {error}; name another file.") from None
+
+    def close(self) -> None:
+        self._database.close()
+
+    def remove(self) -> None:
+        """Close and delete the file: the search is over."""
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+def study_id(scenario: Scenario) -> str:
+    """Equal for searches whose tasks have equal outcomes, in any process; a few hexadecimal digits."""
+    trace, digest = scenario.trace, hashlib.sha256()
+    facts = (
+        __version__,
+        scenario.model,
+        scenario.gpu,
+        scenario.target.slos,
+        scenario.base,
+        scenario.vllm_version,
+        scenario.routing,
+        scenario.composition,
+        scenario.step_time,
+        trace.priority is None or trace.priority.tolist(),
+        trace.segments,
+    )
+    digest.update(repr(facts).encode())
+    for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens):
+        digest.update(column.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def to_json(outcome: Outcome) -> str:
+    limits = outcome.limits and outcome.limits._asdict()
+    return json.dumps({"reason": outcome.reason, "metrics": outcome.metrics, "limits": limits})
+
+
+def from_json(text: str) -> Outcome:
+    row = json.loads(text)
+    return Outcome(row["reason"], row["metrics"], row["limits"] and Limits(**row["limits"]))
+
+
+def _outcomes(rows: Iterable[tuple[str, str]]) -> dict[str, Outcome]:
+    return {task: from_json(outcome) for task, outcome in rows}
