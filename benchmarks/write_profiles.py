@@ -2,7 +2,8 @@
 
     python benchmarks/write_profiles.py ../shared
 
-Nothing fitted is typed here: fitted numbers come from `steptime/params.json`, spec-sheet numbers from `catalog/gpus.csv`.
+Nothing fitted is typed here: kernels' numbers come from `steptime/params.json`, those of sampler, host and front end from
+`serving_fits.json` (fit_serving.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
 Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and three memory sizes.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+SERVING_FITS = Path(__file__).with_name("serving_fits.json")
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 HEADER = (
     "# Written by benchmarks/write_profiles.py. Efficiencies under `operators` are fractions of the peaks in this file:\n"
@@ -147,9 +149,10 @@ def main(shared: Path) -> None:
     lines = (shared / "catalog/gpus.csv").read_text(encoding="utf-8").splitlines()
     rows = {row["name"]: row for row in csv.DictReader(lines)}
     params = json.loads((shared / "steptime/params.json").read_text(encoding="utf-8"))
+    served = json.loads(SERVING_FITS.read_text(encoding="utf-8"))
     for name, gpu in GPUS.items():
         profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}
-        profile["operators"] = _operators(gpu, profile, params)
+        profile["operators"] = _operators(gpu, profile, params, served)
         text = yaml.dump(profile, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
         (PROFILES / f"{name}.yaml").write_text(HEADER + text, encoding="utf-8")
 
@@ -253,7 +256,7 @@ def _renamed(operator: str, values: dict[str, float]) -> dict[str, float]:
     return block | ({"wave_penalty": 0.0} if operator == "gemm_bf16" else {})
 
 
-def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
     fits = Fits(gpu, params)
     dtypes = list(profile["peak_tflops"])
     return {
@@ -263,7 +266,8 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any]) -> dic
         "experts": {dtype: _by_dtype(fits, dtype, "moe_bf16", "moe_fp8_block") for dtype in dtypes},
         "all_reduce": fits.block("allreduce"),
         "elementwise": _elementwise(fits, gpu, profile),
-        "host": _host(gpu),
+        "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
+        "host": _host(gpu, served["host"]),
     }
 
 
@@ -282,16 +286,18 @@ def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any
     return {"basis": "generic", "source": source, "memory_efficiency": efficiency, "launch_us": 2.3}
 
 
-def _host(gpu: Gpu) -> dict[str, Any]:
+def _host(gpu: Gpu, served: dict[str, Any]) -> dict[str, Any]:
     layer_us = EAGER_LAYER_US.get(gpu.chip or "", EAGER_LAYER_US_ELSEWHERE)
     return {
         "basis": "generic",
-        "source": "0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps, 0.1 ms of it not hidden by async "
-        f"scheduling; launch: Splitwise's eager Llama-2-70B, {layer_us / 1000} ms a layer of {LAUNCHES_PER_LAYER} launches, an upper bound for today",
+        "source": f"0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps; {served['source']}; "
+        f"launch: Splitwise's eager Llama-2-70B, {layer_us / 1000} ms a layer of {LAUNCHES_PER_LAYER} launches, an upper bound for today",
         "step_us": 300.0,
         "request_us": 4.0,
-        "exposed_us": 100.0,
+        "exposed_us": served["exposed_us"],
         "launch_us": round(layer_us / LAUNCHES_PER_LAYER, 1),
+        "front_end_us": served["front_end_us"],
+        "front_end_request_us": served["front_end_request_us"],
     }
 
 

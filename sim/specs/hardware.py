@@ -18,6 +18,7 @@ from sim.specs.operator_fits import (
     HostFit,
     OperatorFits,
     PrefillAttentionFit,
+    SamplerFit,
 )
 from sim.specs.strict_yaml import read_yaml
 from sim.units import GIB, GIGA, TERA, US
@@ -138,9 +139,18 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
         },
         all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
         elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
+        sampler=SamplerFit(blocks.sampler.sort_us * US, blocks.sampler.sort_bytes_per_logit, blocks.sampler.basis),
         host=_host_fit(blocks.host),
     )
 
 
 def _host_fit(host: HostBlock) -> HostFit:
-    return HostFit(host.step_us * US, host.request_us * US, host.exposed_us * US, host.launch_us * US, host.basis)
+    return HostFit(
+        host.step_us * US,
+        host.request_us * US,
+        host.exposed_us * US,
+        host.launch_us * US,
+        host.front_end_us * US,
+        host.front_end_request_us * US,
+        host.basis,
+    )

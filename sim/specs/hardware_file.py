@@ -69,6 +69,13 @@ class HostBlock(FitBlock):
     request_us: NotNegative
     exposed_us: NotNegative
     launch_us: NotNegative
+    front_end_us: NotNegative
+    front_end_request_us: NotNegative
+
+
+class SamplerBlock(FitBlock):
+    sort_us: NotNegative
+    sort_bytes_per_logit: NotNegative
 
 
 class OperatorsBlock(Strict):
@@ -78,6 +85,7 @@ class OperatorsBlock(Strict):
     experts: Mapping[ComputeDtype, ExpertsBlock]
     all_reduce: AllReduceBlock
     elementwise: ElementwiseBlock
+    sampler: SamplerBlock
     host: HostBlock
 
 

@@ -74,16 +74,29 @@ class ElementwiseFit:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplerFit:
+    """Truncating sampled rows to top-p or top-k by sorting them: `sort_s` a step, and bytes moved for each logit."""
+
+    sort_s: float
+    sort_bytes_per_logit: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
 class HostFit:
     """What the CPU needs: a step, each request in it, and each kernel launched outside a CUDA graph.
 
-    Async scheduling hides the first two behind the GPU's step, but for `exposed_s`.
+    Async scheduling hides the first two behind the GPU's step, but for `exposed_s`. The front end (HTTP, tokenizer,
+    detokenizer, streaming) delays what a client sees of a request by `front_end_s`, and `front_end_request_s` more for
+    each request that streams beside it.
     """
 
     step_s: float
     request_s: float
     exposed_s: float
     launch_s: float
+    front_end_s: float
+    front_end_request_s: float
     basis: Basis
 
 
@@ -97,4 +110,5 @@ class OperatorFits:
     experts: Mapping[ComputeDtype, ExpertsFit]
     all_reduce: AllReduceFit
     elementwise: ElementwiseFit
+    sampler: SamplerFit
     host: HostFit

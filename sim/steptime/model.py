@@ -7,14 +7,19 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.linear import read_linear
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition, RooflineStepTime
+from sim.steptime.roofline import DEFAULT_TRAFFIC, Composition, RooflineStepTime, Traffic
 
 
 def step_time_model(
-    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, *, composition: Composition = "unified"
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    engine: ResolvedEngine,
+    *,
+    composition: Composition = "unified",
+    traffic: Traffic = DEFAULT_TRAFFIC,
 ) -> RooflineStepTime:
     """The roofline of `model` on `tensor_parallel_size` GPUs; `composition` says how mixed steps are run."""
-    return RooflineStepTime(model, gpu, engine, composition)
+    return RooflineStepTime(model, gpu, engine, composition, traffic)
 
 
 def load_step_time_model(path: str | Path) -> StepTimeModel:

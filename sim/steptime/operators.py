@@ -10,6 +10,7 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.protocol import FloatArray
+from sim.steptime.routing import Routing, expected_distinct_experts
 
 NumT = TypeVar("NumT", float, FloatArray)
 
@@ -152,19 +153,15 @@ def prefill_attention_s(flops: NumT, num_tiles: NumT, moved_bytes: NumT, gpu: Ha
     return smooth_max(moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency), compute_s, 2)
 
 
-def expected_distinct_experts(tokens: NumT, experts: Experts) -> NumT:
-    """How many experts at least one of the tokens chooses, when each chooses uniformly."""
-    share_idle: NumT = (1 - experts.num_experts_per_tok / experts.num_experts) ** tokens
-    return experts.num_experts * (1 - share_idle)
-
-
-def experts_s(tokens: NumT, experts: Experts, gpu: HardwareProfile) -> NumT:
+def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, routing: Routing = "skewed") -> float:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
     dtype = compute_dtype(experts.weight, gpu)
     fit = gpu.operators.experts[dtype]
     routed = tokens * experts.num_experts_per_tok
     weight_bytes = (
-        expected_distinct_experts(tokens, experts) * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
+        expected_distinct_experts(tokens, experts, routing)
+        * experts.num_weights_per_expert
+        * _bytes_per_weight(experts.weight)
     )
     token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
     memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)

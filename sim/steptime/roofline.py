@@ -7,12 +7,25 @@ from typing import Literal, NamedTuple
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
+from sim.specs.sampling import Sampling, truncation
 from sim.steptime.attention import AttentionWork, DecodeCurve
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.routing import Routing
+from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
 Composition = Literal["unified", "additive", "max"]
+
+
+class Traffic(NamedTuple):
+    """What a step costs beyond its shape: how clients ask to be sampled, and how their tokens spread over experts."""
+
+    sampling: Sampling = "default"
+    routing: Routing = "skewed"
+
+
+DEFAULT_TRAFFIC = Traffic()
 
 
 class Batch(NamedTuple):
@@ -38,17 +51,23 @@ class RooflineStepTime:
     """
 
     def __init__(
-        self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, composition: Composition = "unified"
+        self,
+        model: ModelSpec,
+        gpu: HardwareProfile,
+        engine: ResolvedEngine,
+        composition: Composition = "unified",
+        traffic: Traffic = DEFAULT_TRAFFIC,
     ) -> None:
         ranks = engine.tensor_parallel_size
-        self._token_work = TokenWork(model, gpu, ranks)
+        truncated_by = truncation(model.name, engine.vllm_version, traffic.sampling)
+        self._token_work = TokenWork(model, gpu, ranks, traffic.routing)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
         self._graphs = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
         self._composition: Composition = composition
         self._batch = cache(self._time_batch)
-        self._sampling_s = cache(self._token_work.sampling_s)
+        self._sampling_s = cache(SamplingWork(model, gpu, ranks, truncated_by).seconds)
         self._decode_attention = cache(self._attention.decode)
         self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
 

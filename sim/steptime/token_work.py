@@ -8,12 +8,12 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
-    all_gather_s,
     all_reduce_s,
     elementwise_s,
     experts_s,
     gemm_s,
 )
+from sim.steptime.routing import Routing
 
 KeyT = TypeVar("KeyT")
 
@@ -21,24 +21,22 @@ NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes 
 NUM_FINAL_NORMS = 3  # embedding, last norm and the choice of sampled rows, each taken as a norm
 ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
 ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
-# The sampler: ten small kernels that read every fp32 logit twice. Measured with vLLM 0.19 on an RTX PRO 6000: 26 us for
-# 3 rows of 128,256 logits, 128 us for 208.
-SAMPLER_KERNELS = 10
-SAMPLER_BYTES_PER_LOGIT = 8
 EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
 
 
 class TokenWork:
     """One GPU's share of a model, kernel by kernel; equal kernels are timed once and multiplied."""
 
-    def __init__(self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int) -> None:
+    def __init__(
+        self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int, routing: Routing = "skewed"
+    ) -> None:
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
         norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
         self._gpu = gpu
+        self._routing = routing
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
         self._num_all_reduces = 1 + 2 * model.num_layers if tensor_parallel_size > 1 else 0
-        self._head = model.output_head.per_rank(tensor_parallel_size)
         self._linears = _count((linear, n) for layer, n in layers for linear in layer.linears)
         self._experts = _count((layer.experts, n) for layer, n in layers if layer.experts)
         self._elementwise = _count(
@@ -55,23 +53,13 @@ class TokenWork:
         for linear, count in self._linears.items():
             seconds[linear.name] += count * gemm_s(rows, linear, gpu)
         for experts, count in self._experts.items():
-            seconds["experts"] += count * experts_s(rows, experts, gpu)
+            seconds["experts"] += count * experts_s(rows, experts, gpu, self._routing)
         for moved_bytes, count in self._elementwise.items():
             seconds["elementwise"] += count * elementwise_s(rows * moved_bytes, gpu)
         if self._num_all_reduces:
             message_s = all_reduce_s(rows * self._message_bytes, self._num_gpus, gpu)
             seconds["all_reduce"] = self._num_all_reduces * message_s
         return dict(seconds)
-
-    def sampling_s(self, num_sampled: int) -> float:
-        """Logits of the sampled rows, gathered from all GPUs, and the sampler; nothing where no row is sampled."""
-        if num_sampled == 0:
-            return 0.0
-        gpu, num_logits = self._gpu, float(num_sampled * self._head.out_features * self._num_gpus)
-        seconds = gemm_s(float(num_sampled), self._head, gpu)
-        if self._num_gpus > 1:
-            seconds += all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)
-        return seconds + SAMPLER_KERNELS * elementwise_s(num_logits * SAMPLER_BYTES_PER_LOGIT / SAMPLER_KERNELS, gpu)
 
 
 def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:

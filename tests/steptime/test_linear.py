@@ -29,7 +29,8 @@ def test_decode_steps_equal_single_steps() -> None:
     """Many steps at once take what they take one by one."""
     model = LinearStepTime(0.01, 0.001, 0.0001)
     contexts = np.array([30.0, 32.0, 34.0])
-    assert model.decode_steps_s(2, contexts).tolist() == [model.step_s(StepShape(2, int(c), (), 2)) for c in contexts]
+    together = model.decode_curve(2).over(contexts)
+    assert together.tolist() == [model.step_s(StepShape(2, int(c), (), 2)) for c in contexts]
 
 
 @pytest.mark.parametrize(

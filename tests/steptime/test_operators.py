@@ -16,7 +16,6 @@ from sim.steptime.operators import (
     decode_attention,
     decode_attention_s,
     elementwise_s,
-    expected_distinct_experts,
     experts_s,
     gemm_s,
     mean_keys_seen,
@@ -158,12 +157,6 @@ def test_mean_keys_seen(chunk: int, computed: int, window: int | None, expected:
     assert mean_keys_seen(chunk, computed, window) == pytest.approx(expected)
 
 
-def test_distinct_experts() -> None:
-    """One token reads its 2 of 8 experts, two tokens 3.5, very many all."""
-    assert [expected_distinct_experts(tokens, MIXTRAL) for tokens in (1.0, 2.0)] == [2.0, 3.5]
-    assert expected_distinct_experts(1000.0, MIXTRAL) == pytest.approx(8)
-
-
 def test_experts_by_hand() -> None:
     """One token of Mixtral reads two experts of 352 MB: 233 us beside 47.7 us of launches."""
     memory_us = (2 * 3 * 4096 * 14336 * 2 + 2 * 2 * (2 * 4096 + 3 * 14336)) / (3.35e12 * 0.901) / US
@@ -188,7 +181,6 @@ def test_arrays_give_what_numbers_give(rows: int, weight: WeightFormat) -> None:
     """numpy arrays are taken element by element."""
     linear, array = replace(QKV, weight=weight), np.array([float(rows), 1.0])
     assert gemm_s(array, linear, h100())[0] == pytest.approx(gemm_s(float(rows), linear, h100()), rel=1e-12)
-    assert experts_s(array, MIXTRAL, h100())[0] == pytest.approx(experts_s(float(rows), MIXTRAL, h100()), rel=1e-12)
 
 
 @given(rows=st.integers(1, 16384), more=st.integers(1, 4096))

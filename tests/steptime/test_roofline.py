@@ -101,7 +101,11 @@ def test_launches_by_graph(shape: StepShape, num_launches: int) -> None:
     model = replace(model, layers=tuple(replace(layer, linears=small) for layer in model.layers))
     launches_s = 100 * num_launches * 29.2e-6
     seconds = steps(model).step_s(shape)
-    assert seconds == pytest.approx(launches_s + 0.1e-3) if num_launches else seconds < 100 * 3 * 29.2e-6
+    assert (
+        seconds == pytest.approx(launches_s + h100().operators.host.exposed_s)
+        if num_launches
+        else seconds < 100 * 3 * 29.2e-6
+    )
 
 
 def test_above_the_largest_size_only_launches_count() -> None:
@@ -111,10 +115,10 @@ def test_above_the_largest_size_only_launches_count() -> None:
 
 
 def test_async_scheduling_hides_the_host() -> None:
-    """A step of one request costs 0.304 ms of host work; async scheduling leaves 0.1 ms of it."""
+    """A step of one request costs 0.304 ms of host work; async scheduling leaves a part of it."""
     sync, hidden = (steps(async_scheduling=flag) for flag in (False, True))
     difference_s = sync.step_s(decode(1, 1000)) - hidden.step_s(decode(1, 1000))
-    assert difference_s == pytest.approx(0.3e-3 + 4e-6 - 0.1e-3)
+    assert difference_s == pytest.approx(0.3e-3 + 4e-6 - h100().operators.host.exposed_s)
 
 
 def test_a_step_is_never_shorter_than_its_host_work() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.specs.model import Experts
-from sim.steptime.operators import all_gather_s, all_reduce_s, elementwise_s, experts_s, gemm_s
+from sim.steptime.operators import all_reduce_s, elementwise_s, experts_s, gemm_s
 from sim.steptime.token_work import TokenWork
 from tests.steptime.makers import h100, make_model
 
@@ -30,22 +30,6 @@ def test_experts_are_cut_by_tensor_parallelism() -> None:
     """Each of two GPUs holds half of every expert's intermediate dimension."""
     seconds = TokenWork(make_model(experts=Experts(8, 2, 4096, 14336)), h100(), 2).seconds_by_operator(64)
     assert seconds["experts"] == pytest.approx(32 * experts_s(64.0, Experts(8, 2, 4096, 7168), h100()))
-
-
-def test_logits_are_gathered_and_sampled() -> None:
-    """On four GPUs: a quarter of the head each, all logits to all, and a sampler over the whole vocabulary."""
-    work, gpu = TokenWork(make_model(), h100(), 4), h100()
-    head = make_model().output_head.per_rank(4)
-    sampler_s = 10 * 2.3e-6 + 8 * 16 * 128256 / (0.5 * 3.35e12)
-    expected = gemm_s(16.0, head, gpu) + all_gather_s(2.0 * 16 * 128256, 4, gpu) + sampler_s
-    assert work.sampling_s(16) == pytest.approx(expected)
-    assert work.sampling_s(0) == 0
-
-
-def test_tied_embeddings_still_turn_rows_into_logits() -> None:
-    """A model without an lm_head of its own multiplies by its embedding."""
-    untied, tied = make_model(), make_model(lm_head=None)
-    assert TokenWork(tied, h100(), 1).sampling_s(1) == TokenWork(untied, h100(), 1).sampling_s(1)
 
 
 @pytest.mark.parametrize(("size", "per_layer"), [(1, 10), (2, 12)])
