@@ -1,5 +1,6 @@
 """Scenarios in a few words: who asks for what and when, an engine with tiny limits, and what it then did step by step."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from tests.engines import Engine
 
 ONE_SECOND = RecordedStepTime(base_ns=1, per_token_ns=0, per_ctx_ns=0)
 """Every step takes one second: who arrives at t is seen by step t+1, which starts at t."""
+
+MOST_STEPS = 50_000
 
 Part = tuple[int | str, int]
 """Tokens of a prompt: `(content id, tokens)`, or `(id of an earlier request, first tokens of its prompt and output)`."""
@@ -91,15 +94,28 @@ class Run:
         """One field of the log, by step."""
         return [step[field] for step in self.steps]
 
+    @property
+    def gaps(self) -> Counter[float]:
+        """How often each gap between two tokens of a request occurred."""
+        counted: Counter[float] = Counter()
+        for gap, count in zip(self.records.itl_s.tolist(), self.records.itl_count.tolist(), strict=True):
+            counted[gap] += count
+        return counted
+
     def of(self, request_id: str, fact: str) -> Any:
         """One fact of a request's record."""
         return getattr(self.records.requests, fact)[self.trace.request_id.index(request_id)]
 
 
 def replay(engine: Engine, trace: Trace, config: SchedulerConfig, step_time: StepTimeModel) -> Run:
-    """Run an engine and keep its step log."""
+    """Run an engine and keep its step log; a run without end fails."""
     steps: list[dict[str, Any]] = []
-    records = engine(trace, config, step_time, step_log=steps.append)
+
+    def log(step: dict[str, Any]) -> None:
+        assert len(steps) < MOST_STEPS, f"{MOST_STEPS} steps and no end"
+        steps.append(step)
+
+    records = engine(trace, config, step_time, step_log=log)
     return Run(trace, steps, records)
 
 

@@ -30,8 +30,7 @@ def test_a_preempted_request_keeps_its_first_token_and_has_one_long_gap(engine: 
     done = two_of_which_one_fits(engine)
     assert (done.of("B", "first_scheduled_s"), done.of("B", "first_token_s")) == (0, 1)
     assert (done.of("A", "num_preemptions"), done.of("B", "num_preemptions")) == (0, 1)
-    assert done.records.itl_s.tolist() == [1, 12]
-    assert done.records.itl_count.tolist() == [21, 1]
+    assert done.gaps == {1: 21, 12: 1}
 
 
 def test_a_preempted_request_finds_what_is_left_of_its_cache(engine: Engine) -> None:

@@ -1,0 +1,17 @@
+"""Laws of every run, on workloads drawn at random."""
+
+from hypothesis import given, settings
+
+from tests.engines import Engine
+from tests.makers import replay
+from tests.serving.laws import LAWS
+from tests.workloads import Workload, workloads
+
+
+@settings(max_examples=250)
+@given(workload=workloads())
+def test_all_laws_hold_of_any_run(engine: Engine, workload: Workload) -> None:
+    """Requests, tokens, blocks and time are conserved; order, victims and limits are the policy's."""
+    done = replay(engine, *workload)
+    for law in LAWS:
+        law(workload, done)

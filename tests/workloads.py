@@ -1,0 +1,162 @@
+"""Workloads drawn by Hypothesis: few requests, small numbers, and every feature of the scheduler by turns.
+
+All times are integers, so that sums of them are exact and two engines can be held to equality.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from sim.serving.config import KVGroup, SchedulerConfig
+from sim.serving.content import output_id, private_prompt_id
+from sim.specs.rules import SchedulingRules
+from sim.workload.trace import Segment, Trace
+from tests.conformance.case import RecordedStepTime
+
+Prompt = tuple[Segment, ...]
+
+GROUPS = (
+    (KVGroup(),),
+    (KVGroup(window=5),),
+    (KVGroup(), KVGroup(window=3)),
+    (KVGroup(window=1), KVGroup(), KVGroup(window=9)),
+    (KVGroup(), KVGroup()),
+)
+
+
+class Workload(NamedTuple):
+    """All that an engine is given."""
+
+    trace: Trace
+    config: SchedulerConfig
+    step_time: RecordedStepTime
+
+
+step_times = st.builds(
+    RecordedStepTime, base_ns=st.integers(1, 20), per_token_ns=st.integers(0, 3), per_ctx_ns=st.integers(0, 2)
+)
+
+rules = st.builds(
+    SchedulingRules,
+    lone_request_ignores_threshold=st.booleans(),
+    unhashed_blocks_first=st.booleans(),
+    preempts_past_itself=st.booleans(),
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> Trace:
+    """Bursts, ties and idle gaps; private prompts, shared prefixes, and sessions that go on from an earlier output."""
+    count = draw(st.integers(1, max_requests))
+    gaps = draw(st.lists(st.sampled_from((0, 0, 0, 1, 2, 7, 30, 500)), min_size=count, max_size=count))
+    outputs = draw(st.lists(st.integers(1, 30), min_size=count, max_size=count))
+    prompts: list[Prompt] = []
+    for row in range(count):
+        prompts.append(draw(shared_prompts(row, prompts, outputs) if sharing else private_prompts(row)))
+    urgencies = st.lists(st.integers(0, 2), min_size=count, max_size=count)
+    priority = draw(st.none() | urgencies | st.permutations(range(count)))
+    return Trace(
+        request_id=tuple(f"r{row}" for row in range(count)),
+        arrival_s=np.cumsum(gaps).astype(np.float64),
+        prompt_tokens=np.array([sum(tokens for _, tokens in prompt) for prompt in prompts], dtype=np.int64),
+        output_tokens=np.array(outputs, dtype=np.int64),
+        priority=None if priority is None else np.array(priority, dtype=np.int64),
+        segments=prompts if sharing else None,
+    )
+
+
+def private_prompts(row: int) -> st.SearchStrategy[Prompt]:
+    return st.integers(1, 24).map(lambda tokens: ((private_prompt_id(row), tokens),))
+
+
+@st.composite
+def shared_prompts(draw: st.DrawFn, row: int, earlier: Sequence[Prompt], outputs: Sequence[int]) -> Prompt:
+    """Nothing, a system prompt, or an earlier request's prompt with some of its output; then tokens of its own."""
+    kind = draw(st.sampled_from(("private", "system", "session") if earlier else ("private", "system")))
+    head: Prompt = ()
+    if kind == "system":
+        head = ((draw(st.integers(0, 1)), draw(st.integers(1, 16))),)
+    elif kind == "session":
+        previous = draw(st.integers(0, row - 1))
+        head = (*earlier[previous], (output_id(previous), draw(st.integers(1, outputs[previous]))))
+    own = draw(st.integers(0 if head else 1, 16))
+    return (*head, (private_prompt_id(row), own)) if own else head
+
+
+@st.composite
+def configs(draw: st.DrawFn, trace: Trace) -> SchedulerConfig:
+    """Any configuration that vLLM would start with, mostly with hardly more blocks than the largest request needs."""
+    block_size = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 32)))
+    groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
+    largest = int((trace.prompt_tokens + trace.output_tokens).max())
+    config = SchedulerConfig(
+        max_num_seqs=draw(st.sampled_from((1, 2, 3, 4, 8, 16, 16))),
+        max_num_batched_tokens=draw(st.sampled_from((1, 2, 4, 8, 16, 32, 64, 256))),
+        max_model_len=draw(st.just(largest + 1) | st.integers(largest // 2 + 2, largest + 1)),
+        num_gpu_blocks=2,
+        block_size=block_size,
+        enable_prefix_caching=draw(st.booleans()),
+        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
+        async_scheduling=draw(st.booleans()),
+        kv_groups=groups,
+        rules=draw(rules),
+        **draw(limits()),
+    )
+    needed = -(-largest // block_size) * len(groups)
+    num_gpu_blocks = 1 + max(1, needed + draw(st.integers(-1, needed)))
+    config = replace(config, num_gpu_blocks=num_gpu_blocks)
+    return without_chunks(config) if can_thrash(trace, config) or draw(st.integers(0, 4)) == 4 else config
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> dict[str, Any]:
+    """The options that hold requests back, most of them off."""
+    threshold = draw(st.sampled_from((0, 0, 1, 3, 8)))
+    return {
+        "long_prefill_token_threshold": threshold,
+        "long_prefill_token_threshold_adaptive": draw(st.booleans()),
+        "max_num_active_seqs": draw(st.sampled_from((None, None, None, 1, 3))),
+        "max_num_scheduled_tokens": draw(st.sampled_from((None, None, None, 1, 6))),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "watermark": draw(st.sampled_from((0.0, 0.0, 0.1, 0.4))),
+    }
+
+
+def can_thrash(trace: Trace, config: SchedulerConfig) -> bool:
+    """Whether requests of equal rank could preempt each other's chunks for ever, as they do in vLLM.
+
+    Among equals the first in line is the victim, so that whoever has come furthest starts again.
+    """
+    priority = np.zeros(len(trace)) if trace.priority is None else trace.priority
+    ranks = set(zip(priority.tolist(), trace.arrival_s.tolist(), strict=True))
+    return config.scheduling_policy == "priority" and len(ranks) < len(trace)
+
+
+def without_chunks(config: SchedulerConfig) -> SchedulerConfig:
+    """Prefills whole, which vLLM allows only where the budget covers any prompt: each admission yields a token."""
+    return replace(
+        config,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_model_len),
+        max_num_scheduled_tokens=None,
+        long_prefill_token_threshold=0,
+        long_prefill_token_threshold_adaptive=False,
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, /, **arguments: Any) -> Workload:
+    """A trace, a configuration that makes it hard, and integer step times."""
+    trace = draw(traces(**arguments))
+    return Workload(trace, draw(configs(trace)), draw(step_times))
+
+
+@st.composite
+def roomy_workloads(draw: st.DrawFn, /, **arguments: Any) -> Workload:
+    """Workloads with blocks for everybody at once: nobody is preempted or held back for lack of them."""
+    trace, config, step_time = draw(workloads(**arguments))
+    tokens = int((trace.prompt_tokens + trace.output_tokens).sum())
+    return Workload(trace, replace(config, num_gpu_blocks=4 * (tokens + len(trace) + 1)), step_time)
