@@ -67,15 +67,15 @@ class Decodes:
     def blocks_crossed(self, first: int, num_passes: int) -> int:
         """Blocks that all decodes together grow into over consecutive passes."""
         full_turns, rest = divmod(num_passes, self._block_size)
-        crossed = full_turns * self.count
-        for step in range(first, first + rest):
-            crossed += self.crossings[step % self._block_size]
-        return crossed
+        begin = first % self._block_size
+        beyond = max(0, begin + rest - self._block_size)
+        crossings = self.crossings
+        return full_turns * self.count + sum(crossings[begin : begin + rest]) + sum(crossings[:beyond])
 
     def passes_within(self, first: int, limit: int, num_blocks: int) -> int:
         """How many consecutive passes, at most `limit`, grow into no more than `num_blocks` blocks."""
         if self.count * (limit // self._block_size + 1) <= num_blocks:
-            return limit
+            return limit  # as most often
         for done in range(limit):
             num_blocks -= self.crossings[(first + done) % self._block_size]
             if num_blocks < 0:

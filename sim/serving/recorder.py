@@ -67,7 +67,7 @@ class Recorder:
 
     def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
-        for request in (*scheduler.running, *scheduler.waiting.in_order()):
+        for request in (*scheduler.running, *scheduler.waiting):
             self.request(request, scheduler.num_returned_tokens(request))
         ends_s = np.array(self.step_ends_s)
         table = np.array(self._leaps, dtype=np.int64).reshape(-1, len(LEAP_FACTS))

@@ -7,6 +7,7 @@ Nothing reaches a replica before the next event of the simulation. Up to that ho
 over those that run the same decodes, on a clock of its own; then it sleeps until its next pass.
 """
 
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -45,7 +46,7 @@ class Replica:
         *,
         num_keys: int = 0,
         log: StepLogger | None = None,
-        max_passes: int | None = None,
+        max_passes: int = sys.maxsize,
     ) -> None:
         self._env = env
         self._depth = config.num_batches_in_flight
@@ -95,7 +96,7 @@ class Replica:
     def _advance(self, horizon_s: float) -> bool:
         """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
         scheduler, full = self.scheduler, self._depth - 1
-        while self._passes_left != 0:
+        while self._passes_left > 0:
             is_full = self._num_launched - self._num_collected == full
             num_passes = scheduler.num_steady_passes(self._num_launched) if is_full else 0
             if num_passes:
@@ -109,45 +110,37 @@ class Replica:
     def _leap(self, num_passes: int, horizon_s: float) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
         scheduler, step = self.scheduler, self._num_launched
-        decodes = scheduler.decodes
-        num_decodes = decodes.count
-        if self._passes_left is not None:
-            num_passes = min(num_passes, self._passes_left)
+        num_decodes = scheduler.decodes.count
         start_s = max(self._now_s, self._device_free_s)
-        ends = self._ends_before(horizon_s, num_decodes, decodes.context_sum(step), num_passes, start_s)
+        ends = self._ends_before(horizon_s, min(num_passes, self._passes_left), start_s)
+        num_passes = len(ends)
+        self._passes_left -= num_passes
         if self._log:
             self._log.leap(scheduler, step, ends, (self._now_s, start_s))
-        if self._passes_left is not None:
-            self._passes_left -= len(ends)
-        scheduler.leap(step, len(ends))
+        scheduler.leap(step, num_passes)
         self._recorder.leap(ends, start_s, num_decodes, scheduler)
-        self._num_launched += len(ends)
-        self._num_collected += len(ends)
-        collected = self._num_collected - 1
-        self._now_s = ends[-1] if self._depth == 1 else self._recorder.step_ends_s[collected]
+        self._num_launched += num_passes
+        self._num_collected += num_passes
         self._device_free_s = ends[-1]
-        self._take_in(collected)
+        self._now_s = self._recorder.step_ends_s[self._num_collected - 1]
+        self._take_in(self._num_collected - 1)
 
-    def _ends_before(
-        self, horizon_s: float, num_decodes: int, context_tokens: int, num_passes: int, start_s: float
-    ) -> list[float]:
+    def _ends_before(self, horizon_s: float, num_passes: int, start_s: float) -> list[float]:
         """Ends of the steps of all passes before the horizon: a pass begins when the batch `depth` before it ends."""
+        decodes, step = self.scheduler.decodes, self._num_launched
+        curve = self._step_time.decode_curve(decodes.count)
         if self._depth > 1 and start_s >= horizon_s:
             num_passes = 1
-        ends = decode_step_ends(self._step_time, num_decodes, context_tokens, num_passes, start_s, horizon_s)
+        ends = decode_step_ends(curve, decodes.count, decodes.context_sum(step), num_passes, start_s, horizon_s)
         if self._depth > 1 and len(ends) < num_passes:
-            last = decode_step_ends(
-                self._step_time, num_decodes, context_tokens + num_decodes * len(ends), 1, ends[-1], horizon_s
-            )
-            ends += last
+            ends.append(ends[-1] + curve.at(decodes.context_sum(step + len(ends))))
         return ends
 
     def _pass(self) -> bool:
         """One pass; a batch is collected once enough are in flight or nothing more runs. False where neither is left."""
         if self.scheduler.has_requests:
             batch = self.scheduler.schedule(self._num_launched)
-            if self._passes_left is not None:
-                self._passes_left -= 1
+            self._passes_left -= 1
             if not batch.did_nothing:
                 self._launch(batch)
                 if self._num_launched - self._num_collected < self._depth:

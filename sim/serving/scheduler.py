@@ -18,6 +18,8 @@ from sim.serving.kv_cache import KVCacheManager, PrefixHit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
 
+NOBODY: list[Request] = []
+
 
 class Scheduler:
     """The waiting queue, the running requests and their KV blocks."""
@@ -38,6 +40,8 @@ class Scheduler:
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._block_size = config.block_size
+        self._max_running = config.max_running
+        self._token_budget = config.token_budget
         self._depth = config.num_batches_in_flight
         self._num_admitted = 0
         self._nothing_to_admit = True
@@ -45,12 +49,12 @@ class Scheduler:
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
+        return bool(self.running or self.waiting)
 
     def add_request(self, request: Request) -> None:
         """Queue a request; behind a head that cannot be admitted it changes nothing but an adaptive threshold."""
         config = self.config
-        is_behind = len(self.waiting) and config.scheduling_policy == "fcfs"
+        is_behind = self.waiting and config.scheduling_policy == "fcfs"
         if not is_behind or config.long_prefill_token_threshold_adaptive:
             self._nothing_to_admit = False
         self.waiting.add(request)
@@ -60,14 +64,13 @@ class Scheduler:
     def num_steady_passes(self, step: int) -> int:
         """How many passes from `step` on are certain to run today's decodes and nothing else; 0 if that is not known."""
         decodes = self.decodes
-        if not decodes.count or self.prefills or not self._nothing_to_admit or self.kv.has_windows:
+        if self.prefills or not (decodes.count and self._nothing_to_admit) or self.kv.has_windows:
             return 0
-        if decodes.count > self.config.token_budget:
+        if decodes.count > self._token_budget:
             return 0
         limit = decodes.next_end - step + 1
-        for batch in self.ended:
-            limit = min(limit, batch + self._depth - step)
-            break
+        if self.ended:
+            limit = min(limit, next(iter(self.ended)) + self._depth - step)
         return decodes.passes_within(step, limit, self.kv.pool.num_free // self.kv.num_groups)
 
     def leap(self, step: int, num_passes: int) -> None:
@@ -75,16 +78,17 @@ class Scheduler:
         blocks = self.decodes.blocks_crossed(step, num_passes)
         if blocks:
             self.kv.pool.take(blocks * self.kv.num_groups)
-        self._end_decodes(step + num_passes - 1)
+        if step + num_passes > self.decodes.next_end:
+            self._end_decodes(step + num_passes - 1)
 
     # -- one pass --------------------------------------------------------------------------------------------------
 
     def schedule(self, step: int) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
-        batch = Batch(step, self.config.token_budget, self._longest_chunk())
+        batch = Batch(step, self._token_budget, self._longest_chunk())
         if not self._grant_all_running(batch):
             scarcity.schedule_running(self, batch)
-        if len(self.waiting) and not batch.preempted:
+        if self.waiting and not batch.preempted:
             self._admit_waiting(batch)
         batch.close(self.decodes.context_sum(step))
         self._advance(batch)
@@ -151,16 +155,16 @@ class Scheduler:
         passed_over: list[Request] = []
         if self._sharing_outputs:
             self._register_shared_outputs(batch.step)
-        while len(self.waiting) and batch.budget > 0 and len(self.running) < self.config.max_running:
-            request = self.waiting.peek()
+        while self.waiting and batch.budget > 0 and len(self.running) < self._max_running:
+            request = self.waiting[0]
             if request.sampled_pass >= self.num_collected:
-                passed_over.append(self.waiting.pop())
+                passed_over.append(self.waiting.pop_first())
             elif not self._admit(request, batch):
                 break
         for request in reversed(passed_over):
             self.waiting.put_back(request)
         may_admit = batch.chunks or passed_over or self._sharing_outputs
-        self._nothing_to_admit = not (len(self.waiting) and may_admit)
+        self._nothing_to_admit = not (self.waiting and may_admit)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         config = self.config
@@ -177,7 +181,7 @@ class Scheduler:
         num_new_blocks = self.kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
         if num_new_blocks is None:
             return False
-        self.waiting.pop()
+        self.waiting.pop_first()
         self._start(request, hit, batch)
         batch.budget -= num_tokens
         self.prefills[request] = None
@@ -233,7 +237,7 @@ class Scheduler:
         ending = self.decodes.pop_ending_at(step)
         if not ending:
             return
-        self._nothing_to_admit = not len(self.waiting)
+        self._nothing_to_admit = not self.waiting
         for request in ending:
             self.decode_stretches.extend((request.stretch_pass, step, request.epoch))
             request.status = RequestStatus.ENDED
@@ -270,9 +274,9 @@ class Scheduler:
     def collect(self, step: int) -> list[Request]:
         """Take in batch `step`: the requests that it finishes, their blocks released."""
         self.num_collected = step + 1
-        finished = self.ended.pop(step, None)
-        if finished is None:
-            return []
+        if step not in self.ended:
+            return NOBODY
+        finished = self.ended.pop(step)
         for request in finished:
             if request.status is RequestStatus.ENDED:
                 del self.running[request]
@@ -282,7 +286,7 @@ class Scheduler:
             else:
                 self.waiting.remove(request)
             request.status = RequestStatus.FINISHED
-        self._nothing_to_admit = not len(self.waiting)
+        self._nothing_to_admit = not self.waiting
         return finished
 
     # -- when not everyone gets what it wants ------------------------------------------------------------------------

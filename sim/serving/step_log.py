@@ -91,7 +91,7 @@ class StepLogger:
             "hits": {},
             "evicted": num_evicted,
             "running": [request.request_id for request in scheduler.running],
-            "waiting": [request.request_id for request in scheduler.waiting.in_order()],
+            "waiting": [request.request_id for request in scheduler.waiting],
             "sampled": [],
         }
         self._arrived = []

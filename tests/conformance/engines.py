@@ -1,6 +1,7 @@
 """The engines that can be held against recorded schedules. Like vLLM's bare scheduler, they reject nothing for its size."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -36,7 +37,13 @@ def run_fast(case: Case) -> Run:
     recorder = Recorder(len(requests))
     log = StepLogger(steps.append)
     replica = Replica(
-        env, case.config, case.step_time, recorder, num_keys=num_keys, log=log, max_passes=case.max_passes
+        env,
+        case.config,
+        case.step_time,
+        recorder,
+        num_keys=num_keys,
+        log=log,
+        max_passes=case.max_passes or sys.maxsize,
     )
     env.process(replica.run())
     env.process(arrivals(env, requests, replica))
