@@ -4,7 +4,7 @@
 
 Nothing fitted is typed here: kernels' numbers come from `steptime/params.json`, those of sampler, host and front end from
 `serving_fits.json` (fit_serving.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
-Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and three memory sizes.
+Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
 """
 
 import csv
@@ -74,6 +74,8 @@ USABLE_GIB = {  # what vLLM logs as CUDA's total, where a log says so
     "h100-sxm": (79.19, "CUDA total in vLLM start-up logs of H100 80GB"),
     "h100-pcie": (79.19, "CUDA total in vLLM start-up logs of H100 80GB"),
     "h200-sxm": (139.8, "CUDA total in vLLM start-up logs of H200"),
+    "rtx-4090": (23.516, "25,250,627,584 bytes, recorded with LLMServingSim's run of Llama-3.1-8B on vLLM 0.19"),
+    "rtx-pro-6000": (94.973, "101,976,440,832 bytes, recorded with LLMServingSim's runs on vLLM 0.28"),
 }
 
 _RUNPOD = "RunPod list price by GPU, deploybase.ai/articles/runpod-gpu-pricing, March 2026"
