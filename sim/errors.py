@@ -24,6 +24,10 @@ class TraceError(SimError):
     """A trace that cannot be read; the message names file, line and column."""
 
 
+class RunsError(SimError):
+    """Measured runs that cannot be read; the message names file and field."""
+
+
 class DoesNotFitError(SimError):
     """A model that leaves no room for its KV cache on the chosen GPUs."""
 

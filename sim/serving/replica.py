@@ -8,7 +8,7 @@ over those that run the same decodes, on a clock of its own; then it sleeps unti
 """
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import simpy
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 
 class Replica:
-    """A scheduler and a device that runs one batch after the other.
+    """A scheduler and a device that runs one batch after the other. `on_finished` is told who finished, and when.
 
     Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_depth` of them; `_now_s` is the
     time of the next pass, never before the simulation's own.
@@ -60,7 +60,9 @@ class Replica:
         self._device_free_s = 0.0
         self._inbox: list[Request] = []
         self._woken = env.event()
+        self._horizon_s = 0.0
         self.scheduler = Scheduler(config, num_keys)
+        self.on_finished: Callable[[Sequence[Request], float], None] | None = None
 
     def submit(self, request: Request) -> None:
         """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
@@ -79,7 +81,8 @@ class Replica:
         while self._passes_left != 0:
             self._now_s = max(self._now_s, env.now)
             self._drain_inbox()
-            if self._advance(env.peek()):
+            self._horizon_s = env.peek()
+            if self._advance():
                 if self._now_s > env.now:
                     yield env.timeout(self._now_s - env.now)
             else:
@@ -93,26 +96,26 @@ class Replica:
                 self._log.arrived(request)
         self._inbox.clear()
 
-    def _advance(self, horizon_s: float) -> bool:
+    def _advance(self) -> bool:
         """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
         scheduler, full = self.scheduler, self._depth - 1
         while self._passes_left > 0:
             is_full = self._num_launched - self._num_collected == full
             num_passes = scheduler.num_steady_passes(self._num_launched) if is_full else 0
             if num_passes:
-                self._leap(num_passes, horizon_s)
+                self._leap(num_passes)
             elif not self._pass():
                 return False
-            if self._now_s >= horizon_s:
+            if self._now_s >= self._horizon_s:
                 return True
         return False
 
-    def _leap(self, num_passes: int, horizon_s: float) -> None:
+    def _leap(self, num_passes: int) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
         scheduler, step = self.scheduler, self._num_launched
         num_decodes = scheduler.decodes.count
         start_s = max(self._now_s, self._device_free_s)
-        ends = self._ends_before(horizon_s, min(num_passes, self._passes_left), start_s)
+        ends = self._ends_before(min(num_passes, self._passes_left), start_s)
         num_passes = len(ends)
         self._passes_left -= num_passes
         if self._log:
@@ -125,9 +128,9 @@ class Replica:
         self._now_s = self._recorder.step_ends_s[self._num_collected - 1]
         self._take_in(self._num_collected - 1)
 
-    def _ends_before(self, horizon_s: float, num_passes: int, start_s: float) -> list[float]:
+    def _ends_before(self, num_passes: int, start_s: float) -> list[float]:
         """Ends of the steps of all passes before the horizon: a pass begins when the batch `depth` before it ends."""
-        decodes, step = self.scheduler.decodes, self._num_launched
+        decodes, step, horizon_s = self.scheduler.decodes, self._num_launched, self._horizon_s
         curve = self._step_time.decode_curve(decodes.count)
         if self._depth > 1 and start_s >= horizon_s:
             num_passes = 1
@@ -175,6 +178,9 @@ class Replica:
             self._recorder.request(request, request.max_tokens)
         if self._log:
             self._log.collected(self.scheduler, batch, finished)
+        if finished and self.on_finished:
+            self.on_finished(finished, self._now_s)
+            self._horizon_s = self._now_s  # what it brings may arrive before the old horizon
 
 
 def simulate(

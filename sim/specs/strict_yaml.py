@@ -1,4 +1,4 @@
-"""YAML files read against a pydantic schema: unknown keys are errors, and an error is one sentence with file and field."""
+"""YAML and JSON files read against a pydantic schema: unknown keys are errors, and an error is one sentence with file and field."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sim.errors import ProfileError, nearest
+from sim.errors import ProfileError, RunsError, nearest
 
 
 class Strict(BaseModel):
@@ -25,6 +25,16 @@ def read_yaml(path: Path, schema: type[SchemaT]) -> SchemaT:
         return schema.model_validate(_parse(path))
     except ValidationError as error:
         raise ProfileError(f"{path}: {_first_problem(error, schema)}") from None
+
+
+def read_json(path: Path, schema: type[SchemaT]) -> SchemaT:
+    """The file's content as `schema`. Raises RunsError naming file, field and rule."""
+    try:
+        return schema.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RunsError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValidationError as error:
+        raise RunsError(f"{path}: {_first_problem(error, schema)}") from None
 
 
 def _parse(path: Path) -> Any:

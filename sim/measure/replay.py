@@ -1,0 +1,147 @@
+"""Replays one measured run and computes what its client, or its engine, would have measured."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sim.errors import ConfigError, DoesNotFitError, RunsError, SimError, nearest
+from sim.measure.requests import Asked, asked
+from sim.measure.runs import OpenLoop, Run
+from sim.memory.plan import MemoryPlan, plan_memory
+from sim.metrics.statistics import Statistics, statistics
+from sim.metrics.summary import is_completed, time_per_output_token_s
+from sim.serving import replica
+from sim.serving.closed_loop import simulate_closed_loop
+from sim.serving.config import SchedulerConfig, scheduler_config
+from sim.serving.records import Floats, RequestRecords
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import load_model
+from sim.specs.operator_fits import HostFit
+from sim.specs.vllm import resolve_engine
+from sim.steptime.model import step_time_model
+from sim.steptime.roofline import Composition, Traffic
+from sim.units import MS
+
+# Arguments that leave such a run as it is: offloaded KV is read only once the cache has overflowed.
+WITHOUT_EFFECT = frozenset({"kv_offloading_size_gib"})
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A run's deployment, ready to be replayed."""
+
+    model: ModelSpec
+    gpu: HardwareProfile
+    engine: ResolvedEngine
+    plan: MemoryPlan
+    config: SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the replay of a run says would have been measured: by stage, None for the whole run."""
+
+    served: Served
+    figures: dict[int | None, Figures]
+
+
+@lru_cache(maxsize=64)
+def _model(name: str, precision: str | None) -> ModelSpec:
+    return load_model(name, quantization=precision)
+
+
+def serve(run: Run, gpu: HardwareProfile | None = None) -> Served:
+    """What the run's server was, with `gpu` in place of the profile it names; raises SimError where it cannot be known."""
+    engine = engine_config(run)
+    model, profile = _model(run.model, run.weights_precision), gpu or load_gpu(run.gpu)
+    resolved = resolve_engine(engine, model, profile, vllm_version=run.vllm_version)
+    plan = plan_memory(model, profile, resolved)
+    if not plan.feasible and not engine.num_gpu_blocks_override:
+        raise DoesNotFitError(f"it does not start: {plan.reason}")
+    resolved = replace(resolved, max_model_len=plan.max_model_len)
+    return Served(model, profile, resolved, plan, scheduler_config(resolved, plan))
+
+
+def engine_config(run: Run) -> EngineConfig:
+    """The run's engine arguments. Raises RunsError for those that are not simulated."""
+    known = EngineConfig.__dataclass_fields__
+    given = {name: value for name, value in run.engine.items() if value is not None and name not in WITHOUT_EFFECT}
+    if given.pop("data_parallel_size", 1) != 1:
+        raise RunsError("data parallel engines that share experts are not simulated.")
+    for name in given:
+        if name not in known:
+            raise RunsError(f"the engine argument {name!r} is not simulated.{nearest(name, known)}")
+    return EngineConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+
+
+def replay(
+    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "unified", seed: int = 0
+) -> Replayed:
+    """Replay a run, with `gpu` in place of the profile that it names. Raises SimError where that is impossible."""
+    served = serve(run, gpu)
+    requests = asked(run.workload, seed)
+    step_time = step_time_model(
+        served.model, served.gpu, served.engine, composition=composition, traffic=Traffic(sampling=run.asks_for)
+    )
+    host = served.gpu.operators.host
+    if requests.concurrency is None:
+        records = replica.simulate(requests.trace, served.config, step_time)
+    else:
+        records = simulate_closed_loop(
+            requests.trace,
+            served.config,
+            step_time,
+            concurrency=requests.concurrency,
+            delay_s=host.front_end_s if run.clock == "client" else 0.0,
+        )
+    return Replayed(served, _figures_by_stage(run, records.requests, requests, host))
+
+
+def _figures_by_stage(run: Run, records: RequestRecords, requests: Asked, host: HostFit) -> dict[int | None, Figures]:
+    seen_late_s = _front_end_s(records, host) if run.clock == "client" else np.zeros(len(records))
+    done = is_completed(records)
+    if not done.any():
+        raise RunsError(f"none of its requests can run: {next(reason for reason in records.rejected if reason)}.")
+    wanted = [figures.stage for figures in run.measured]
+    return {
+        stage: _figures(run, records, seen_late_s, done if stage is None else done & (requests.stage == stage))
+        for stage in wanted
+    }
+
+
+def _front_end_s(records: RequestRecords, host: HostFit) -> Floats:
+    """How much later a client sees each request's tokens: by the front end, which serves all that stream in turn."""
+    now_s = records.first_token_s
+    num_streaming = np.searchsorted(np.sort(now_s), now_s, "right") - np.searchsorted(np.sort(records.finish_s), now_s)
+    return host.front_end_s + host.front_end_request_s * num_streaming
+
+
+def _figures(run: Run, records: RequestRecords, seen_late_s: Floats, of: Any) -> Figures:
+    ttft_s = (records.first_token_s - records.arrival_s + seen_late_s)[of]
+    e2el_s = (records.finish_s - records.arrival_s + seen_late_s)[of]
+    tpot_s = time_per_output_token_s(records)[of]
+    figures = _in_ms("ttft", statistics(ttft_s)) | _in_ms("e2el", statistics(e2el_s))
+    figures |= _in_ms("tpot", statistics(tpot_s[np.isfinite(tpot_s)]))
+    if isinstance(run.workload, OpenLoop) and run.workload.output_tokens > 1:
+        figures["tpot_mean"] = (figures["e2el_mean"] - figures["ttft_mean"]) / (run.workload.output_tokens - 1)
+    makespan_s = float((records.finish_s + seen_late_s)[of].max() - records.arrival_s[of].min())
+    tokens = float(records.generated_tokens[of].sum())
+    return figures | {"makespan_s": makespan_s, "output_throughput": tokens / makespan_s}
+
+
+def _in_ms(name: str, found: Statistics) -> Figures:
+    named = {"p50" if what == "median" else what: value for what, value in found._asdict().items()}
+    return {f"{name}_{what}": value / MS for what, value in named.items() if value is not None}
+
+
+def why_not(error: SimError) -> str:
+    """An error as the reason why a run cannot be replayed."""
+    return " ".join(str(error).split())
+
+
+__all__ = ["ConfigError", "Replayed", "Served", "engine_config", "replay", "serve", "why_not"]

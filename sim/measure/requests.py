@@ -1,0 +1,98 @@
+"""From what a measured run asked of its server to the requests of its replay."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.errors import RunsError
+from sim.measure.runs import UNKNOWN_DISTINCT_PROMPTS, ClosedLoop, OpenLoop, Requests, TraceFile, Workload
+from sim.serving.records import Ints
+from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE
+from sim.workload.readers import read_trace
+from sim.workload.trace import Trace
+
+
+class Asked(NamedTuple):
+    """Requests, the stage of each, and how many may run at a time: None where they arrive on their own."""
+
+    trace: Trace
+    stage: Ints
+    concurrency: int | None = None
+
+
+def asked(workload: Workload, seed: int) -> Asked:
+    """The requests of a workload; arrivals and lengths that are random are drawn with that seed.
+
+    Raises RunsError for a trace in another block size, TraceError for one that cannot be read.
+    """
+    rng = np.random.default_rng(seed)
+    match workload:
+        case OpenLoop():
+            return _open_loop(workload, rng)
+        case ClosedLoop():
+            return _closed_loop(workload, rng)
+        case TraceFile():
+            return _trace_file(workload)
+        case Requests():
+            return _requests(workload)
+
+
+def _open_loop(workload: OpenLoop, rng: np.random.Generator) -> Asked:
+    """Poisson arrivals: a number of them drawn for each stage, spread evenly at random over it."""
+    counts = [rng.poisson(stage.rate_rps * stage.duration_s) for stage in workload.stages]
+    starts_s = np.cumsum([0.0, *(stage.duration_s for stage in workload.stages)])
+    arrival_s = np.concatenate(
+        [
+            np.sort(start_s + stage.duration_s * rng.random(count))
+            for start_s, stage, count in zip(starts_s, workload.stages, counts, strict=False)
+        ]
+    )
+    prompts, num_requests = workload.prompts, len(arrival_s)
+    if not num_requests:
+        raise RunsError("its stages are so short that no request arrives.")
+    distinct = prompts.distinct or UNKNOWN_DISTINCT_PROMPTS
+    groups = prompts.groups or distinct
+    shared, unique = prompts.shared_tokens, prompts.unique_tokens
+    made_of = [((index % groups, shared), (groups + index, unique)) for index in range(distinct)]
+    trace = Trace(
+        request_id=tuple(map(str, range(num_requests))),
+        arrival_s=arrival_s,
+        prompt_tokens=np.full(num_requests, shared + unique),
+        output_tokens=np.full(num_requests, workload.output_tokens),
+        segments=[made_of[index % distinct][0 if shared else 1 :] for index in range(num_requests)],
+    )
+    return Asked(trace, np.repeat(np.arange(len(counts)), counts))
+
+
+def _closed_loop(workload: ClosedLoop, rng: np.random.Generator) -> Asked:
+    count = workload.num_requests
+    (prompt_low, prompt_high), (output_low, output_high) = (
+        workload.prompt_tokens.uniform,
+        workload.output_tokens.uniform,
+    )
+    trace = Trace(
+        request_id=tuple(map(str, range(count))),
+        arrival_s=np.zeros(count),
+        prompt_tokens=rng.integers(prompt_low, prompt_high, count, endpoint=True),
+        output_tokens=rng.integers(output_low, output_high, count, endpoint=True),
+    )
+    return Asked(trace, np.zeros(count, dtype=np.int64), workload.concurrency)
+
+
+def _trace_file(workload: TraceFile) -> Asked:
+    if workload.hash_block_size != DEFAULT_HASH_BLOCK_SIZE:
+        raise RunsError(f"`hash_block_size` must be {DEFAULT_HASH_BLOCK_SIZE}, got {workload.hash_block_size}.")
+    trace = read_trace(workload.file)
+    return Asked(trace, np.zeros(len(trace), dtype=np.int64))
+
+
+def _requests(workload: Requests) -> Asked:
+    order = np.argsort(workload.start_s, kind="stable")
+    start_s = np.array(workload.start_s)[order]
+    trace = Trace(
+        request_id=tuple(map(str, order)),
+        arrival_s=np.zeros(len(order)) if workload.concurrency else start_s - start_s[0],
+        prompt_tokens=np.array(workload.prompt_tokens)[order],
+        output_tokens=np.array(workload.output_tokens)[order],
+    )
+    return Asked(trace, np.zeros(len(order), dtype=np.int64), workload.concurrency)
