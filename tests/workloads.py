@@ -49,13 +49,15 @@ rules = st.builds(
 
 @st.composite
 def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> Trace:
-    """Bursts, ties and idle gaps; private prompts, shared prefixes, and sessions that go on from an earlier output."""
+    """Bursts, ties and idle gaps; private prompts, shared prefixes, hashed blocks, and sessions that quote outputs."""
     count = draw(st.integers(1, max_requests))
     gaps = draw(st.lists(st.sampled_from((0, 0, 0, 1, 2, 7, 30, 500)), min_size=count, max_size=count))
     outputs = draw(st.lists(st.integers(1, 30), min_size=count, max_size=count))
     prompts: list[Prompt] = []
+    is_hashed = sharing and draw(st.integers(0, 2)) == 2
     for row in range(count):
-        prompts.append(draw(shared_prompts(row, prompts, outputs) if sharing else private_prompts(row)))
+        kind = hashed_prompts() if is_hashed else shared_prompts(row, prompts, outputs)
+        prompts.append(draw(kind if sharing else private_prompts(row)))
     urgencies = st.lists(st.integers(0, 2), min_size=count, max_size=count)
     priority = draw(st.none() | urgencies | st.permutations(range(count)))
     return Trace(
@@ -70,6 +72,13 @@ def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> 
 
 def private_prompts(row: int) -> st.SearchStrategy[Prompt]:
     return st.integers(1, 24).map(lambda tokens: ((private_prompt_id(row), tokens),))
+
+
+@st.composite
+def hashed_prompts(draw: st.DrawFn) -> Prompt:
+    """As traces of hashed blocks have them: a few whole blocks of 8 tokens that many share, the last one cut short."""
+    head = draw(st.lists(st.integers(0, 2), max_size=3))
+    return (*((content_id, 8) for content_id in head), (draw(st.integers(0, 3)), draw(st.integers(1, 8))))
 
 
 @st.composite

@@ -1,8 +1,5 @@
 """Async scheduling: the next step is scheduled when the running one starts."""
 
-import pytest
-
-from sim.specs.rules import SchedulingRules
 from tests.engines import Engine
 from tests.makers import Ask, run
 
@@ -14,15 +11,6 @@ def test_a_step_is_scheduled_while_the_one_before_runs(engine: Engine) -> None:
     assert done.column("t") == [0, 0, 1]
     assert done.column("start") == [0, 1, 2]
     assert (done.of("A", "first_token_s"), done.of("A", "finish_s")) == (1, 3)
-
-
-@pytest.mark.xfail(strict=True, reason="SchedulingRules.skips_finishing_requests is not read by the scheduler")
-def test_older_versions_waste_a_row_behind_the_last_token(engine: Engine) -> None:
-    """Before 0.14.1 the scheduler did not see that the last token was in flight and launched one row more."""
-    rules = SchedulingRules(skips_finishing_requests=False)
-    done = run(engine, [Ask("A", 4, 3)], async_scheduling=True, rules=rules)
-    assert done.tokens == [{"A": 4}, {"A": 1}, {"A": 1}, {"A": 1}]
-    assert (done.of("A", "generated_tokens"), done.of("A", "finish_s")) == (3, 3)
 
 
 def test_chunks_that_yield_no_token_are_launched_ahead_too(engine: Engine) -> None:

@@ -81,7 +81,6 @@ def test_a_victim_gives_its_tokens_of_this_step_back(engine: Engine) -> None:
     assert behind_a_victim(engine, SchedulingRules()) == {"B": 1, "C": 2, "D": 2}
 
 
-@pytest.mark.xfail(strict=True, reason="SchedulingRules.refunds_preempted_tokens is not read by the scheduler")
 def test_older_versions_kept_a_victims_tokens(engine: Engine) -> None:
     """Before 0.14.1 the tokens granted to A in s4 were lost to the others: D gets 5 - 1 - 1 - 2 = 1."""
     rules = SchedulingRules(refunds_preempted_tokens=False)
