@@ -56,7 +56,7 @@ class Recorder:
     def request(self, request: Request, num_generated: int) -> None:
         """What became of a request."""
         row = request.index
-        if request.first_scheduled_s >= 0:
+        if request.first_scheduled_s is not None:
             self._first_scheduled_s[row] = request.first_scheduled_s
         self._first_token_step[row] = request.first_token_pass
         self._num_generated[row] = num_generated

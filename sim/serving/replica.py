@@ -56,8 +56,8 @@ class Replica:
         self._passes_left = max_passes
         self._num_launched = 0
         self._num_collected = 0
-        self._now_s = 0.0
-        self._device_free_s = 0.0
+        self._now_s = env.now
+        self._device_free_s = env.now
         self._inbox: list[Request] = []
         self._woken = env.event()
         self._horizon_s = 0.0
@@ -159,7 +159,7 @@ class Replica:
         self._device_free_s = end_s
         self._num_launched += 1
         for request in batch.admitted:
-            if request.first_scheduled_s < 0:
+            if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._now_s
         self._recorder.step(batch, start_s, end_s, self.scheduler)
         if self._log:

@@ -52,7 +52,7 @@ class Request:
     first_token_pass: int = -1
     num_preemptions: int = 0
     num_cached_tokens: int = 0
-    first_scheduled_s: float = -1.0
+    first_scheduled_s: float | None = None
     rejected: str | None = None
     passed_blocks: list[int] | None = None
 

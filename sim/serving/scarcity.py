@@ -99,7 +99,7 @@ class Walk:
     def _preempt(self, victim: Request) -> int:
         """Recompute preemption, a grant of this pass refunded; the number of grants taken back."""
         grant = self._granted.pop(victim, None)
-        if grant is not None:
+        if grant is not None and self._scheduler.config.rules.refunds_preempted_tokens:
             self._batch.budget += grant.num_tokens
         self._scheduler.preempt(victim, self._batch, grant.num_tokens if grant else 0)
         return int(grant is not None)

@@ -21,6 +21,7 @@ class Release:
     `full_isl_gate`: `scheduler_reserve_full_isl` exists and is on by default (0.19+).
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too (0.32+).
     `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs (0.21+).
+    `counts_tokens_of_requests`: the logged cache size is concurrency x max_model_len, not blocks x block size (0.21+).
     """
 
     version: str
@@ -31,6 +32,7 @@ class Release:
     full_isl_gate: bool
     huge_gpu_tier: bool
     subtracts_graph_memory: bool
+    counts_tokens_of_requests: bool
     capture: CaptureRules
     rules: SchedulingRules
 
@@ -44,6 +46,7 @@ _V0_8_5 = Release(
     full_isl_gate=False,
     huge_gpu_tier=False,
     subtracts_graph_memory=False,
+    counts_tokens_of_requests=False,
     capture=CaptureRules(
         cap_follows_max_num_seqs=False, wide_spacing=False, adds_limits=False, blackwell_cap=512, gpt_oss_cap=512
     ),
@@ -51,7 +54,6 @@ _V0_8_5 = Release(
         lone_request_ignores_threshold=False,
         unhashed_blocks_first=False,
         preempts_past_itself=False,
-        skips_finishing_requests=False,
         refunds_preempted_tokens=False,
     ),
 )
@@ -66,13 +68,19 @@ _V0_14_1 = replace(
     _V0_12_0,
     version="0.14.1",
     async_scheduling=True,
-    rules=replace(_V0_12_0.rules, skips_finishing_requests=True, refunds_preempted_tokens=True),
+    rules=replace(_V0_12_0.rules, refunds_preempted_tokens=True),
 )
 _V0_15_1 = replace(_V0_14_1, version="0.15.1")
 _V0_17_1 = replace(_V0_15_1, version="0.17.1")
 _V0_19_0 = replace(_V0_17_1, version="0.19.0", full_isl_gate=True)
 _V0_19_1 = replace(_V0_19_0, version="0.19.1")
-_V0_21_0 = replace(_V0_19_1, version="0.21.0", gpu_memory_utilization=0.92, subtracts_graph_memory=True)
+_V0_21_0 = replace(
+    _V0_19_1,
+    version="0.21.0",
+    gpu_memory_utilization=0.92,
+    subtracts_graph_memory=True,
+    counts_tokens_of_requests=True,
+)
 _V0_25_1 = replace(_V0_21_0, version="0.25.1", rules=replace(_V0_21_0.rules, unhashed_blocks_first=True))
 _V0_32_0 = replace(
     _V0_25_1,

@@ -10,13 +10,10 @@ class SchedulingRules:
     `lone_request_ignores_threshold`: a single request is not held to the long-prefill threshold (0.32+).
     `unhashed_blocks_first`: freed blocks without a hash go to the front of the free list (0.25.1+), else all to its end.
     `preempts_past_itself`: under priority, a running request that had to preempt itself does not end the scan (0.33+).
-    `skips_finishing_requests`: async scheduling sees that a request's last token is in flight and does not schedule it
-    again (0.14.1+), else a row is wasted on it.
     `refunds_preempted_tokens`: a victim that was already scheduled in this step gives its tokens back (0.14.1+).
     """
 
     lone_request_ignores_threshold: bool = True
     unhashed_blocks_first: bool = True
     preempts_past_itself: bool = False
-    skips_finishing_requests: bool = True
     refunds_preempted_tokens: bool = True

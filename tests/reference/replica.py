@@ -53,7 +53,7 @@ class Replica:
         self._recorder = recorder
         self._passes_left = max_passes
         self._in_flight: deque[Launched] = deque()
-        self._device_free_s = 0.0
+        self._device_free_s = env.now
         self._inbox: list[Request] = []
         self._woken = env.event()
         self.scheduler = Scheduler(config)

@@ -62,12 +62,13 @@ class Pass:
         self.granted[request] = Grant(num_tokens, num_new_blocks)
         self.budget -= num_tokens
 
-    def refund(self, request: Request) -> bool:
-        """Take back what was granted to a request; whether there was anything."""
+    def refund(self, request: Request, *, gives_back: bool) -> bool:
+        """Take back what was granted to a request, the budget too if it `gives_back`; whether there was anything."""
         grant = self.granted.pop(request, None)
         if grant is None:
             return False
-        self.budget += grant.num_tokens
+        if gives_back:
+            self.budget += grant.num_tokens
         return True
 
 
@@ -149,7 +150,7 @@ class Scheduler:
     def _preempt(self, victim: Request, this: Pass) -> int:
         """Recompute preemption; how many places the requests behind the scan's position move up."""
         self.running.remove(victim)
-        was_granted = this.refund(victim)
+        was_granted = this.refund(victim, gives_back=self._config.rules.refunds_preempted_tokens)
         self.kv.free(victim)
         victim.reset()
         self.waiting.put_back(victim)

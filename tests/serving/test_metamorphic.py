@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +72,6 @@ def test_shifting_arrivals_shifts_the_results(engine: Engine, workload: Workload
     assert repr(facts(moved)) == repr(facts(replay(engine, *workload), shift=shift))
 
 
-@pytest.mark.xfail(strict=True, reason="the device counts as busy until 0, so that steps before it are launched at 0")
 def test_a_trace_may_start_before_zero(engine: Engine) -> None:
     """A request that arrives at -5 starts at -5."""
     done = run(engine, [Ask("A", 4, 2, at=-5)])

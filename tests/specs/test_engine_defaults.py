@@ -304,7 +304,6 @@ def test_the_engine_before_v1_is_refused(asked: str) -> None:
         ("rules.unhashed_blocks_first", "0.21.0", "0.25.1"),
         ("rules.lone_request_ignores_threshold", "0.25.1", "0.32.0"),
         ("rules.preempts_past_itself", "0.32.0", "0.33.0"),
-        ("rules.skips_finishing_requests", "0.12.0", "0.14.1"),
         ("rules.refunds_preempted_tokens", "0.12.0", "0.14.1"),
     ],
 )
