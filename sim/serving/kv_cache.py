@@ -165,8 +165,8 @@ class KVCacheManager:
         held = -(-num_computed // self._block_size)
         hashed = num_hashed_tokens // self._block_size
         self.keep_full_blocks(request, num_hashed_tokens)
-        if request.keyed is None and request.passed_blocks is None:
-            self._release_private(hashed * self.num_groups, (held - hashed) * self.num_groups)
+        if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
+            self._release_private(hashed, held - hashed)
             return
         for group in range(self.num_groups):
             passed = request.passed_blocks[group] if request.passed_blocks else 0

@@ -163,8 +163,15 @@ class Scheduler:
                 break
         for request in reversed(passed_over):
             self.waiting.put_back(request)
-        may_admit = batch.chunks or passed_over or self._sharing_outputs
-        self._nothing_to_admit = not (self.waiting and may_admit)
+        self._nothing_to_admit = not (self.waiting and self._may_admit_soon(batch, passed_over))
+
+    def _may_admit_soon(self, batch: Batch, passed_over: list[Request]) -> bool:
+        """Whether the head may be admitted next time though nothing ends: budget, tokens or contents may come free.
+
+        Without the admission gate it may even help that part of what the head would hit is evicted.
+        """
+        needs_only_its_chunk = not self.config.scheduler_reserve_full_isl and self.waiting[0].keyed is not None
+        return bool(batch.chunks or passed_over or self._sharing_outputs or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         config = self.config

@@ -40,7 +40,6 @@ def is_known_to_differ(config: SchedulerConfig) -> bool:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@pytest.mark.xfail(strict=True, reason="two groups are released as one, which matters where all blocks line up")
 def test_engines_agree_on_the_older_order_of_freed_blocks_in_two_groups(engine: str) -> None:
     """A's tables are [hashed, not] and [hashed, not]: vLLM frees them one after the other, 4, 3 before 2, 1."""
     asks = [Ask("A", 4, 1), Ask("B", 1, 1, at=1), Ask("C", 1, 1, at=2), Ask("D", 1, 1, at=3)]
@@ -50,7 +49,6 @@ def test_engines_agree_on_the_older_order_of_freed_blocks_in_two_groups(engine: 
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@pytest.mark.xfail(strict=True, reason="without the gate, a head needs fewer blocks once part of its hit is evicted")
 def test_engines_agree_on_a_head_that_can_be_admitted_as_its_hit_is_evicted(engine: str) -> None:
     """B's first 6 tokens beyond its hit need 12 blocks, and what of the hit stands free counts too: less each time A grows."""
     asks = [Ask("A", ((0, 1),), 18), Ask("B", ((0, 1),), 10)]
