@@ -11,6 +11,7 @@ from sim.errors import ConfigError, nearest
 COMMANDS = {
     "simulate": "Replay a request trace on a model and GPUs; report throughput and latency percentiles.",
     "memory": "Show what a model leaves for the KV cache on each GPU, and whether it fits.",
+    "validate": "Replay measured runs; report how far the forecast is off.",
     "trace": "Inspect, convert and generate request traces.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",

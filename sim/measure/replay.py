@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import ConfigError, DoesNotFitError, RunsError, SimError, nearest
+from sim.errors import DoesNotFitError, RunsError, nearest
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
 from sim.memory.plan import MemoryPlan, plan_memory
@@ -76,7 +76,8 @@ def engine_config(run: Run) -> EngineConfig:
     for name in given:
         if name not in known:
             raise RunsError(f"the engine argument {name!r} is not simulated.{nearest(name, known)}")
-    return EngineConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+    arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+    return EngineConfig(**arguments)
 
 
 def replay(
@@ -84,7 +85,7 @@ def replay(
 ) -> Replayed:
     """Replay a run, with `gpu` in place of the profile that it names. Raises SimError where that is impossible."""
     served = serve(run, gpu)
-    requests = asked(run.workload, seed)
+    requests = asked(run.workload, seed=seed, block_size=served.config.block_size)
     step_time = step_time_model(
         served.model, served.gpu, served.engine, composition=composition, traffic=Traffic(sampling=run.asks_for)
     )
@@ -118,7 +119,7 @@ def _front_end_s(records: RequestRecords, host: HostFit) -> Floats:
     """How much later a client sees each request's tokens: by the front end, which serves all that stream in turn."""
     now_s = records.first_token_s
     num_streaming = np.searchsorted(np.sort(now_s), now_s, "right") - np.searchsorted(np.sort(records.finish_s), now_s)
-    return host.front_end_s + host.front_end_request_s * num_streaming
+    return np.asarray(host.front_end_s + host.front_end_request_s * num_streaming, dtype=np.float64)
 
 
 def _figures(run: Run, records: RequestRecords, seen_late_s: Floats, of: Any) -> Figures:
@@ -137,11 +138,3 @@ def _figures(run: Run, records: RequestRecords, seen_late_s: Floats, of: Any) ->
 def _in_ms(name: str, found: Statistics) -> Figures:
     named = {"p50" if what == "median" else what: value for what, value in found._asdict().items()}
     return {f"{name}_{what}": value / MS for what, value in named.items() if value is not None}
-
-
-def why_not(error: SimError) -> str:
-    """An error as the reason why a run cannot be replayed."""
-    return " ".join(str(error).split())
-
-
-__all__ = ["ConfigError", "Replayed", "Served", "engine_config", "replay", "serve", "why_not"]

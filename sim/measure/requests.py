@@ -20,15 +20,17 @@ class Asked(NamedTuple):
     concurrency: int | None = None
 
 
-def asked(workload: Workload, seed: int) -> Asked:
+def asked(workload: Workload, *, seed: int, block_size: int) -> Asked:
     """The requests of a workload; arrivals and lengths that are random are drawn with that seed.
+
+    Only whole KV blocks can be shared, so what prompts share is rounded down to blocks of `block_size` tokens.
 
     Raises RunsError for a trace in another block size, TraceError for one that cannot be read.
     """
     rng = np.random.default_rng(seed)
     match workload:
         case OpenLoop():
-            return _open_loop(workload, rng)
+            return _open_loop(workload, rng, block_size)
         case ClosedLoop():
             return _closed_loop(workload, rng)
         case TraceFile():
@@ -37,7 +39,7 @@ def asked(workload: Workload, seed: int) -> Asked:
             return _requests(workload)
 
 
-def _open_loop(workload: OpenLoop, rng: np.random.Generator) -> Asked:
+def _open_loop(workload: OpenLoop, rng: np.random.Generator, block_size: int) -> Asked:
     """Poisson arrivals: a number of them drawn for each stage, spread evenly at random over it."""
     counts = [rng.poisson(stage.rate_rps * stage.duration_s) for stage in workload.stages]
     starts_s = np.cumsum([0.0, *(stage.duration_s for stage in workload.stages)])
@@ -52,12 +54,13 @@ def _open_loop(workload: OpenLoop, rng: np.random.Generator) -> Asked:
         raise RunsError("its stages are so short that no request arrives.")
     distinct = prompts.distinct or UNKNOWN_DISTINCT_PROMPTS
     groups = prompts.groups or distinct
-    shared, unique = prompts.shared_tokens, prompts.unique_tokens
-    made_of = [((index % groups, shared), (groups + index, unique)) for index in range(distinct)]
+    prompt_tokens = prompts.shared_tokens + prompts.unique_tokens
+    shared = prompts.shared_tokens // block_size * block_size
+    made_of = [((index % groups, shared), (groups + index, prompt_tokens - shared)) for index in range(distinct)]
     trace = Trace(
         request_id=tuple(map(str, range(num_requests))),
         arrival_s=arrival_s,
-        prompt_tokens=np.full(num_requests, shared + unique),
+        prompt_tokens=np.full(num_requests, prompt_tokens),
         output_tokens=np.full(num_requests, workload.output_tokens),
         segments=[made_of[index % distinct][0 if shared else 1 :] for index in range(num_requests)],
     )
