@@ -3,6 +3,7 @@
 All give the same outcomes; what differs is the order in which they come.
 """
 
+import logging
 import multiprocessing
 import os
 import pickle
@@ -143,7 +144,7 @@ def ray_cluster(scenario: Scenario) -> Iterator[Executor]:
         raise ConfigError("--executor ray needs Ray; install servecast[ray].") from None
     is_ours = not ray.is_initialized()
     if is_ours:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield RayCluster(ray, scenario)
     finally:

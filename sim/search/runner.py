@@ -1,6 +1,6 @@
 """Runs tasks through an executor, none twice, and says how far it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sim.search.evaluate import Outcome, Task
@@ -34,18 +34,19 @@ class Runner:
 
     def run(self, tasks: Sequence[Task], phase: str, *, before: int = 0, total: int | None = None) -> list[Outcome]:
         """Outcomes in the order of the tasks; `before` and `total` place them within a longer phase."""
-        found = [self._memory.get(task.key) for task in tasks]
-        first_place = {task.key: place for place, task in reversed(list(enumerate(tasks)))}
-        missing = [place for place, task in enumerate(tasks) if found[place] is None and first_place[task.key] == place]
-        tally = _Tally(self._target, [outcome for outcome in found if outcome])
-        for number, outcome in self._executor.run([tasks[place] for place in missing]):
-            place = missing[number]
-            found[place] = outcome
-            self._memory.put(tasks[place].key, outcome)
+        keys = [task.key for task in tasks]
+        found = {key: outcome for key in keys if (outcome := self._memory.get(key))}
+        missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in found}
+        tally = _Tally(self._target, found.values())
+        missing_keys = list(missing)
+        for place, outcome in self._executor.run(list(missing.values())):
+            key = missing_keys[place]
+            found[key] = outcome
+            self._memory.put(key, outcome)
             self.num_replays += outcome.is_feasible
             tally.add(outcome)
             self._report(phase, tally, before, total or len(tasks))
-        return [outcome or found[first_place[task.key]] or _never() for task, outcome in zip(tasks, found, strict=True)]
+        return [found[key] for key in keys]
 
     def _report(self, phase: str, tally: "_Tally", before: int, total: int) -> None:
         if self._on_progress:
@@ -55,7 +56,7 @@ class Runner:
 class _Tally:
     """What has come in so far."""
 
-    def __init__(self, target: Target, known: Sequence[Outcome]) -> None:
+    def __init__(self, target: Target, known: Iterable[Outcome]) -> None:
         self._target = target
         self._best: Outcome | None = None
         self.done = 0
@@ -73,7 +74,3 @@ class _Tally:
             self.num_infeasible += 1
         elif self._best is None or self._target.rank(outcome.metrics) < self._target.rank(self._best.metrics):
             self._best = outcome
-
-
-def _never() -> Outcome:
-    raise AssertionError("every task has an outcome of its own or that of an equal task")

@@ -1,0 +1,58 @@
+"""A search by the design's formulas alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import SimError
+from sim.search.analytic import SpecConfig, vLLMPerformanceModel
+from sim.search.evaluate import Outcome, Scenario
+from sim.search.ranking import Candidate
+from sim.search.space import Params, Space, num_flags, num_gpus
+from sim.search.workload_profile import WorkloadProfile
+from sim.specs.autotuning import AutotuningParameters
+from sim.units import GIB
+
+SCORE = "analytic_score"
+MOST_CANDIDATES = 20_000
+
+
+def analytic_outcome(
+    scenario: Scenario, params: Params, workload: WorkloadProfile, parameters: AutotuningParameters
+) -> Outcome:
+    """The design's predictions and score, or why it takes the configuration for infeasible.
+
+    It knows utilisation, capture sizes, context length and the cache's dtype; what else differs, it scores alike.
+    """
+    try:
+        engine, _ = scenario.deploy(params)
+    except SimError as error:
+        return Outcome(str(error), {})
+    model = vLLMPerformanceModel.from_transformers_config(
+        SpecConfig.of(scenario.model),
+        gpu_memory_capacity_gb=scenario.gpu.memory_bytes / GIB,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_model_len=engine.max_model_len or scenario.model.max_model_len,
+        cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        tuning_params=parameters,
+    )
+    if not model.is_feasible_config():
+        left = model.calculate_memory_breakdown()["kv_cache_memory"]
+        return Outcome(f"by the analytic formulas {left:.1f} GiB are left for the KV cache, too little.", {})
+    return Outcome(None, model.get_config_predictions(workload) | {SCORE: model.evaluate_config(workload)})
+
+
+def analytic_candidates(
+    scenario: Scenario, space: Space, workload: WorkloadProfile, parameters: AutotuningParameters
+) -> list[Candidate]:
+    """Every candidate of the space, best score first; infeasible ones last."""
+    candidates = []
+    for params in space.candidates():
+        outcome = analytic_outcome(scenario, params, workload, parameters)
+        flags = num_flags(scenario.engine(params))
+        candidates.append(Candidate(params, flags, num_gpus(params, scenario.base), outcome, 0.0))
+    return sorted(candidates, key=lambda candidate: (-_score(candidate.metrics), candidate.num_flags, candidate.key))
+
+
+def _score(metrics: Mapping[str, Any]) -> float:
+    return float(metrics.get(SCORE, float("-inf")))

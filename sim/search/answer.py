@@ -1,0 +1,163 @@
+"""The answer of a search as one JSON object."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sim import __version__
+from sim.search.bench_command import bench_command
+from sim.search.evaluate import Outcome, Scenario
+from sim.search.finals import Finalist
+from sim.search.optimize import BASELINE, Findings
+from sim.search.perturbed import BAND
+from sim.search.ranking import Candidate
+from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
+from sim.specs.serve_command import serve_command
+from sim.units import MS
+
+
+def answer(findings: Findings) -> dict[str, Any]:
+    """All findings, best first, under the keys that docs/optimizer.md explains."""
+    scenario, verdict = findings.scenario, findings.verdict
+    infeasible = [candidate for candidate in findings.candidates if not candidate.outcome.is_feasible]
+    return {
+        "model_id": scenario.model.name,
+        "gpu": scenario.gpu.name,
+        "trace": scenario.trace.source,
+        "vllm_version": scenario.deploy(verdict.winner.candidate.params).engine.vllm_version,
+        "servecast_version": __version__,
+        "objective": [goal.name for goal in scenario.target.goals],
+        "score_unit": scenario.target.goals[0].unit,
+        "slo": {slo.name: slo.limit_s / MS for slo in scenario.target.slos},
+        "feasible": findings.keeps_limits,
+        "best": _best(findings),
+        "finalists": [_finalist(scenario, finalist) for finalist in verdict.finalists],
+        "baseline": _baseline(findings),
+        "relax": [
+            {"slo": one.slo.name, "limit_ms": one.slo.limit_s / MS, "to_ms": one.to_ms, **_config(scenario, one.candidate.params)}
+            for one in findings.relaxations
+        ],
+        "pareto": [_row(scenario, candidate) for candidate in findings.pareto],
+        "recommendations": list(findings.recommendations),
+        "fixed": dict(findings.space.fixed),
+        "sensitivity": _sensitivity(findings),
+        "evaluated": len(findings.candidates),
+        "infeasible": [_config(scenario, one.params) | {"reason": one.outcome.reason} for one in infeasible],
+        "candidates": [_row(scenario, candidate) for candidate in findings.candidates],
+        "confidence": _confidence(findings),
+    }  # fmt: skip
+
+
+def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
+    """The engine arguments that are not left to vLLM, under its names."""
+    engine = scenario.engine(params)
+    given = {entry.name: getattr(engine, entry.name) for entry in fields(engine)}
+    defaults = {entry.name: entry.default for entry in fields(engine)}
+    named = {name for name, value in params.items() if value is not None}
+    return {name: value for name, value in given.items() if value != defaults[name] or name in named}
+
+
+def deploy_commands(scenario: Scenario, params: Params) -> str:
+    """The line to paste; each replica runs it once."""
+    command = serve_command(scenario.model.name, scenario.engine(params))
+    count = num_replicas(params)
+    return (
+        command if count == 1 else f"{command}  # {count} times, behind a {scenario.routing.replace('_', '-')} router"
+    )
+
+
+def _config(scenario: Scenario, params: Params) -> dict[str, Any]:
+    return {
+        "engine": engine_json(scenario, params),
+        REPLICAS: num_replicas(params),
+        "num_gpus": num_gpus(params, scenario.base),
+    }
+
+
+def _score(scenario: Scenario, metrics: Mapping[str, Any]) -> float | None:
+    value = metrics.get(scenario.target.goals[0].key)
+    return None if value is None else float(value)
+
+
+def _row(scenario: Scenario, candidate: Candidate) -> dict[str, Any]:
+    """A candidate in the list of all, with its latest replay."""
+    return _config(scenario, candidate.params) | {
+        "feasible": candidate.outcome.is_feasible,
+        "reason": candidate.outcome.reason,
+        "share": candidate.share,
+        "score": _score(scenario, candidate.metrics),
+        "slo_violation": scenario.target.violation(candidate.metrics) if candidate.outcome.is_feasible else None,
+        "metrics": candidate.metrics,
+    }
+
+
+def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
+    params, limits = finalist.candidate.params, finalist.whole.limits
+    return _config(scenario, params) | {
+        "score": _score(scenario, finalist.held_out.metrics),
+        "search_score": _score(scenario, finalist.candidate.metrics),
+        "metrics": finalist.whole.metrics,
+        "tied": finalist.is_tied,
+        "slo_robustness": finalist.robustness,
+        "limits": {"busy": dict(limits.busy), "queued": dict(limits.queued), "text": str(limits)} if limits else None,
+        "serve_command": deploy_commands(scenario, params),
+    }
+
+
+def _best(findings: Findings) -> dict[str, Any]:
+    scenario, verdict = findings.scenario, findings.verdict
+    params = verdict.winner.candidate.params
+    plan = scenario.deploy(params).plan
+    return _finalist(scenario, verdict.winner) | {
+        "tied_with": [
+            _config(scenario, one.candidate.params) | {"score": _score(scenario, one.held_out.metrics)} for one in verdict.tied
+        ],
+        "bench_command": bench_command(scenario.model.name, scenario.trace, scenario.target.slos),
+        "memory": plan.to_json() | {"ledger": [line._asdict() for line in plan.ledger]},
+    }  # fmt: skip
+
+
+def _baseline(findings: Findings) -> dict[str, Any]:
+    outcome: Outcome = findings.baseline
+    return _config(findings.scenario, BASELINE) | {
+        "reason": outcome.reason,
+        "score": _score(findings.scenario, outcome.metrics),
+        "metrics": outcome.metrics,
+    }
+
+
+def _sensitivity(findings: Findings) -> dict[str, list[dict[str, Any]]]:
+    winner = findings.verdict.winner.candidate.params
+    return {
+        name: [
+            {
+                "value": point.value,
+                "is_winner": point.value == winner.get(name),
+                "reason": point.outcome.reason,
+                "score": _score(findings.scenario, point.outcome.metrics),
+                "metrics": point.outcome.metrics,
+            }
+            for point in points
+        ]
+        for name, points in findings.sensitivity.items()
+    }
+
+
+def _confidence(findings: Findings) -> str:
+    return " ".join(_confidence_words(findings))
+
+
+def _confidence_words(findings: Findings) -> Iterator[str]:
+    yield "The score is from a part of the trace that the search did not see;"
+    yield f"ties hold over {len(findings.verdict.finalists)} finalists' replays of other slices and step times {BAND:.0%} off."
+
+
+def one_line(engine: Mapping[str, Any], replicas: int = 1) -> str:
+    """Engine arguments in a line, for tables: `--max-num-seqs 64`, or `vLLM's defaults`."""
+    words = [f"{name}={_value(value)}" for name, value in engine.items()]
+    return " ".join([*words, *([f"replicas={replicas}"] if replicas > 1 else [])]) or "vLLM's defaults"
+
+
+def _value(value: Any) -> str:
+    return shlex.quote(",".join(map(str, value))) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,126 @@
+"""The last word: the best few again over slices and perturbed step times, who is tied, and who is accepted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.search.evaluate import Outcome, Scenario, Task
+from sim.search.perturbed import AS_MODELLED, PERTURBATIONS
+from sim.search.ranking import Candidate, decisive_loss, different, is_tied, ranked, simplicity
+from sim.search.runner import Runner
+from sim.search.slices import WHOLE, Slice, Split, representative
+
+CONTENDERS = 5
+NUM_SLICES = 4
+SLICE_SHARE = 0.25
+ACCEPTED_LOSS = 0.05  # how far a winner may be behind another contender on the whole trace
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A contender with its replay on the whole trace and on the part that the search has not seen.
+
+    `robustness` is the share of the re-scoring replays in which all limits were kept.
+    """
+
+    candidate: Candidate
+    whole: Outcome
+    held_out: Outcome
+    robustness: float
+    is_tied: bool
+
+
+class Verdict(NamedTuple):
+    """Finalists, the winner first, then those tied with it, simplest first, then the rest in order."""
+
+    finalists: tuple[Finalist, ...]
+
+    @property
+    def winner(self) -> Finalist:
+        return self.finalists[0]
+
+    @property
+    def tied(self) -> tuple[Finalist, ...]:
+        """None where the whole trace spoke against all that were level."""
+        return tuple(finalist for finalist in self.finalists[1:] if finalist.is_tied and self.winner.is_tied)
+
+
+def judge(
+    scenario: Scenario, candidates: Sequence[Candidate], split: Split, runner: Runner, *, seed: int
+) -> Verdict | None:
+    """The verdict on the candidates that were replayed in full; None where none is feasible."""
+    in_full = [candidate for candidate in candidates if candidate.share == 1.0]
+    contenders = different(ranked(in_full, scenario.target), scenario.target)[:CONTENDERS]
+    if not contenders:
+        return None
+    replays = _rescored(contenders, split, runner, seed=seed)
+    finalists = _finalists(scenario, contenders, replays, split, runner)
+    return Verdict(_accepted_first(scenario, finalists))
+
+
+def _rescored(contenders: Sequence[Candidate], split: Split, runner: Runner, *, seed: int) -> list[list[Outcome]]:
+    """For each contender its replays: on other slices of what may be seen, and with step times that are off."""
+    rng = np.random.default_rng([seed, 2])
+    parts = [representative(split.seen, SLICE_SHARE, rng) for _ in range(NUM_SLICES)]
+    variants = [(part, AS_MODELLED) for part in parts]
+    variants += [(part, perturbation) for part, perturbation in zip(parts, PERTURBATIONS, strict=True)]
+    tasks = [Task(contender.params, part, off) for contender in contenders for part, off in variants]
+    outcomes = iter(runner.run(tasks, "re-scoring"))
+    return [[next(outcomes) for _ in variants] for _ in contenders]
+
+
+def _finalists(
+    scenario: Scenario,
+    contenders: Sequence[Candidate],
+    replays: Sequence[Sequence[Outcome]],
+    split: Split,
+    runner: Runner,
+) -> list[Finalist]:
+    """The leader and those that cannot be told from it come first, simplest first."""
+    wholes = runner.run([Task(one.params, WHOLE, explains=True) for one in contenders], "verifying")
+    held_out = runner.run([Task(one.params, Slice(split.held_out)) for one in contenders], "verifying")
+    tied = _tied(scenario, contenders, replays)
+    finalists = [
+        Finalist(contender, whole, unseen, _robustness(scenario, outcomes), is_tied)
+        for contender, whole, unseen, outcomes, is_tied in zip(contenders, wholes, held_out, replays, tied, strict=True)
+    ]
+    equals = [finalist for finalist in finalists if finalist.is_tied]
+    equals.sort(key=lambda finalist: simplicity(finalist.candidate))
+    return equals + [finalist for finalist in finalists if not finalist.is_tied]
+
+
+def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence[Sequence[Outcome]]) -> list[bool]:
+    """Whether each is level with the first, over its replay in full and all others."""
+    target, leader = scenario.target, contenders[0].metrics
+
+    def losses(place: int) -> list[float]:
+        outcomes = (contenders[place].outcome, *replays[place])
+        return [decisive_loss(target, leader, outcome.metrics) for outcome in outcomes]
+
+    best, kept = losses(0), target.violation(leader) == 0
+    return [
+        is_tied(best, losses(place)) and (not kept or target.violation(contender.metrics) == 0)
+        for place, contender in enumerate(contenders)
+    ]
+
+
+def _robustness(scenario: Scenario, outcomes: Sequence[Outcome]) -> float:
+    kept = [scenario.target.violation(outcome.metrics) == 0 for outcome in outcomes]
+    return sum(kept) / len(kept)
+
+
+def _accepted_first(scenario: Scenario, finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
+    """The first that the whole trace does not speak against wins; the order is not changed otherwise."""
+    target = scenario.target
+    best = min((finalist.whole.metrics for finalist in finalists), key=target.rank)
+
+    def is_accepted(metrics: dict[str, Any]) -> bool:
+        if target.violation(metrics) > target.violation(best):
+            return False
+        least = decisive_loss(target, best, best)
+        return decisive_loss(target, best, metrics) - least <= ACCEPTED_LOSS * abs(least)
+
+    winner = next(finalist for finalist in finalists if is_accepted(finalist.whole.metrics))
+    return (winner, *(finalist for finalist in finalists if finalist is not winner))

@@ -1,0 +1,118 @@
+"""A whole search, from candidates to the answer's facts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sim.errors import ConfigError, DoesNotFitError
+from sim.search.analytic_search import MOST_CANDIDATES, analytic_candidates
+from sim.search.evaluate import Outcome, Scenario, Task
+from sim.search.fidelity import Round, Search
+from sim.search.finals import Verdict, judge
+from sim.search.ranking import Candidate, front
+from sim.search.recommend import Facts, recommendations
+from sim.search.relax import Relaxation, relaxations
+from sim.search.runner import Runner
+from sim.search.sensitivity import Sensitivity, sensitivity
+from sim.search.simplify import simplified
+from sim.search.slices import Slice, split_windows
+from sim.search.space import Params, Space
+from sim.search.workload_profile import WorkloadProfile
+from sim.specs.autotuning import AutotuningParameters
+
+Scorer = Literal["simulated", "analytic"]
+BASELINE: Params = {}  # the engine arguments as given, nothing searched
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a search found out. `baseline` is the deployment without any knob of the space, on the whole trace."""
+
+    scenario: Scenario
+    space: Space
+    verdict: Verdict
+    candidates: tuple[Candidate, ...]
+    pareto: tuple[Candidate, ...]
+    baseline: Outcome
+    relaxations: tuple[Relaxation, ...]
+    sensitivity: Sensitivity
+    recommendations: tuple[str, ...]
+    num_replays: int
+
+    @property
+    def keeps_limits(self) -> bool:
+        return self.scenario.target.violation(self.verdict.winner.whole.metrics) == 0
+
+
+def optimize(
+    scenario: Scenario,
+    space: Space,
+    runner: Runner,
+    *,
+    trials: int,
+    seed: int,
+    scorer: Scorer = "simulated",
+    workload: WorkloadProfile | None = None,
+    parameters: AutotuningParameters | None = None,
+) -> Findings:
+    """Search `space`; at most `trials` different candidates are tried, all of them where there are no more.
+
+    `workload` and `parameters` serve the analytic scorer and the advice. Raises DoesNotFitError where no candidate can
+    serve the trace.
+    """
+    constants = parameters or AutotuningParameters()
+    split = split_windows(len(scenario.trace), seed)
+    search = Search(scenario, space, split, runner, seed)
+    if scorer == "analytic":
+        profile = workload or WorkloadProfile.from_trace_analysis(scenario.trace, parameters=constants)
+        candidates = _analytic(search, profile, constants)
+    else:
+        candidates = simplified(search, search.run(trials))
+    verdict = judge(scenario, candidates, split, runner, seed=seed)
+    if verdict is None:
+        raise DoesNotFitError(_nothing_fits(scenario, candidates))
+    winner = verdict.winner.candidate.params
+    (baseline,) = runner.run([Task(BASELINE, explains=True)], "verifying")
+    in_full = [candidate for candidate in candidates if candidate.share == 1.0 and candidate.outcome.is_feasible]
+    wholes = [replace(one.candidate, outcome=one.whole) for one in verdict.finalists]
+    kept = scenario.target.violation(verdict.winner.whole.metrics) == 0
+    return Findings(
+        scenario=scenario,
+        space=space,
+        verdict=verdict,
+        candidates=tuple(candidates),
+        pareto=tuple(front(in_full, scenario.target)),
+        baseline=baseline,
+        relaxations=() if kept else relaxations(wholes, scenario.target),
+        sensitivity=sensitivity(winner, space, split, runner, seed=seed),
+        recommendations=_advice(scenario, verdict, constants),
+        num_replays=runner.num_replays,
+    )
+
+
+def _analytic(search: Search, workload: WorkloadProfile, constants: AutotuningParameters) -> list[Candidate]:
+    """All candidates with the formulas' figures, but the best of them, which is replayed."""
+    if search.space.size > MOST_CANDIDATES:
+        raise ConfigError(
+            f"the analytic scorer tries every candidate, at most {MOST_CANDIDATES:,}, got {search.space.size:,}."
+        )
+    ordered = analytic_candidates(search.scenario, search.space, workload, constants)
+    for place, candidate in enumerate(ordered):
+        (replayed,) = search.replay([candidate.params], Round("finals", Slice(search.split.seen), 1.0))
+        if replayed.outcome.is_feasible or not candidate.outcome.is_feasible:
+            return [replayed, *ordered[place + 1 :]]
+        ordered[place] = replayed
+    return ordered
+
+
+def _advice(scenario: Scenario, verdict: Verdict, constants: AutotuningParameters) -> tuple[str, ...]:
+    winner = verdict.winner
+    engine, plan = scenario.deploy(winner.candidate.params)
+    return recommendations(Facts(engine, plan, winner.whole, scenario.target, winner.robustness, constants))
+
+
+def _nothing_fits(scenario: Scenario, candidates: Sequence[Candidate]) -> str:
+    where = f"{scenario.model.name} on {scenario.gpu.name}"
+    if not candidates:
+        return f"the space for {where} has no candidate that its conditions and gpus allow; loosen them."
+    return f"none of {len(candidates):,} candidates for {where} can serve the trace; {candidates[0].outcome.reason}"

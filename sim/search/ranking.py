@@ -1,0 +1,91 @@
+"""Which candidates are ahead, and which of them cannot be told apart."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.search.evaluate import Outcome
+from sim.search.goals import Metrics, Target, pareto
+from sim.search.space import Params, canonical
+
+NOISE = 0.01  # mean differences up to here are noise, whatever their spread
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration with what its last replay found; `share` of the trace was replayed."""
+
+    params: Params
+    num_flags: int
+    num_gpus: int
+    outcome: Outcome
+    share: float
+
+    @property
+    def key(self) -> str:
+        return canonical(self.params)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return self.outcome.metrics
+
+
+def ranked(candidates: Sequence[Candidate], target: Target) -> list[Candidate]:
+    """Feasible candidates, best first: by Pareto fronts where there are several goals; equals by simplicity."""
+    feasible = [candidate for candidate in candidates if candidate.outcome.is_feasible]
+    ordered = sorted(feasible, key=lambda candidate: (target.rank(candidate.metrics), *simplicity(candidate)))
+    return ordered if len(target.goals) == 1 else _by_fronts(ordered, target)
+
+
+def different(ordered: Sequence[Candidate], target: Target) -> list[Candidate]:
+    """Without those that do exactly what one before them does."""
+    first = {target.rank(candidate.metrics): candidate for candidate in reversed(ordered)}
+    return [candidate for candidate in ordered if first[target.rank(candidate.metrics)] is candidate]
+
+
+def simplicity(candidate: Candidate) -> tuple[int, int, str]:
+    """Fewer GPUs, then fewer flags, are simpler."""
+    return candidate.num_gpus, candidate.num_flags, candidate.key
+
+
+def front(candidates: Sequence[Candidate], target: Target) -> list[Candidate]:
+    """Those that none beats in one goal without losing in another, among those nearest to keeping all limits."""
+    least = min((target.violation(candidate.metrics) for candidate in candidates), default=0.0)
+    nearest = [candidate for candidate in candidates if target.violation(candidate.metrics) <= least]
+    losses = [tuple(goal.loss(candidate.metrics) for goal in target.goals) for candidate in nearest]
+    return [nearest[place] for place in pareto(losses)]
+
+
+def _by_fronts(ordered: Sequence[Candidate], target: Target) -> list[Candidate]:
+    remaining, result = list(ordered), []
+    while remaining:
+        best = front(remaining, target)
+        kept = {candidate.key for candidate in best}
+        result += best
+        remaining = [candidate for candidate in remaining if candidate.key not in kept]
+    return result
+
+
+def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
+    """What candidates are compared by: the first goal, or the violation where even the leader keeps not all limits."""
+    return target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
+
+
+def is_tied(leader: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether paired losses leave open who is better.
+
+    They do where the mean relative difference is below NOISE, or below two standard errors of the differences.
+    """
+    differences = [_relative(loss - best, best) for best, loss in zip(leader, other, strict=True)]
+    if not all(map(math.isfinite, differences)):
+        return False
+    mean = sum(differences) / len(differences)
+    if mean <= NOISE:
+        return True
+    spread = math.sqrt(sum((value - mean) ** 2 for value in differences) / max(1, len(differences) - 1))
+    return len(differences) > 1 and mean <= 2 * spread / math.sqrt(len(differences))
+
+
+def _relative(difference: float, base: float) -> float:
+    return 0.0 if difference == 0 else difference / abs(base) if base else math.inf * difference

@@ -1,0 +1,46 @@
+"""Knobs that cannot matter: for this workload, this version of vLLM, or beside other knobs."""
+
+from collections.abc import Mapping
+
+from sim.search.space import Space
+from sim.specs.releases import NEWEST, SINCE, parse_version
+from sim.workload.reuse import reusable_tokens
+from sim.workload.trace import Trace
+
+
+def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> dict[str, str]:
+    """Each such knob of the space with the reason, to be left at vLLM's default."""
+    found = {name: reason for name, reason in _by_workload(trace).items() if name in space.knobs}
+    found |= {name: reason for name, reason in _by_version(vllm_version).items() if name in space.knobs}
+    return found | _by_values(space, trace, found)
+
+
+def _by_workload(trace: Trace) -> Mapping[str, str]:
+    reasons = {}
+    if trace.segments is None or not reusable_tokens(trace, block_size=1):
+        reasons["enable_prefix_caching"] = "no prompts of the trace share a prefix"
+    if trace.priority is None or len(set(trace.priority.tolist())) == 1:
+        reasons["scheduling_policy"] = "all requests of the trace have the same priority"
+    return reasons
+
+
+def _by_version(vllm_version: str | None) -> Mapping[str, str]:
+    version = vllm_version or NEWEST
+    return {
+        name: f"vLLM {version} does not have it; it exists since {since}"
+        for name, since in SINCE.items()
+        if parse_version(version) < parse_version(since)
+    }
+
+
+def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str, str]:
+    """Knobs all of whose values come to the same."""
+    reasons = {}
+    thresholds = space.knobs.get("long_prefill_token_threshold")
+    longest = int(trace.prompt_tokens.max())
+    if thresholds and all(not value or value >= longest for value in thresholds):
+        reasons["long_prefill_token_threshold"] = f"no prompt is longer than {longest:,} tokens"
+    seqs = space.knobs.get("max_num_seqs")
+    if seqs and all(value is not None and value >= len(trace) for value in seqs):
+        reasons["max_num_seqs"] = f"the trace has only {len(trace):,} requests"
+    return {name: reason for name, reason in reasons.items() if name not in found}

@@ -1,0 +1,114 @@
+"""How candidates are found: all of them where they are few, else those that Optuna proposes."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sim.errors import SimError
+from sim.search.evaluate import Outcome, Scenario
+from sim.search.goals import Target
+from sim.search.space import Params, Space, canonical, num_flags, num_replicas
+
+ENUMERABLE = 2_000  # combinations; beyond, nobody looks at each to find those that differ
+BATCH = 16  # proposals at once; the same for any number of workers, so that results are the same
+OF_A_VIOLATION, OF_AN_INFEASIBLE = 1e9, 1e12  # losses above any real one
+
+TryOut = Callable[[Sequence[Params], int], Sequence[Outcome]]
+"""Outcomes of candidates, given how many were tried before them."""
+
+
+class Distinct:
+    """Candidates that behave alike count as one: the simplest stands for all."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._known: dict[str, Params] = {}
+
+    def key(self, params: Params) -> str:
+        """Equal for candidates that start alike. `max_model_len` only decides whether the trace's requests fit."""
+        try:
+            engine, plan = self._scenario.deploy(params)
+        except SimError:
+            return canonical(params)
+        fits = plan.feasible and plan.max_model_len >= self._scenario.longest_request
+        if not fits:
+            return canonical(params)
+        facts = {name: getattr(engine, name) for name in type(engine).__dataclass_fields__}
+        del facts["max_model_len"], facts["gpu_memory_utilization"]
+        return repr(
+            (facts, plan.num_gpu_blocks, plan.longest_model_len >= self._scenario.longest_request, num_replicas(params))
+        )
+
+    def simplest(self, candidates: Iterator[dict[str, Any]]) -> list[Params]:
+        """One of each kind, in order of first appearance."""
+        for params in candidates:
+            key = self.key(params)
+            known = self._known.get(key)
+            if known is None or self._flags(params) < self._flags(known):
+                self._known[key] = params
+        return list(self._known.values())
+
+    def _flags(self, params: Params) -> int:
+        return num_flags(self._scenario.engine(params))
+
+
+def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:
+    """Lets Optuna propose until `trials` different candidates were tried, or it has no new ones; these by their key.
+
+    TPE for one goal, NSGA-II for several; `try_out` gets batches of new candidates.
+    """
+    distinct, losses, tried = Distinct(scenario), _Losses(scenario.target), dict[str, Params]()
+    study, knobs = _study(scenario.target, seed), dict(space.knobs)
+    study.enqueue_trial(dict.fromkeys(knobs, 0))
+    for _ in range(10 * math.ceil(trials / BATCH)):
+        asked = [study.ask() for _ in range(BATCH)]
+        proposals = [_suggest(trial, knobs) for trial in asked]
+        keys = [distinct.key(params) if space.allows(params) else None for params in proposals]
+        new = {key: params for key, params in zip(keys, proposals, strict=True) if key and key not in tried}
+        new = dict(list(new.items())[: trials - len(tried)])
+        losses.add(new, try_out(list(new.values()), len(tried)))
+        tried |= new
+        for trial, key in zip(asked, keys, strict=True):
+            study.tell(trial, losses.of(key))
+        if len(tried) >= trials:
+            break
+    return tried
+
+
+class _Losses:
+    """What Optuna is told: less is better; whatever breaks a limit is worse than all that does not."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._found: dict[str, list[float]] = {}
+
+    def add(self, new: Mapping[str, Params], outcomes: Sequence[Outcome]) -> None:
+        for key, outcome in zip(new, outcomes, strict=True):
+            self._found[key] = [self._loss(outcome, place) for place in range(len(self._target.goals))]
+
+    def of(self, key: str | None) -> list[float]:
+        """A candidate that conditions rule out, or for which there was no room, is as bad as an infeasible one."""
+        return self._found.get(key or "", [OF_AN_INFEASIBLE] * len(self._target.goals))
+
+    def _loss(self, outcome: Outcome, place: int) -> float:
+        if not outcome.is_feasible:
+            return OF_AN_INFEASIBLE
+        violation = self._target.violation(outcome.metrics)
+        if violation > 0:
+            return OF_A_VIOLATION * (1 + violation)
+        return min(self._target.goals[place].loss(outcome.metrics), OF_A_VIOLATION)
+
+
+def _study(target: Target, seed: int) -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if len(target.goals) == 1:
+        return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    sampler = optuna.samplers.NSGAIISampler(population_size=2 * BATCH, seed=seed)
+    return optuna.create_study(directions=["minimize"] * len(target.goals), sampler=sampler)
+
+
+def _suggest(trial: Any, knobs: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Values by their places: Optuna's categories are numbers, ours may be lists."""
+    return {name: values[trial.suggest_categorical(name, range(len(values)))] for name, values in knobs.items()}

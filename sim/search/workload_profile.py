@@ -1,0 +1,116 @@
+"""What a workload looks like to the autotuning design: batch sizes, sequence lengths, and what matters."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from sim.errors import ConfigError, nearest
+from sim.specs.autotuning import AutotuningParameters
+from sim.workload.trace import Trace
+
+TargetMetric = Literal["throughput", "latency"]
+Distribution = Mapping[int, float]
+
+_SYNTHETIC: Mapping[str, tuple[float, Distribution, Distribution, TargetMetric, float]] = {
+    "chatbot": (100, {1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, {512: 0.3, 1024: 0.4, 2048: 0.3}, "latency", 100),
+    "batch_inference": (
+        10,
+        {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1},
+        {1024: 0.5, 2048: 0.4, 4096: 0.1},
+        "throughput",
+        1000,
+    ),
+    "interactive": (50, {1: 0.8, 2: 0.15, 4: 0.05}, {256: 0.4, 512: 0.4, 1024: 0.2}, "latency", 50),
+}
+"""Rate, batch sizes, sequence lengths, what matters and the P99 latency in ms, as the design names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadProfile:
+    """Expected patterns; the distributions map a batch size or a sequence length in tokens to its frequency.
+
+    `latency_budget_ms` is on the P99. Raises ConfigError for an unknown target metric.
+    """
+
+    requests_per_second: float
+    batch_size_distribution: Distribution
+    sequence_length_distribution: Distribution
+    target_metric: TargetMetric
+    latency_budget_ms: float
+
+    def __post_init__(self) -> None:
+        if self.target_metric not in {"throughput", "latency"}:
+            raise ConfigError(f"target_metric must be throughput or latency, got {self.target_metric!r}.")
+
+    @classmethod
+    def from_trace_analysis(
+        cls,
+        request_trace: Trace | Sequence[Mapping[str, Any]],
+        *,
+        target_metric: TargetMetric = "throughput",
+        latency_budget_ms: float = 1000,
+        parameters: AutotuningParameters | None = None,
+    ) -> Self:
+        """From a trace, or rows with arrival_s, prompt_tokens and output_tokens.
+
+        A request is taken to run from its arrival for `assumed_tpot_s` a token; how many run at each arrival gives the
+        batch sizes.
+        """
+        columns = _columns(request_trace)
+        arrival_s, lengths = columns[0], (columns[1] + columns[2]).astype(np.int64)
+        held_s = columns[2] * (parameters or AutotuningParameters()).assumed_tpot_s
+        finished = np.searchsorted(np.sort(arrival_s + held_s), arrival_s, side="right")
+        running = np.maximum(1, np.arange(1, len(arrival_s) + 1) - finished)
+        span_s = float(arrival_s[-1] - arrival_s[0])
+        rate = (len(arrival_s) - 1) / span_s if span_s else float(len(arrival_s))
+        return cls(rate, _frequencies(running), _frequencies(lengths), target_metric, latency_budget_ms)
+
+    @classmethod
+    def create_synthetic(
+        cls, workload_type: str, requests_per_second: float | None = None, latency_budget_ms: float | None = None
+    ) -> Self:
+        """`chatbot`, `batch_inference` or `interactive`. Raises ConfigError for another type."""
+        if workload_type not in _SYNTHETIC:
+            raise ConfigError(
+                f"workload_type must be one of {', '.join(_SYNTHETIC)}, got {workload_type!r}.{nearest(workload_type, _SYNTHETIC)}"
+            )
+        rate, batch_sizes, lengths, metric, budget_ms = _SYNTHETIC[workload_type]
+        return cls(requests_per_second or rate, batch_sizes, lengths, metric, latency_budget_ms or budget_ms)
+
+    def get_expected_max_batch_size(self, percentile: float = 0.95) -> int:
+        """The batch size that is not exceeded with that frequency."""
+        return _at_percentile(self.batch_size_distribution, percentile)
+
+    def get_expected_max_sequence_length(self, percentile: float = 0.95) -> int:
+        """The length in tokens that is not exceeded with that frequency."""
+        return _at_percentile(self.sequence_length_distribution, percentile)
+
+
+def _columns(trace: Trace | Sequence[Mapping[str, Any]]) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    names = ("arrival_s", "prompt_tokens", "output_tokens")
+    if isinstance(trace, Trace):
+        return [np.asarray(getattr(trace, name), dtype=np.float64) for name in names]
+    try:
+        rows = np.array([[float(row[name]) for name in names] for row in trace])
+    except KeyError as error:
+        raise ConfigError(f"each row of a request trace needs {', '.join(names)}; {error} is missing.") from None
+    if not len(rows):
+        raise ConfigError("a request trace must have at least one row, got none.")
+    return list(rows[np.argsort(rows[:, 0], kind="stable")].T)
+
+
+def _frequencies(values: np.ndarray[Any, np.dtype[np.int64]]) -> dict[int, float]:
+    counts = Counter(values.tolist())
+    return {value: count / len(values) for value, count in sorted(counts.items())}
+
+
+def _at_percentile(distribution: Distribution, percentile: float) -> int:
+    cumulative = 0.0
+    for value, frequency in sorted(distribution.items()):
+        cumulative += frequency
+        if cumulative >= percentile - 1e-9:  # frequencies add up to 1 but for rounding
+            return value
+    return max(distribution)
