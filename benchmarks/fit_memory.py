@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.memory_points import POINTS, LoggedBlocks, logged_blocks, model_of, name_of
+from benchmarks.memory_points import POINTS, LoggedBlocks, engine_of, graphs_of, logged_blocks, model_of, name_of
 from sim.memory.activations import FP32_BYTES, activation_shape
+from sim.memory.cuda_graphs import graph_layers
 from sim.memory.kv_cache import kv_cache_layout
 from sim.memory.parameters import PATH
+from sim.memory.sharding import pipeline_stages
 from sim.memory.weights import weight_parts
 from sim.specs.model import ModelSpec
 from sim.units import GIB
@@ -28,7 +30,17 @@ PEAK_TOLERANCE = 0.02  # of a logged peak: repeated starts differ by about as mu
 REST_TOLERANCE_BYTES = 0.1 * GIB  # of a remainder, which carries the error of weights and non-torch memory
 LOG_0_19 = "vLLM 0.19.0 start-up logs on H100 80GB (llm-d-planner accuracy report)"
 LOG_0_15 = "vLLM 0.15 start-up: one activation peak (Qwen3-14B) and six block counts on H100"
-SHARED_WITH_0_17 = ("fixed_activation_bytes", "hidden_copies", "multimodal_hidden_copies", "unlinked_gpu_bytes")
+SHARED_WITH_0_17 = (
+    "fixed_activation_bytes",
+    "hidden_copies",
+    "multimodal_hidden_copies",
+    "non_torch_pipeline_bytes",
+)
+NO_EXTRA = {"unlinked_gpu_bytes": 0.0}  # before 0.17
+GRAPH_PARAMETERS = {
+    "taken_gib": ("per_graph_bytes", "per_token_and_layer_bytes", "per_token_and_expert_layer_bytes"),
+    "estimated_gib": ("per_graph_bytes", "per_layer_bytes", "per_expert_layer_bytes"),
+}
 
 Terms = Mapping[str, float]
 
@@ -50,7 +62,7 @@ def main() -> None:
     newer |= non_torch()
     starts = [logged for logged in logged_blocks() if logged.is_explained]
     newer |= solve([block_equation(start) for start in starts if not is_old(start.engine.vllm_version)], newer)
-    known = {name: newer[name] for name in SHARED_WITH_0_17}
+    known = {name: newer[name] for name in SHARED_WITH_0_17} | NO_EXTRA
     old = [activation_equation(point) for point in POINTS["activation"] if is_old(point["version"])]
     old += [block_equation(start) for start in starts if is_old(start.engine.vllm_version)]
     older = known | solve(old, known)
@@ -62,12 +74,13 @@ def is_old(version: str) -> bool:
 
 
 def activation_equation(point: dict[str, Any]) -> Equation:
-    return equation(model_of(point), point, point.get("tp", 1), point["gib"] * GIB)
+    return equation(model_of(point), point, point["gib"] * GIB)
 
 
-def equation(model: ModelSpec, point: dict[str, Any], parallel: int, measured_bytes: float) -> Equation:
+def equation(model: ModelSpec, point: dict[str, Any], measured_bytes: float) -> Equation:
     """A peak at `seqs` and `tokens`, vLLM's defaults where the point does not say; a first stage samples nothing."""
-    shape = activation_shape(model, parallel)
+    stage = pipeline_stages(model.num_layers, point.get("pp", 1))[0]
+    shape = activation_shape(model, engine_of(model, point), stage)
     tokens, seqs = point.get("tokens", TOKENS), point.get("seqs", SEQS)
     hidden_bytes = tokens * shape.hidden * shape.dtype_bytes
     return Equation(
@@ -78,7 +91,7 @@ def equation(model: ModelSpec, point: dict[str, Any], parallel: int, measured_by
             "hidden_copies": hidden_bytes,
             "multimodal_hidden_copies": hidden_bytes * shape.multimodal,
         },
-        0.0 if "first_stage_of" in point else seqs * shape.logits * FP32_BYTES,
+        seqs * shape.logits * FP32_BYTES,
         tokens * shape.layer * shape.dtype_bytes,
         measured_bytes,
         PEAK_TOLERANCE * measured_bytes,
@@ -86,12 +99,13 @@ def equation(model: ModelSpec, point: dict[str, Any], parallel: int, measured_by
 
 
 def block_equation(start: LoggedBlocks) -> Equation:
-    engine, parallel = start.engine, start.engine.tensor_parallel_size
-    weights = sum(part.num_bytes for part in weight_parts(start.model, parallel))
+    engine, whole = start.engine, pipeline_stages(start.model.num_layers, 1)[0]
+    weights = sum(part.num_bytes for part in weight_parts(start.model, engine, whole))
     blocks = (start.num_gpu_blocks + 0.5) * kv_cache_layout(start.model, engine).bytes_per_block  # floored by vLLM
     rest = start.gpu.memory_bytes * engine.gpu_memory_utilization - weights - blocks
-    limits = {"model": start.name, "tokens": engine.max_num_batched_tokens, "seqs": engine.max_num_seqs}
-    activation = equation(start.model, limits, parallel, rest)
+    parallel = engine.tensor_parallel_size
+    limits = {"model": start.name, "tokens": engine.max_num_batched_tokens, "seqs": engine.max_num_seqs, "tp": parallel}
+    activation = equation(start.model, limits, rest)
     non_torch = {("non_torch_parallel_bytes" if parallel > 1 else "non_torch_bytes"): 1.0}
     unlinked = {"unlinked_gpu_bytes": 1.0} if start.gpu.num_linked_gpus == 1 else {}
     terms = {**activation.terms, **non_torch, **unlinked}
@@ -123,24 +137,29 @@ def linear(each: Equation, names: Iterable[str], known: Terms, copies: float) ->
 
 
 def non_torch() -> dict[str, float]:
-    points = [(point["tp"] > 1, point["gib"] * GIB) for point in POINTS["non_torch"]]
+    points = [(point["tp"], point.get("pp", 1), point["gib"] * GIB) for point in POINTS["non_torch"]]
     return {
-        "non_torch_bytes": mean(value for parallel, value in points if not parallel),
-        "non_torch_parallel_bytes": mean(value for parallel, value in points if parallel),
+        "non_torch_bytes": mean(value for tp, pp, value in points if tp == pp == 1),
+        "non_torch_parallel_bytes": mean(value for tp, _, value in points if tp > 1),
+        "non_torch_pipeline_bytes": mean(value for tp, pp, value in points if tp == 1 < pp),
     }
 
 
 def fit_graphs(figure: str) -> dict[str, float]:
-    """Bytes for each graph, graph and layer, graph and layer with experts."""
+    """What graphs take by number and by tokens captured for each layer, what vLLM estimates by number alone."""
     points = [point for point in POINTS["graphs"] if point["fitted"] and figure in point]
-    rows, right = [], []
-    for point in points:
-        layers = model_of(point).layers
-        counts = (1, len(layers), sum(1 for layer in layers if layer.experts))
-        rows.append([point["graphs"] * count / (point[figure] * GIB) for count in counts])
-        right.append(1.0)
-    names = ("per_graph_bytes", "per_layer_bytes", "per_expert_layer_bytes")
-    return dict(zip(names, map(float, np.linalg.lstsq(np.array(rows), np.array(right), rcond=None)[0]), strict=True))
+    rows = [[term / (point[figure] * GIB) for term in graph_terms(point, figure)] for point in points]
+    names = GRAPH_PARAMETERS[figure]
+    solution = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0]
+    return dict(zip(names, map(float, solution), strict=True))
+
+
+def graph_terms(point: dict[str, Any], figure: str) -> tuple[int, int, int]:
+    """Of all graphs: one each, each layer, each layer with experts; weighted by size where the figure is what they take."""
+    model, graphs = model_of(point), graphs_of(point)
+    layers = graph_layers(model, pipeline_stages(model.num_layers, 1)[0])
+    weight = graphs.num_tokens if figure == "taken_gib" else graphs.num_graphs
+    return graphs.num_graphs, weight * layers.num_layers, weight * layers.num_expert_layers
 
 
 def write(profiling: dict[str, dict[str, float]], graphs: dict[str, dict[str, float]]) -> None:
@@ -162,8 +181,13 @@ def write(profiling: dict[str, dict[str, float]], graphs: dict[str, dict[str, fl
 
 
 def source_of(name: str, version: str, sources: Mapping[str, str]) -> str:
+    if name == "unlinked_gpu_bytes" and version == "0.15":
+        return "a log of Llama-3.1-8B on a 48-GB card, vLLM 0.15.1: what is left after weights and KV cache has no room for it"
     if name == "unlinked_gpu_bytes":
-        return "one block count: Llama-3.1-8B on an RTX 4090, vLLM 0.19.0"
+        return (
+            "one block count: Llama-3.1-8B on an RTX 4090, vLLM 0.19.0; kernels compiled while vLLM profiles stay loaded "
+            "and count as non-torch memory (vLLM pull request 49892)"
+        )
     return sources["0.17" if name in SHARED_WITH_0_17 else version]
 
 

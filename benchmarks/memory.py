@@ -9,15 +9,28 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from benchmarks.memory_points import POINTS, SERVING, LoggedBlocks, logged_blocks, model_of, name_of
+from benchmarks.memory_points import (
+    POINTS,
+    SERVING,
+    LoggedBlocks,
+    engine_of,
+    graphs_of,
+    logged_blocks,
+    model_of,
+    name_of,
+)
 from sim.memory.activations import activation_peak, activation_shape
-from sim.memory.cuda_graphs import graph_bytes
+from sim.memory.cuda_graphs import estimated_bytes, graph_layers, taken_bytes
+from sim.memory.design import DESIGN, design_graph_bytes
 from sim.memory.parameters import memory_parameters
 from sim.memory.plan import plan_memory
 from sim.memory.profiling import non_torch_bytes
+from sim.memory.sharding import Stage, pipeline_stages
+from sim.memory.weights import weight_parts
 from sim.specs.hardware import load_gpu
+from sim.specs.model import ModelSpec
 from sim.units import GIB
 
 SEQS, TOKENS = 1024, 8192  # the limits of the logged activation peaks
@@ -42,6 +55,7 @@ def main() -> int:
     show("non-torch memory, GiB", non_torch())
     show("CUDA graphs taken, GiB", graphs("taken"))
     show("CUDA graphs as vLLM estimates them, GiB", graphs("estimated"))
+    show("CUDA graphs by the original design's formula, GiB", graphs("design"))
     print("graph points without a prediction:", *POINTS["unmodelled_graphs"], sep="\n    ", end="\n\n")
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else SERVING
     if not path.is_file():
@@ -59,37 +73,56 @@ def activations() -> list[Comparison]:
 
 
 def predicted_activation(point: dict[str, Any]) -> float:
-    shape = activation_shape(model_of(point), point.get("tp", 1))
-    if "first_stage_of" in point:
-        shape = shape._replace(logits=0)
+    model = model_of(point)
+    shape = activation_shape(model, engine_of(model, point), first_stage(model, point))
     parameters = memory_parameters().profiling_for(point["version"])
     return activation_peak(shape, TOKENS, SEQS, parameters).total_bytes / GIB
 
 
 def non_torch() -> list[Comparison]:
-    gpu = load_gpu("h100-sxm")
+    gpu, model = load_gpu("h100-sxm"), model_of(POINTS["activation"][0])
     return [
         Comparison(
-            f"H100 TP{point['tp']}",
-            non_torch_bytes(gpu, point["tp"], memory_parameters().profiling_for(point["version"])) / GIB,
+            f"H100 TP{point['tp']} PP{point.get('pp', 1)}",
+            non_torch_bytes(gpu, engine_of(model, point), memory_parameters().profiling_for(point["version"])) / GIB,
             point["gib"],
         )
         for point in POINTS["non_torch"]
     ]
 
 
-def graphs(kind: str) -> list[Comparison]:
-    parameters = memory_parameters().graphs_taken if kind == "taken" else memory_parameters().graphs_estimated
+def first_stage(model: ModelSpec, point: dict[str, Any]) -> Stage:
+    return pipeline_stages(model.num_layers, point.get("pp", 1))[0]
+
+
+def graphs(kind: Literal["taken", "estimated", "design"]) -> list[Comparison]:
+    """The design's figure stands beside what graphs took."""
+    measured = "estimated_gib" if kind == "estimated" else "taken_gib"
     return [
-        Comparison(
-            f"{name_of(point)} {point['version']} {point['graphs']} graphs",
-            graph_bytes(model_of(point), point["graphs"], parameters) / GIB,
-            point[f"{kind}_gib"],
-            "" if point["fitted"] else "not fitted",
-        )
+        Comparison(graph_name(point), predicted_graphs(kind, point) / GIB, point[measured], note_of(kind, point))
         for point in POINTS["graphs"]
-        if f"{kind}_gib" in point
+        if measured in point
     ]
+
+
+def graph_name(point: dict[str, Any]) -> str:
+    captured = graphs_of(point)
+    return f"{name_of(point)} {point['version']} {len(captured.piecewise)}+{len(captured.full)} graphs"
+
+
+def note_of(kind: str, point: dict[str, Any]) -> str:
+    return "" if point["fitted"] or kind == "design" else "not fitted"
+
+
+def predicted_graphs(kind: str, point: dict[str, Any]) -> int:
+    model, captured, parameters = model_of(point), graphs_of(point), memory_parameters()
+    stage = first_stage(model, point)
+    if kind == "design":
+        weights_bytes = sum(part.num_bytes for part in weight_parts(model, engine_of(model, point), stage))
+        return design_graph_bytes(weights_bytes, captured.piecewise or captured.full, DESIGN)
+    if kind == "taken":
+        return taken_bytes(captured, graph_layers(model, stage), parameters.graphs_taken)
+    return estimated_bytes(captured, graph_layers(model, stage), parameters.graphs_estimated)
 
 
 def block_counts(starts: Iterable[LoggedBlocks]) -> list[Comparison]:

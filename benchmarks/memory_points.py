@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sim.memory.cuda_graphs import CapturedGraphs
+from sim.specs.capture_sizes import listed_sizes
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.releases import parse_version, release_for
 from sim.specs.vllm import resolve_engine
 from tests.memory.shapes import GOLDEN, Shape, make_model
 from tests.shared import SHARED
@@ -15,6 +18,7 @@ from tests.shared import SHARED
 POINTS: dict[str, Any] = json.loads((GOLDEN / "memory_points.json").read_text())
 SERVING = SHARED / "measured" / "serving.json"
 NOT_EXPLAINED = ("Llama-4-Scout",)  # start-up memory beyond what the evidence explains
+OLDEST = "0.8.5"  # of the versions whose capture sizes are known; V0 captured the same
 
 
 def model_of(point: dict[str, Any]) -> ModelSpec:
@@ -23,9 +27,25 @@ def model_of(point: dict[str, Any]) -> ModelSpec:
     return load_model(point["model"], quantization=point.get("quantization"))
 
 
+def engine_of(model: ModelSpec, point: dict[str, Any]) -> ResolvedEngine:
+    """The point's parallelism on an H100, all else as vLLM chooses."""
+    config = EngineConfig(tensor_parallel_size=point.get("tp", 1), pipeline_parallel_size=point.get("pp", 1))
+    return resolve_engine(config, model, load_gpu("h100-sxm"))
+
+
+def graphs_of(point: dict[str, Any]) -> CapturedGraphs:
+    """The sizes that version lists, up to the largest of each mode."""
+    rules = release_for(max(point["version"], OLDEST, key=parse_version)).capture
+    sizes = listed_sizes(rules, 512, max_num_seqs=1, max_num_batched_tokens=512)
+    piecewise, full = (
+        tuple(size for size in sizes if size <= point[f"{mode}_up_to"]) for mode in ("piecewise", "full")
+    )
+    return CapturedGraphs(piecewise, full)
+
+
 def name_of(point: dict[str, Any]) -> str:
     name = str(point.get("model") or point["shape"]).rpartition("/")[2]
-    return f"{name} TP{point.get('tp', 1)}" + (f" first of {n} stages" if (n := point.get("first_stage_of")) else "")
+    return f"{name} TP{point.get('tp', 1)}" + (f" first of {n} stages" if (n := point.get("pp")) else "")
 
 
 class LoggedBlocks(NamedTuple):

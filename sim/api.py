@@ -1,15 +1,22 @@
 """The composition root: the one place that picks implementations and wires them together."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim import __version__
-from sim.errors import DoesNotFitError
+from sim.errors import ConfigError, DoesNotFitError
+from sim.measure import validate as validation
+from sim.measure.bench import Server
+from sim.measure.bench import read_measured as read_runs
+from sim.measure.runs import Run, select
+from sim.measure.validate import Validation
 from sim.memory import plan as memory
+from sim.memory.design import GraphMemoryModel
+from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
@@ -45,7 +52,7 @@ class Deployment(NamedTuple):
     plan: MemoryPlan
 
     def __str__(self) -> str:
-        return f"{self.model.name} on {self.engine.tensor_parallel_size} x {self.gpu.name}"
+        return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
 
 
 @dataclass(frozen=True)
@@ -90,15 +97,20 @@ def deploy(
     *,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
+    graph_memory: GraphMemoryModel = "measured",
+    prediction_layers: bool = False,
 ) -> Deployment:
     """What `vllm serve` would make of these arguments at start-up, whether or not it fits.
 
-    Model and GPU are names, paths or specs; `vllm_version` None is the newest known. Raises SimError for bad input.
+    Model and GPU are names, paths or specs; `vllm_version` None is the newest known. `graph_memory` "design" plans CUDA
+    graphs by the original design's formula; `prediction_layers` loads those for multi-token prediction. Raises SimError
+    for bad input.
     """
     profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
     spec = model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
+    spec = with_prediction_layers(spec) if prediction_layers else spec
     resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
-    plan = memory.plan_memory(spec, profile, resolved)
+    plan = memory.plan_memory(spec, profile, resolved, graph_memory=graph_memory)
     return Deployment(spec, profile, replace(resolved, max_model_len=plan.max_model_len), plan)
 
 
@@ -108,12 +120,21 @@ def plan_memory(
     *,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
+    graph_memory: GraphMemoryModel = "measured",
+    prediction_layers: bool = False,
 ) -> MemoryPlan:
     """What each GPU's memory goes to and how many KV blocks that leaves; `reason` says why it does not fit, if so.
 
-    Arguments and errors as for `simulate`.
+    Arguments and errors as for `simulate` and `deploy`.
     """
-    return deploy(model, gpu, engine=engine, vllm_version=vllm_version).plan
+    return deploy(
+        model,
+        gpu,
+        engine=engine,
+        vllm_version=vllm_version,
+        graph_memory=graph_memory,
+        prediction_layers=prediction_layers,
+    ).plan
 
 
 def simulate(  # noqa: PLR0913 - flat keywords are the public interface
@@ -138,6 +159,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     other SimErrors for bad input.
     """
     started_s = time.perf_counter()
+    _require_one_stage(engine)
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
     if not (step_time_model and engine.num_gpu_blocks_override):
         _require_fit(deployment)
@@ -149,6 +171,51 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     summary["confidence"] = _confidence(deployment.gpu, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
+
+
+def _require_one_stage(engine: EngineConfig) -> None:
+    if engine.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"pipeline_parallel_size {engine.pipeline_parallel_size} is planned by `servecast memory` but not simulated; "
+            "use tensor_parallel_size instead."
+        )
+
+
+def read_measured(
+    files: str | Path | Sequence[str | Path],
+    *,
+    model: str | None = None,
+    gpu: str | None = None,
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+) -> tuple[Run, ...]:
+    """Measured runs from files: Servecast's format, or JSON of `vllm bench serve --save-result --save-detailed`.
+
+    The latter names no server: `model`, `gpu`, `engine` and `vllm_version` do. Raises RunsError for what cannot be read.
+    """
+    paths = [files] if isinstance(files, str | Path) else files
+    given = {name: value for name, value in asdict(engine).items() if value != getattr(DEFAULTS, name)}
+    server = Server(model, gpu, given, vllm_version) if model and gpu else None
+    return read_runs([Path(path) for path in paths], server)
+
+
+def validate(
+    runs: str | Path | Sequence[Run],
+    *,
+    only_known_args: bool = False,
+    gpu: str | Path | HardwareProfile | None = None,
+    composition: Composition = "unified",
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
+    """Replay measured runs, those of a file or as `read_measured` returned them, and compare.
+
+    `only_known_args` leaves out runs whose engine arguments are unknown; `gpu` stands in for the GPUs that they name.
+    `progress` is called with (done, all) runs. Raises SimError for bad input; runs that cannot be replayed say why.
+    """
+    chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
+    profile = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
+    return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, progress=progress)
 
 
 def _require_fit(deployment: Deployment) -> None:

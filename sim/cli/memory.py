@@ -1,11 +1,22 @@
-"""`servecast memory`: whether a model fits, and what is left for its KV cache."""
+"""`servecast memory`: whether a model fits, what is left for its KV cache, and what vLLM will say of it."""
 
-from typing import Annotated
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.errors import ConfigError, ModelError
+from sim.specs.engine import EngineConfig
+from sim.specs.serve_command import ParsedServe
+
+if TYPE_CHECKING:
+    from sim.api import Deployment
+    from sim.memory.design import GraphMemoryModel
+    from sim.memory.startup_log import StartupLog
+    from sim.specs.model import ModelSpec
 
 app = typer.Typer(add_completion=False)
 
@@ -17,19 +28,123 @@ def memory(
     model: Model = None,
     gpu: Gpu,
     explain: Annotated[bool, typer.Option("--explain", help="Show each line's formula, numbers and source.")] = False,
+    from_log: Annotated[
+        Path | None, typer.Option(help="A log of vLLM's start-up to plan again and compare with, line by line.")
+    ] = None,
+    mtp: Annotated[bool, typer.Option("--mtp", help="Load the layers for multi-token prediction too.")] = False,
+    graph_memory_model: Annotated[
+        Literal["measured", "design"],
+        typer.Option(help="CUDA graphs as measured, or by the original design's formula."),
+    ] = "measured",
+    offload: Annotated[
+        Literal["layerwise"] | None, typer.Option(help="Plan one long request with its KV cache in CPU memory.")
+    ] = None,
+    num_kv_buffers: Annotated[int, typer.Option(min=1, help="Layers in the ring of --offload layerwise.")] = 4,
     as_json: Json = False,
 ) -> None:
     """Show what a model leaves for the KV cache on each GPU, and whether it fits; status 0 either way."""
     from sim import api
-    from sim.report.memory import memory_table
 
     parsed = engine_flags(ctx)
     warn(parsed.warnings)
-    deployment = api.deploy(chosen_model(model, parsed), gpu, engine=parsed.engine, vllm_version=parsed.vllm_version)
-    plan = deployment.plan
+    log = _read_log(from_log)
+    if log:
+        parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
+    if offload:
+        _show_offload(chosen_model(model, parsed), gpu, parsed, num_kv_buffers, explain=explain, as_json=as_json)
+        return
+    deployment = api.deploy(
+        _loaded(chosen_model(model, parsed), parsed) if log else chosen_model(model, parsed),
+        gpu,
+        engine=parsed.engine,
+        vllm_version=parsed.vllm_version,
+        graph_memory=graph_memory_model,
+        prediction_layers=mtp,
+    )
     if as_json:
-        ledger = {"ledger": [line._asdict() for line in plan.ledger]} if explain else {}
-        print_json(plan.to_json() | ledger)
+        print_json(_json(deployment, log, explain=explain))
     else:
-        typer.echo(f"{deployment}, vLLM {deployment.engine.vllm_version}\n")
-        typer.echo(memory_table(plan, explain=explain))
+        _print_plan(deployment, log, graph_memory_model, explain=explain)
+
+
+def _json(deployment: "Deployment", log: "StartupLog | None", *, explain: bool) -> dict[str, Any]:
+    from sim.report.startup_log import log_comparison, log_json
+
+    result = dict(deployment.plan.to_json())
+    if explain:
+        result["ledger"] = [line._asdict() for line in deployment.plan.ledger]
+    if log:
+        result["log"] = log_json(log, log_comparison(log, deployment.plan))
+    return result
+
+
+def _print_plan(
+    deployment: "Deployment", log: "StartupLog | None", graphs: "GraphMemoryModel", *, explain: bool
+) -> None:
+    from sim.memory.remedies import remedies
+    from sim.report.graph_replay import replay_lines
+    from sim.report.memory import memory_table, remedy_lines
+    from sim.report.startup_log import log_comparison, log_notes, log_table
+
+    model, gpu, engine, plan = deployment
+    typer.echo(f"{deployment}, vLLM {engine.vllm_version}\n")
+    typer.echo(memory_table(plan, explain=explain) + "\n")
+    advice = replay_lines(engine) if plan.feasible else remedy_lines(remedies(model, gpu, engine, graph_memory=graphs))
+    typer.echo("\n".join(advice))
+    if log:
+        typer.echo("\n" + log_table(log_comparison(log, plan)))
+        warn(log_notes(log))
+
+
+def _read_log(path: Path | None) -> "StartupLog | None":
+    from sim.memory.startup_log import read_startup_log
+
+    return read_startup_log(path) if path else None
+
+
+def _with_log(parsed: ParsedServe, log: "StartupLog", model: str | None) -> ParsedServe:
+    """What the log states, where this call does not say otherwise."""
+    default = EngineConfig()
+    given = {entry.name: getattr(parsed.engine, entry.name) for entry in fields(EngineConfig)}
+    changed = {name: value for name, value in given.items() if value != getattr(default, name)}
+    return parsed._replace(
+        model=parsed.model or model or log.model,
+        engine=replace(log.engine, **changed),
+        vllm_version=parsed.vllm_version or log.vllm_version,
+    )
+
+
+def _loaded(name: str, parsed: ParsedServe) -> "ModelSpec":
+    """A log names a model as it was on that machine: where its path is not here, its last part may be a known name."""
+    from sim.specs.models import load_model
+
+    try:
+        return load_model(name, quantization=parsed.engine.quantization)
+    except ModelError as error:
+        try:
+            return load_model(Path(name).name, quantization=parsed.engine.quantization)
+        except ModelError:
+            raise error from None
+
+
+def _show_offload(
+    model: str, gpu: str, parsed: ParsedServe, num_kv_buffers: int, *, explain: bool, as_json: bool
+) -> None:
+    from sim.memory.layerwise_offload import LayerwiseSettings, layerwise_plan, layerwise_widths
+    from sim.report.layerwise_offload import layerwise_json, layerwise_table
+    from sim.specs.hardware import load_gpu
+    from sim.specs.models import load_model
+    from sim.specs.vllm import resolve_engine
+
+    spec, profile = load_model(model, quantization=parsed.engine.quantization), load_gpu(gpu)
+    engine = resolve_engine(parsed.engine, spec, profile, vllm_version=parsed.vllm_version)
+    if engine.num_gpus > 1:
+        raise ConfigError(f"--offload layerwise is planned for one GPU, got {engine.num_gpus}; leave -tp and -pp out.")
+    settings = LayerwiseSettings(engine.max_model_len or spec.max_model_len, num_kv_buffers=num_kv_buffers)
+    plan = layerwise_plan(layerwise_widths(spec), settings, spec.weight_bytes())
+    available = int(profile.memory_bytes * engine.gpu_memory_utilization)
+    if as_json:
+        print_json(layerwise_json(plan, available))
+    else:
+        typer.echo(f"{spec.name} on {profile.name}, one request of {settings.seq_len:,} tokens, layer-wise offload\n")
+        typer.echo(layerwise_table(plan, available, explain=explain))

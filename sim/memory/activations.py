@@ -7,13 +7,15 @@ two counts, on top of what lives through both: the hidden states, the experts' w
 from typing import NamedTuple
 
 from sim.memory.parameters import ProfilingParameters
+from sim.memory.sharding import Stage, layer_on_rank
+from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Experts, Layer, ModelSpec
 
 FP32_BYTES = 4
 
 
 class ActivationShape(NamedTuple):
-    """Widths that decide a GPU's peak, in numbers a token; `logits` a row."""
+    """Widths that decide a GPU's peak, in numbers a token; `logits` a row, 0 on a stage that does not sample."""
 
     hidden: int
     logits: int
@@ -36,12 +38,12 @@ class ActivationPeak(NamedTuple):
         return max(self.sampler_bytes, self.layer_bytes) + self.experts_bytes + self.lasting_bytes
 
 
-def activation_shape(model: ModelSpec, tensor_parallel_size: int) -> ActivationShape:
-    """Logits are gathered on every GPU; layers and experts are split."""
-    mine = [layer.per_rank(tensor_parallel_size) for layer in model.distinct_layers]
+def activation_shape(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> ActivationShape:
+    """Logits are gathered on every GPU of the last stage; layers and experts are split."""
+    mine = [layer_on_rank(layer, engine) for layer in stage.distinct_layers(model)]
     return ActivationShape(
         hidden=model.hidden_size,
-        logits=model.output_head.per_rank(1).out_features,
+        logits=model.output_head.per_rank(1).out_features if stage.is_last else 0,
         layer=max(layer_numbers_per_token(layer, model.hidden_size) for layer in mine),
         experts=max((workspace_numbers_per_token(layer.experts) for layer in mine if layer.experts), default=0),
         multimodal=model.num_vision_parameters > 0,

@@ -2,45 +2,62 @@
 
 from typing import NamedTuple
 
-from sim.memory.parameters import GraphParameters
+from sim.memory.parameters import EstimatedGraphParameters, TakenGraphParameters
+from sim.memory.sharding import Stage
+from sim.specs.capture_sizes import full_graph_sizes
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import ModelSpec
 
 
-class GraphCount(NamedTuple):
-    """Graphs captured at start-up: with attention outside (piecewise) and whole steps (full)."""
+class CapturedGraphs(NamedTuple):
+    """Sizes in tokens of the graphs captured at start-up: with attention outside (piecewise), and of whole steps (full)."""
 
-    piecewise: int
-    full: int
+    piecewise: tuple[int, ...]
+    full: tuple[int, ...]
 
     @property
-    def total(self) -> int:
-        return self.piecewise + self.full
+    def num_graphs(self) -> int:
+        return len(self.piecewise) + len(self.full)
+
+    @property
+    def num_tokens(self) -> int:
+        """The sum of all sizes."""
+        return sum(self.piecewise) + sum(self.full)
 
 
-def graph_count(engine: ResolvedEngine) -> GraphCount:
+class GraphLayers(NamedTuple):
+    """How many layers a graph runs on one GPU, and how many of them route to experts."""
+
+    num_layers: int
+    num_expert_layers: int
+
+
+def captured_graphs(engine: ResolvedEngine) -> CapturedGraphs:
     """Whole decode steps are captured for sizes up to max_num_seqs only."""
-    sizes = engine.cudagraph_capture_sizes
-    decode_sizes = sum(size <= engine.max_num_seqs for size in sizes)
-    match engine.cudagraph_mode:
-        case "NONE":
-            return GraphCount(0, 0)
-        case "PIECEWISE":
-            return GraphCount(len(sizes), 0)
-        case "FULL":
-            return GraphCount(0, len(sizes))
-        case "FULL_DECODE_ONLY":
-            return GraphCount(0, decode_sizes)
-        case "FULL_AND_PIECEWISE":
-            return GraphCount(len(sizes), decode_sizes)
+    sizes, mode = engine.cudagraph_capture_sizes, engine.cudagraph_mode
+    piecewise = sizes if mode in {"PIECEWISE", "FULL_AND_PIECEWISE"} else ()
+    return CapturedGraphs(piecewise, full_graph_sizes(mode, sizes, max_num_seqs=engine.max_num_seqs))
 
 
-def graph_bytes(model: ModelSpec, num_graphs: int, parameters: GraphParameters) -> int:
-    """A graph keeps its kernels' arguments: as many as the model has layers, more where experts are routed."""
-    expert_layers = sum(1 for layer in model.layers if layer.experts)
+def graph_layers(model: ModelSpec, stage: Stage) -> GraphLayers:
+    counts = stage.distinct_layers(model).items()
+    return GraphLayers(stage.stop - stage.start, sum(count for layer, count in counts if layer.experts))
+
+
+def taken_bytes(graphs: CapturedGraphs, layers: GraphLayers, parameters: TakenGraphParameters) -> int:
+    """A graph keeps something of its own, and for each layer memory in proportion to its size in tokens."""
+    per_token = (
+        parameters.per_token_and_layer_bytes.value * layers.num_layers
+        + parameters.per_token_and_expert_layer_bytes.value * layers.num_expert_layers
+    )
+    return int(parameters.per_graph_bytes.value * graphs.num_graphs + per_token * graphs.num_tokens)
+
+
+def estimated_bytes(graphs: CapturedGraphs, layers: GraphLayers, parameters: EstimatedGraphParameters) -> int:
+    """vLLM captures the two largest graphs of a mode and takes all others to be like the second, whatever their size."""
     per_graph = (
         parameters.per_graph_bytes.value
-        + parameters.per_layer_bytes.value * model.num_layers
-        + parameters.per_expert_layer_bytes.value * expert_layers
+        + parameters.per_layer_bytes.value * layers.num_layers
+        + parameters.per_expert_layer_bytes.value * layers.num_expert_layers
     )
-    return int(num_graphs * per_graph)
+    return int(per_graph * graphs.num_graphs)

@@ -4,12 +4,12 @@ Mirrors vLLM 0.32's KV cache configuration, checked on 113 recorded ones. Delibe
 whose pages differ in size are not merged into one group, as no known model has them.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sim.errors import ConfigError
+from sim.memory.sharding import Stage
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Attention, AttentionKind, ModelSpec, ceil_div
 from sim.specs.releases import parse_version
@@ -39,7 +39,7 @@ class RequestLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers that share one block table; `page_bytes` is that of one of its `num_layers` layers."""
+    """Layers that share one block table; `page_bytes` is that of one of the `num_layers` of them on this GPU."""
 
     kind: AttentionKind
     window: int | None
@@ -60,15 +60,14 @@ class KVGroup:
 
 
 def request_limits(engine: ResolvedEngine) -> RequestLimits:
-    """Two batches are in flight under async scheduling; prefix caching keeps a second state to resume from."""
-    batches_in_flight = 2 if engine.async_scheduling else 1
+    """Of all batches in flight; prefix caching keeps a second state to resume from."""
     states = 2 if engine.enable_prefix_caching else 1
-    return RequestLimits(engine.max_num_batched_tokens * batches_in_flight, states)
+    return RequestLimits(engine.max_num_batched_tokens * engine.num_batches_in_flight, states)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheLayout:
-    """All groups of a model on one GPU; a block serves one group and has room for the largest."""
+    """All groups of a model, seen from one GPU; a block serves one group and has room for its layers here."""
 
     groups: tuple[KVGroup, ...]
     limits: RequestLimits
@@ -104,15 +103,18 @@ class KVCacheLayout:
         return shortest
 
 
-def kv_cache_layout(model: ModelSpec, engine: ResolvedEngine, *, hybrid: bool = True) -> KVCacheLayout:
+def kv_cache_layout(
+    model: ModelSpec, engine: ResolvedEngine, stage: Stage | None = None, *, hybrid: bool = True
+) -> KVCacheLayout:
     """Groups of `model` under `engine`; without `hybrid` each attention layer is allocated as full attention.
 
-    Raises ConfigError when the pages of its layers cannot be made one size.
+    Without `stage`, one GPU holds layers of the whole stack. Raises ConfigError when the pages of its layers cannot be made one size.
     """
     caches = [layer_cache(layer.attention, engine) for layer in model.layers]
     if not hybrid:
         caches = [_unwindowed(cache) for cache in caches]
-    return KVCacheLayout(kv_groups(with_one_page_size(caches)), request_limits(engine))
+    here = range(stage.start, stage.stop) if stage else range(len(caches))
+    return KVCacheLayout(kv_groups(with_one_page_size(caches), here), request_limits(engine))
 
 
 def layer_cache(attention: Attention, engine: ResolvedEngine) -> LayerCache:
@@ -175,24 +177,26 @@ def _grown(cache: LayerCache, page_bytes: int) -> LayerCache:
     return replace(cache, block_size=cache.block_size * ratio, page_bytes=page_bytes)
 
 
-def kv_groups(caches: Iterable[LayerCache]) -> tuple[KVGroup, ...]:
-    """Layers of equal kind and window, split so that all groups have about as many layers."""
-    layers = Counter(caches)  # in order of first occurrence
-    size = _group_size(layers.values())
+def kv_groups(caches: Sequence[LayerCache], here: range) -> tuple[KVGroup, ...]:
+    """Layers of equal kind and window, split so that all groups have about as many; `here` are those on this GPU."""
+    places: dict[LayerCache, list[int]] = {}
+    for place, cache in enumerate(caches):
+        places.setdefault(cache, []).append(place)
+    size = _group_size([len(of_kind) for of_kind in places.values()])
     return tuple(
-        KVGroup(cache.kind, cache.window, num_layers, cache.block_size, cache.page_bytes)
-        for cache, count in layers.items()
-        for num_layers in _dealt(count, size)
+        KVGroup(cache.kind, cache.window, sum(p in here for p in dealt), cache.block_size, cache.page_bytes)
+        for cache, of_kind in places.items()
+        for dealt in _dealt(of_kind, size)
     )
 
 
-def _group_size(counts: Iterable[int]) -> int:
+def _group_size(counts: Sequence[int]) -> int:
     """The fewest layers of a kind, or the most when that pads the others by less than half (vLLM's rule)."""
     fewest, most = min(counts), max(counts)
     return most if most < 1.5 * fewest else fewest
 
 
-def _dealt(count: int, size: int) -> list[int]:
-    """`count` layers dealt like cards to as few groups as hold them at `size` each."""
-    num_groups = ceil_div(count, size)
-    return [len(range(first, count, num_groups)) for first in range(num_groups)]
+def _dealt(places: list[int], size: int) -> list[list[int]]:
+    """Layers dealt like cards to as few groups as hold them at `size` each, so that stages get some of each group."""
+    num_groups = ceil_div(len(places), size)
+    return [places[first::num_groups] for first in range(num_groups)]

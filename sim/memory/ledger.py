@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sim.memory.design import DESIGN
 from sim.memory.kv_cache import KVCacheLayout, KVGroup
-from sim.memory.parameters import GraphParameters, ProfilingParameters, memory_parameters
+from sim.memory.parameters import Fitted, ProfilingParameters, memory_parameters
 from sim.memory.profiling import Consumption
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import ModelSpec
@@ -64,28 +65,67 @@ def _activation(
 
 
 def _non_torch(engine: ResolvedEngine, used: Consumption, profiling: ProfilingParameters) -> Line:
-    parallel = engine.tensor_parallel_size > 1
-    fitted = profiling.non_torch_parallel_bytes if parallel else profiling.non_torch_bytes
-    formula = "CUDA context, NCCL and all-reduce buffers" if parallel else "CUDA context"
-    return Line("non-torch", "outside PyTorch", used.non_torch_bytes, formula, fitted.source)
+    tp, pp = engine.tensor_parallel_size, engine.pipeline_parallel_size
+    fitted, extra = profiling.non_torch_for(tp, pp, linked=used.is_linked), profiling.unlinked_gpu_bytes
+    buffers = ", NCCL and all-reduce buffers" if fitted is profiling.non_torch_parallel_bytes else ""
+    formula, source = f"CUDA context and kernels{buffers}: {fitted.value / MIB:.0f} MiB", fitted.source
+    if extra.value and not used.is_linked:
+        formula += f" + {extra.value / MIB:.0f} MiB on GPUs without a fast link"
+        source += f"; {extra.source}"
+    return Line("non-torch", "outside PyTorch", used.non_torch_bytes, formula, source)
 
 
 def _graphs(engine: ResolvedEngine, used: Consumption) -> Iterator[Line]:
-    """What vLLM sets aside, and what graphs take in the end: only the former reduces the KV cache."""
-    parameters = memory_parameters()
-    if engine.subtracts_graph_memory:
-        formula, source = _graph_formula(used, parameters.graphs_estimated), parameters.graphs_estimated
-        yield Line("CUDA graphs", "estimate", used.graph_estimate_bytes, formula, source.per_layer_bytes.source)
-    formula = _graph_formula(used, parameters.graphs_taken)
-    taken = parameters.graphs_taken.per_layer_bytes.source
-    yield Line("CUDA graphs taken", "after the cache", used.graph_bytes, formula, taken)
+    """What is set aside for graphs, and what they take in the end: only the former reduces the KV cache."""
+    graphs = used.graphs
+    if graphs.model == "design":
+        yield Line(
+            "CUDA graphs", "design", graphs.subtracted_bytes, _design_formula(used), "the original design document"
+        )
+    elif engine.subtracts_graph_memory:
+        formula, source = _estimate_formula(used)
+        yield Line("CUDA graphs", "estimate", graphs.subtracted_bytes, formula, source)
+    if graphs.model == "measured":
+        formula, source = _taken_formula(used)
+        yield Line("CUDA graphs taken", "after the cache", graphs.taken_bytes, formula, source)
 
 
-def _graph_formula(used: Consumption, parameters: GraphParameters) -> str:
-    each = (
-        f"{parameters.per_graph_bytes.value / MIB:.2f} MiB + {parameters.per_layer_bytes.value / MIB:.3f} MiB a layer"
+def _design_formula(used: Consumption) -> str:
+    ratio = DESIGN.graph_memory_overhead_base_ratio * DESIGN.compilation_memory_multiplier
+    scaling = DESIGN.graph_memory_batch_scaling_factor
+    return f"each captured size: {used.weights_bytes / GIB:.2f} GiB of weights x {ratio:g} x (1 + {scaling:g} x size)"
+
+
+def _estimate_formula(used: Consumption) -> tuple[str, str]:
+    """Formula and source."""
+    parameters = memory_parameters().graphs_estimated
+    terms = _per_layer(used, parameters.per_layer_bytes, parameters.per_expert_layer_bytes, "MiB", MIB)
+    formula = f"{_counts(used)} x ({parameters.per_graph_bytes.value / MIB:.2f} MiB + {terms})"
+    return formula, parameters.per_graph_bytes.source
+
+
+def _taken_formula(used: Consumption) -> tuple[str, str]:
+    """Formula and source."""
+    parameters = memory_parameters().graphs_taken
+    per_layer, per_expert = parameters.per_token_and_layer_bytes, parameters.per_token_and_expert_layer_bytes
+    terms = _per_layer(used, per_layer, per_expert, "bytes", 1)
+    fixed = f"{_counts(used)} x {parameters.per_graph_bytes.value / MIB:.2f} MiB"
+    return (
+        f"{fixed} + {used.graphs.captured.num_tokens:,} captured tokens x ({terms})",
+        parameters.per_graph_bytes.source,
     )
-    return f"({used.graphs.piecewise} piecewise + {used.graphs.full} full) x ({each}, more with experts)"
+
+
+def _counts(used: Consumption) -> str:
+    return f"({len(used.graphs.captured.piecewise)} piecewise + {len(used.graphs.captured.full)} full)"
+
+
+def _per_layer(used: Consumption, per_layer: Fitted, per_expert: Fitted, unit: str, unit_bytes: int) -> str:
+    num_layers, num_expert_layers = used.graphs.layers
+    text = f"{num_layers} layers x {per_layer.value / unit_bytes:.4g} {unit}"
+    if num_expert_layers:
+        text += f" + {num_expert_layers} with experts x {per_expert.value / unit_bytes:.4g} {unit}"
+    return text
 
 
 def _kv_cache(layout: KVCacheLayout, num_blocks: int) -> Line:

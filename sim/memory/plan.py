@@ -1,14 +1,17 @@
 """The memory plan: what each GPU's memory goes to, and how many KV blocks that leaves.
 
-Mirrors what vLLM works out at start-up, from 0.11 on. Deliberate difference: one GPU stands for all, while vLLM takes
-the fewest blocks of any.
+Mirrors what vLLM works out at start-up, from 0.11 on. Deliberate difference: one GPU stands for all of its pipeline stage.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from sim.memory.design import GraphMemoryModel
 from sim.memory.kv_cache import KVCacheLayout, KVGroup, kv_cache_layout
 from sim.memory.ledger import Line, ledger_lines
+from sim.memory.loading import text_only
 from sim.memory.profiling import Consumption, consumption
+from sim.memory.sharding import Stage, pipeline_stages
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -20,11 +23,12 @@ class MemoryPlan:
     """Frozen facts, all bytes per GPU; `reason` says why vLLM would refuse to start, None where it would not.
 
     `available_kv_cache_bytes` is what vLLM logs, `kv_cache_bytes` what the blocks take of it. `cuda_graph_bytes` is
-    what graphs take, `cuda_graph_estimate_bytes` what vLLM subtracts for them (0 before 0.21). `longest_model_len` is
-    the longest request that the cache can hold.
+    what graphs take, `cuda_graph_estimate_bytes` what vLLM subtracts for them (0 before 0.21). `kv_cache_tokens` is the
+    cache size that vLLM logs, `longest_model_len` the longest request that it can hold.
     """
 
     num_parameters: int
+    stage: Stage
     total_bytes: int
     requested_bytes: int
     weights_bytes: int
@@ -55,30 +59,59 @@ class MemoryPlan:
             "cuda_graph_bytes", "cuda_graph_estimate_bytes", "available_kv_cache_bytes", "kv_cache_bytes",
             "num_gpu_blocks", "block_size", "max_model_len", "kv_cache_tokens", "max_concurrency", "feasible", "reason",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"pipeline_stage": self.stage.rank}
 
 
-def plan_memory(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> MemoryPlan:
+def plan_memory(
+    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, *, graph_memory: GraphMemoryModel = "measured"
+) -> MemoryPlan:
     """What vLLM would find and allocate on each GPU; a plan that does not fit says so in `reason`.
 
-    Raises ConfigError when the pages of the model's layers cannot be made one size.
+    Of several pipeline stages, it describes the one that leaves room for the fewest blocks. Raises ConfigError when the
+    pages of the model's layers cannot be made one size.
     """
-    used = consumption(model, gpu, engine)
-    layout = kv_cache_layout(model, engine)
+    if engine.language_model_only:
+        model = text_only(model)
+    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size)
+    candidates = [_candidate(model, gpu, engine, stage, graph_memory) for stage in stages]
+    return _plan(
+        model, engine, min(candidates, key=lambda candidate: (candidate.num_blocks, candidate.used.left_bytes))
+    )
+
+
+class _Candidate(NamedTuple):
+    """What one stage's GPUs have room for."""
+
+    used: Consumption
+    layout: KVCacheLayout
+    available_bytes: int
+    num_blocks: int
+
+
+def _candidate(
+    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, stage: Stage, graph_memory: GraphMemoryModel
+) -> _Candidate:
+    used = consumption(model, gpu, engine, stage, graph_memory)
+    layout = kv_cache_layout(model, engine, stage)
     available = used.left_bytes if engine.kv_cache_memory_bytes is None else engine.kv_cache_memory_bytes
-    num_blocks = engine.num_gpu_blocks_override or layout.num_blocks(available)
+    return _Candidate(used, layout, available, engine.num_gpu_blocks_override or layout.num_blocks(available))
+
+
+def _plan(model: ModelSpec, engine: ResolvedEngine, candidate: _Candidate) -> MemoryPlan:
+    used, layout, available, num_blocks = candidate
     longest = layout.longest_request(num_blocks, engine.max_model_len or model.max_model_len)
     max_model_len = engine.max_model_len or longest
     concurrency = layout.max_concurrency(num_blocks, max_model_len) if max_model_len else 0.0
     return MemoryPlan(
         num_parameters=model.num_parameters,
+        stage=used.stage,
         total_bytes=used.total_bytes,
         requested_bytes=used.requested_bytes,
         weights_bytes=used.weights_bytes,
         activation_bytes=used.activation.total_bytes,
         non_torch_bytes=used.non_torch_bytes,
-        cuda_graph_bytes=used.graph_bytes,
-        cuda_graph_estimate_bytes=used.graph_estimate_bytes,
+        cuda_graph_bytes=used.graphs.taken_bytes,
+        cuda_graph_estimate_bytes=used.graphs.subtracted_bytes,
         available_kv_cache_bytes=available,
         kv_cache_bytes=num_blocks * layout.bytes_per_block,
         num_gpu_blocks=num_blocks,
@@ -86,11 +119,21 @@ def plan_memory(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) 
         kv_groups=layout.groups,
         max_model_len=max_model_len,
         longest_model_len=longest,
-        kv_cache_tokens=int(concurrency * max_model_len),
+        kv_cache_tokens=_logged_tokens(layout, engine, num_blocks, concurrency * max_model_len),
         max_concurrency=concurrency,
         reason=_refusal(used, layout, engine, num_blocks, longest, max_model_len),
         ledger=ledger_lines(model, engine, used, layout, num_blocks),
     )
+
+
+def _logged_tokens(layout: KVCacheLayout, engine: ResolvedEngine, num_blocks: int, tokens_at_once: float) -> int:
+    """What vLLM logs as cache size: since 0.21 the tokens of requests at full length, before those of one group's share.
+
+    The two differ for hybrid models only; start-up logs of 0.19 and 0.22 show the one and the other.
+    """
+    if engine.counts_tokens_of_requests:
+        return int(tokens_at_once)
+    return num_blocks // len(layout.groups) * layout.block_size
 
 
 def _refusal(
@@ -103,7 +146,7 @@ def _refusal(
         return _no_block(used, layout, num_blocks)
     if longest < max_model_len:
         return _too_short(layout, num_blocks, longest, max_model_len)
-    in_use = used.used_bytes - used.graph_estimate_bytes + num_blocks * layout.bytes_per_block
+    in_use = used.used_bytes - used.graphs.subtracted_bytes + num_blocks * layout.bytes_per_block
     if in_use > used.total_bytes:
         return (
             f"{num_blocks:,} KV blocks with weights, activations and overhead need {_gib(in_use)} per GPU, more than the "
@@ -115,7 +158,7 @@ def _refusal(
 def _no_room(used: Consumption, engine: ResolvedEngine) -> str:
     return (
         f"weights ({_gib(used.weights_bytes)}), activations ({_gib(used.activation.total_bytes)}) and overhead "
-        f"({_gib(used.non_torch_bytes + used.graph_estimate_bytes)}) leave nothing for the KV cache of the "
+        f"({_gib(used.non_torch_bytes + used.graphs.subtracted_bytes)}) leave nothing for the KV cache of the "
         f"{_gib(used.requested_bytes)} per GPU that gpu_memory_utilization={engine.gpu_memory_utilization:g} allows; "
         "raise it, use more GPUs (tensor_parallel_size) or a quantized model."
     )

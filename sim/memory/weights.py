@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from sim.memory.sharding import Stage, layer_on_rank
+from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Layer, ModelSpec, ceil_div
 
 FP32_BYTES = 4
@@ -17,37 +19,43 @@ class Part(NamedTuple):
     formula: str
 
 
-def weight_parts(model: ModelSpec, tensor_parallel_size: int) -> tuple[Part, ...]:
-    """Everything that loading the model leaves on each GPU; vision tower included, multi-token prediction not."""
+def weight_parts(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> tuple[Part, ...]:
+    """Everything that loading the model leaves on each GPU of a pipeline stage; a vision tower is loaded on all stages."""
     parts = (
-        _vocabulary(model, tensor_parallel_size),
-        *_layers(model, tensor_parallel_size),
-        _vision(model, tensor_parallel_size),
+        _vocabulary(model, engine.tensor_parallel_size, stage),
+        *_layers(model, engine, stage),
+        _vision(model, engine.tensor_parallel_size),
         _rotary_tables(model),
     )
     return tuple(part for part in parts if part.num_bytes)
 
 
-def _vocabulary(model: ModelSpec, tensor_parallel_size: int) -> Part:
-    ends = [end.per_rank(tensor_parallel_size) for end in (model.embedding, model.lm_head) if end]
-    rows = ends[0].out_features
-    formula = f"{len(ends)} x {rows:,} of {model.vocab_size:,} rows x {model.hidden_size:,}, {ends[0].weight.name}"
+def _vocabulary(model: ModelSpec, tensor_parallel_size: int, stage: Stage) -> Part:
+    """A tied embedding is loaded on the last stage too, as its head."""
+    whole = [model.embedding] if stage.is_first else []
+    whole += [model.output_head] if stage.is_last and (model.lm_head or not stage.is_first) else []
+    ends = [end.per_rank(tensor_parallel_size) for end in whole]
+    formula = " + ".join(
+        f"{end.name}: {end.out_features:,} of {model.vocab_size:,} rows x {model.hidden_size:,}, {end.weight.name}"
+        for end in ends
+    )
     return Part("embedding and head", sum(end.num_bytes for end in ends), formula)
 
 
-def _layers(model: ModelSpec, tensor_parallel_size: int) -> Iterator[Part]:
-    mine = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
+def _layers(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Iterator[Part]:
+    mine = [(layer_on_rank(layer, engine), count) for layer, count in stage.distinct_layers(model).items()]
     dense = sum(count * sum(linear.num_bytes for linear in layer.linears) for layer, count in mine)
     experts = sum(count * layer.experts.num_bytes for layer, count in mine if layer.experts)
-    rest = sum(count * layer.num_other_parameters for layer, count in mine) + model.num_final_parameters
-    split = f"split over {tensor_parallel_size}" if tensor_parallel_size > 1 else "whole"
-    yield Part("attention and dense layers", dense, f"{model.num_layers} layers, {_formats(mine)}, {split}")
-    yield Part("routed experts", experts, f"{_expert_layers(mine)}, {split}")
+    rest = sum(count * layer.num_other_parameters for layer, count in mine) + model.num_final_parameters * stage.is_last
+    split = f"split over {engine.tensor_parallel_size}" if engine.tensor_parallel_size > 1 else "whole"
+    whole_experts = "whole" if engine.enable_expert_parallel else split
+    yield Part("attention and dense layers", dense, f"{stage.stop - stage.start} layers, {_formats(mine)}, {split}")
+    yield Part("routed experts", experts, f"{_expert_layers(mine)}, {whole_experts}")
     yield Part("norms and the rest", 2 * rest, f"{rest:,} x 2 bytes on every GPU")
 
 
 def _formats(mine: list[tuple[Layer, int]]) -> str:
-    return " and ".join(sorted({linear.weight.name for layer, _ in mine for linear in layer.linears}))
+    return " and ".join(sorted({linear.weight.name for layer, _ in mine for linear in layer.linears})) or "none"
 
 
 def _expert_layers(mine: list[tuple[Layer, int]]) -> str:

@@ -139,6 +139,7 @@ class ResolvedEngine:
     cudagraph_capture_sizes: tuple[int, ...]
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.21
+    counts_tokens_of_requests: bool  # in the cache size it logs: since 0.21
 
     @property
     def num_gpus(self) -> int:

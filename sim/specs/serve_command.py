@@ -111,6 +111,8 @@ def _without_effect(arguments: Mapping[str, Any]) -> list[str]:
         warnings += [f"{name} changes nothing here: enforce_eager captures no CUDA graphs." for name in graphs]
     if "kv_cache_memory_bytes" in arguments and "gpu_memory_utilization" in arguments:
         warnings.append("gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it.")
+    if arguments.get("enable_expert_parallel"):
+        warnings.append("enable_expert_parallel decides memory; steps are timed as with sliced experts.")
     return warnings
 
 

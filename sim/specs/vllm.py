@@ -66,6 +66,7 @@ def resolve_engine(
         cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch) if mode != "NONE" else (),
         rules=release.rules,
         subtracts_graph_memory=release.subtracts_graph_memory,
+        counts_tokens_of_requests=release.counts_tokens_of_requests,
     )
 
 

@@ -1,37 +1,90 @@
-"""How many graphs are captured, and what they take."""
+"""How many graphs are captured, and what they take by each of the formulas."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from sim.memory.cuda_graphs import GraphCount, graph_bytes, graph_count
+from sim.memory.cuda_graphs import CapturedGraphs, GraphLayers, captured_graphs, estimated_bytes, taken_bytes
+from sim.memory.design import AutotuningParameters, design_graph_bytes
 from sim.memory.parameters import memory_parameters
+from sim.memory.plan import plan_memory
 from sim.specs.engine import CudagraphMode, EngineConfig
+from sim.specs.hardware import load_gpu
+from sim.units import GIB
 from tests.memory.shapes import Shape, make_engine, make_model
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"),
+    ("mode", "piecewise", "full"),
     [
-        ("NONE", (0, 0)),
-        ("PIECEWISE", (51, 0)),
-        ("FULL", (0, 51)),
-        ("FULL_DECODE_ONLY", (0, 35)),
-        ("FULL_AND_PIECEWISE", (51, 35)),
+        ("NONE", 0, 0),
+        ("PIECEWISE", 51, 0),
+        ("FULL", 0, 51),
+        ("FULL_DECODE_ONLY", 0, 35),
+        ("FULL_AND_PIECEWISE", 51, 35),
     ],
 )
-def test_graphs_by_mode(mode: CudagraphMode, expected: tuple[int, int]) -> None:
+def test_graphs_by_mode(mode: CudagraphMode, piecewise: int, full: int) -> None:
     """256 sequences capture 51 piecewise sizes up to 512 and 35 whole decode steps up to 256."""
     engine = make_engine(make_model(Shape()), EngineConfig(max_num_seqs=256), vllm_version="0.19.0")
-    assert graph_count(replace(engine, cudagraph_mode=mode)) == GraphCount(*expected)
+    graphs = captured_graphs(replace(engine, cudagraph_mode=mode))
+    assert (len(graphs.piecewise), len(graphs.full)) == (piecewise, full)
+    assert graphs.num_graphs == piecewise + full
 
 
-def test_graphs_take_more_with_more_layers_and_with_experts() -> None:
-    """Memory grows with graphs, layers and routed experts, and none is taken without graphs."""
-    parameters = memory_parameters().graphs_taken
-    small, deep = make_model(Shape()), make_model(Shape(layers=16))
-    experts = make_model(Shape(num_experts=8, experts_per_token=2))
-    assert graph_bytes(small, 0, parameters) == 0
-    assert graph_bytes(small, 86, parameters) < graph_bytes(deep, 86, parameters)
-    assert graph_bytes(small, 86, parameters) < graph_bytes(experts, 86, parameters)
-    assert graph_bytes(small, 102, parameters) == pytest.approx(2 * graph_bytes(small, 51, parameters), abs=2)
+def test_what_graphs_take_follows_their_sizes() -> None:
+    """Twice the tokens a graph cost more, twice the graphs twice as much; experts and layers add, nothing costs nothing."""
+    parameters, layers = memory_parameters().graphs_taken, GraphLayers(32, 0)
+    small, large = CapturedGraphs((1, 2, 4), ()), CapturedGraphs((2, 4, 8), ())
+    assert taken_bytes(CapturedGraphs((), ()), layers, parameters) == 0
+    assert taken_bytes(small, layers, parameters) < taken_bytes(large, layers, parameters)
+    assert taken_bytes(small, layers, parameters) < taken_bytes(small, GraphLayers(32, 32), parameters)
+    both = CapturedGraphs(small.piecewise, small.piecewise)
+    assert taken_bytes(both, layers, parameters) == pytest.approx(2 * taken_bytes(small, layers, parameters), abs=2)
+
+
+def test_the_estimate_follows_the_number_alone() -> None:
+    """vLLM extrapolates from the two largest graphs, so small ones count as much."""
+    parameters, layers = memory_parameters().graphs_estimated, GraphLayers(32, 0)
+    small, large = CapturedGraphs((1, 2, 4), ()), CapturedGraphs((2, 4, 512), ())
+    assert estimated_bytes(small, layers, parameters) == estimated_bytes(large, layers, parameters) > 0
+    assert estimated_bytes(small, layers, parameters) < estimated_bytes(small, GraphLayers(32, 1), parameters)
+
+
+def test_the_design_by_hand() -> None:
+    """10 GiB of weights and sizes 1, 2, 4: a GiB each, and 2 % more for each token, is 3.14 GiB; 1.8 times that in FULL."""
+    parameters = AutotuningParameters()
+    assert design_graph_bytes(10 * GIB, (1, 2, 4), parameters) == pytest.approx(3.14 * GIB, abs=2)
+    full = replace(parameters, compilation_level="FULL")
+    assert design_graph_bytes(10 * GIB, (1, 2, 4), full) == pytest.approx(1.8 * 3.14 * GIB, abs=2)
+
+
+def test_the_design_parameters_are_the_documents() -> None:
+    """Names and values of the original document, all thirteen."""
+    assert {field.name: field.default for field in fields(AutotuningParameters)} == {
+        "graph_memory_overhead_base_ratio": 0.1,
+        "graph_memory_batch_scaling_factor": 0.02,
+        "compilation_memory_multiplier_full": 1.8,
+        "compilation_memory_multiplier_piecewise": 1.0,
+        "compilation_level": "PIECEWISE",
+        "min_gpu_memory_utilization": 0.8,
+        "max_gpu_memory_utilization": 0.98,
+        "throughput_batch_weight": 0.7,
+        "throughput_graph_weight": 0.3,
+        "latency_graph_weight": 0.8,
+        "latency_batch_weight": 0.2,
+        "fragmentation_overhead_factor": 1.05,
+        "min_kv_cache_ratio": 0.05,
+    }
+
+
+def test_the_design_is_subtracted_from_the_cache_in_every_version() -> None:
+    """Selected, it replaces both what is set aside and what is taken; without graphs it asks for nothing."""
+    model, gpu = make_model(Shape()), load_gpu("h100-sxm")
+    engine = make_engine(model, EngineConfig(cudagraph_capture_sizes=(1, 2, 4)), vllm_version="0.15.1")
+    design, measured = plan_memory(model, gpu, engine, graph_memory="design"), plan_memory(model, gpu, engine)
+    expected = design_graph_bytes(design.weights_bytes, (1, 2, 4), AutotuningParameters())
+    assert design.cuda_graph_bytes == design.cuda_graph_estimate_bytes == expected
+    assert measured.available_kv_cache_bytes - design.available_kv_cache_bytes == expected
+    eager = make_engine(model, EngineConfig(enforce_eager=True))
+    assert plan_memory(model, gpu, eager, graph_memory="design").cuda_graph_bytes == 0

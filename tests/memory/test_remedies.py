@@ -24,10 +24,11 @@ def test_a_context_slightly_too_long_has_several_remedies() -> None:
     engine = make_engine(model, EngineConfig(max_model_len=longest + 64), gpu="rtx-4090")
     found = remedies(model, gpu, engine)
     assert [remedy.argument for remedy in found] == [
-        "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype",
+        "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "max_cudagraph_capture_size", "max_model_len",
+        "kv_cache_dtype",
     ]  # fmt: skip
     assert all(remedy.plan.feasible for remedy in found)
-    assert (found[0].value, found[1].value, found[3].value) == (0.93, 128, longest)
+    assert (found[0].value, found[1].value, found[3].value, found[4].value) == (0.93, 128, 256, longest)
     assert not plan_memory(model, gpu, replace(engine, gpu_memory_utilization=0.92)).feasible
 
 
