@@ -1,5 +1,6 @@
 """Async scheduling: the next step is scheduled when the running one starts."""
 
+from sim.serving.config import KVGroup
 from tests.engines import Engine
 from tests.makers import Ask, run
 
@@ -48,3 +49,16 @@ def test_a_request_can_finish_from_the_queue(engine: Engine) -> None:
     done = run(engine, [Ask("A", 8, 4), Ask("B", 8, 1)], num_gpu_blocks=5, async_scheduling=True)
     assert done.column("waiting") == [[], ["B"], [], []]
     assert (done.of("B", "num_preemptions"), done.of("B", "generated_tokens"), done.of("B", "finish_s")) == (1, 1, 1)
+
+
+def test_a_window_passes_only_what_has_been_computed(engine: Engine) -> None:
+    """Window 4: the second launch still holds all 12 tokens of the first, which runs; the third gives 2 blocks back."""
+    done = run(
+        engine,
+        [Ask("A", 12, 6)],
+        num_gpu_blocks=50,
+        enable_prefix_caching=False,
+        kv_groups=(KVGroup(window=4),),
+        async_scheduling=True,
+    )
+    assert done.column("free") == [46, 45, 47, 47, 47, 47]

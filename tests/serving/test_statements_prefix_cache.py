@@ -57,6 +57,17 @@ def test_the_least_recently_used_contents_are_evicted_tail_first(engine: Engine)
     assert done.column("evicted")[:4] == [0, 0, 1, 2]
 
 
+def test_the_gate_counts_hits_that_stand_in_the_free_list(engine: Engine) -> None:
+    """B16 hits 8 tokens that nobody holds: 2 free blocks to hold and 2 to take; with 3 free it waits until C is done."""
+    asks = [Ask("A", 8, 1), Ask("C", 4, 6, at=1), Ask("B", (("A", 8), (1, 8)), 1, at=2)]
+    admitted = {}
+    for num_gpu_blocks in (5, 6):
+        done = run(engine, asks, num_gpu_blocks=num_gpu_blocks, max_num_batched_tokens=5)
+        assert done.column("free_after")[1] == num_gpu_blocks - 2
+        admitted[num_gpu_blocks] = done.of("B", "first_scheduled_s")
+    assert admitted == {5: done.of("C", "finish_s"), 6: 2}
+
+
 def test_a_hit_ends_at_the_first_difference(engine: Engine) -> None:
     """B shares A's first 8 and last 4 tokens: what follows a difference is other content, however equal its tokens."""
     asks = [Ask("A", ((1, 8), (2, 4), (3, 4)), 1), Ask("B", ((1, 8), (4, 4), (3, 4)), 1, at=1)]
