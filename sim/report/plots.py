@@ -44,7 +44,7 @@ NUM_BINS = 120
 def latency_plot(path: Path, records: Records, *, title: str) -> None:
     """Cumulative distributions of the four latencies with median and p99 marked, as a PNG."""
     of_requests = latencies(records.requests)
-    with _panels(path, title, rows=2, columns=2, height_in=6.0) as axes:
+    with panels(path, title, rows=2, columns=2, height_in=6.0) as axes:
         _cdf(axes[0], "Time to first token", BLUE, of_requests.ttft_s)
         _cdf(axes[1], "Time per output token", ORANGE, of_requests.tpot_s)
         _cdf(axes[2], "Inter-token latency", GREEN, records.itl_s, records.itl_count)
@@ -54,7 +54,7 @@ def latency_plot(path: Path, records: Records, *, title: str) -> None:
 def timeline_plot(path: Path, records: Records, *, num_gpu_blocks: int, title: str) -> None:
     """KV cache, queues and tokens over simulated time, as a PNG."""
     steps = records.steps
-    with _panels(path, title, rows=4, columns=1, height_in=8.0) as axes:
+    with panels(path, title, rows=4, columns=1, height_in=8.0) as axes:
         if len(steps):
             first_s, last_s = float(records.requests.arrival_s[0]), float(steps.end_s[-1])
             _states(axes, steps, np.linspace(first_s, last_s, NUM_INSTANTS), num_gpu_blocks)
@@ -63,7 +63,7 @@ def timeline_plot(path: Path, records: Records, *, num_gpu_blocks: int, title: s
 
 
 @contextmanager
-def _panels(path: Path, title: str, *, rows: int, columns: int, height_in: float) -> Iterator[list["Axes"]]:
+def panels(path: Path, title: str, *, rows: int, columns: int, height_in: float) -> Iterator[list["Axes"]]:
     """Empty panels to draw on, row by row; what was drawn is saved at the end."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
