@@ -69,13 +69,13 @@ def log_lines(plan: MemoryPlan) -> Iterator[str]:
     if plan.reason is not None:
         yield f"Does not fit: {plan.reason}"
         return
-    yield "vLLM will log"
-    yield f"  Model loading took {plan.weights_bytes / GIB:.2f} GiB memory"
+    yield "vLLM will log:"
+    yield f"Model loading took {plan.weights_bytes / GIB:.2f} GiB memory"
     if plan.cuda_graph_estimate_bytes:
-        yield f"  Estimated CUDA graph memory: {plan.cuda_graph_estimate_bytes / GIB:.2f} GiB total"
-    yield f"  Available KV cache memory: {plan.available_kv_cache_bytes / GIB:.2f} GiB"
-    yield f"  GPU KV cache size: {plan.kv_cache_tokens:,} tokens"
-    yield f"  Maximum concurrency for {plan.max_model_len:,} tokens per request: {plan.max_concurrency:.2f}x"
+        yield f"Estimated CUDA graph memory: {plan.cuda_graph_estimate_bytes / GIB:.2f} GiB total"
+    yield f"Available KV cache memory: {plan.available_kv_cache_bytes / GIB:.2f} GiB"
+    yield f"GPU KV cache size: {plan.kv_cache_tokens:,} tokens"
+    yield f"Maximum concurrency for {plan.max_model_len:,} tokens per request: {plan.max_concurrency:.2f}x"
     if plan.cuda_graph_bytes:
-        yield f"  Graph capturing finished, took {plan.cuda_graph_bytes / GIB:.2f} GiB"
-    yield f"{plan.num_gpu_blocks:,} KV blocks of {plan.block_size} tokens"
+        yield f"Graph capturing finished, took {plan.cuda_graph_bytes / GIB:.2f} GiB"
+    yield f"({plan.num_gpu_blocks:,} blocks of {plan.block_size} tokens)"

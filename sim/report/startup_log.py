@@ -50,7 +50,7 @@ def log_table(lines: tuple[LogLine, ...]) -> str:
 
 
 def _cells(line: LogLine) -> tuple[str, str, str, str]:
-    error = "-" if line.error_percent is None else f"{line.error_percent:+.1f} %"
+    error = "-" if line.error_percent is None else f"{round(line.error_percent, 1) + 0.0:+.1f} %"  # no -0.0
     return line.name, _figure(line, line.logged), _figure(line, line.predicted), error
 
 

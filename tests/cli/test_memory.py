@@ -1,0 +1,129 @@
+"""`servecast memory` beyond its table: logs, pipeline stages, advice, the design's formula, offload."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Servecast
+
+LOGS = Path(__file__).parents[1] / "data" / "startup_logs"
+LLAMA = ("Llama-3.1-8B", "--gpu", "h100-sxm")
+
+
+def test_a_log_is_set_beside_the_plan(servecast: Servecast) -> None:
+    """Model, version and flags come from the log; on the H100 it was written on, the cache size is right to 0.1 %."""
+    status, out, _ = servecast("memory", "--gpu", "h100-sxm", "--from-log", LOGS / "vllm-0.19.0.log")
+    assert status == 0
+    assert out.startswith("meta-llama/Llama-3.1-8B-Instruct on 1 x h100-sxm, vLLM 0.19.0")
+    found = re.search(r"^KV cache tokens +476,016 +(\d+,\d+) +([+-]\d+\.\d) %$", out, re.MULTILINE)
+    assert found, out
+    assert abs(float(found[2])) <= 0.1
+
+
+def test_a_log_as_json_is_one_object(servecast: Servecast) -> None:
+    """The plan's keys, and the log's lines with their errors."""
+    _, out, _ = servecast("memory", "--gpu", "h100-sxm", "--from-log", LOGS / "vllm-0.19.0.log", "--json")
+    result = json.loads(out)
+    lines = {line["name"]: line for line in result["log"]["lines"]}
+    assert result["feasible"]
+    assert lines["weights"]["logged"] == 14.99
+    assert abs(lines["weights"]["error_percent"]) < 0.1
+    assert lines["CUDA graphs, estimate"]["predicted"] is None
+
+
+def test_flags_win_over_the_log_and_paths_are_known_by_their_last_part(servecast: Servecast) -> None:
+    """/model/Qwen2.5-7B-Instruct is the catalogue's; --gpu-memory-utilization is not in that log."""
+    arguments = ("memory", "--gpu", "l40s", "--from-log", LOGS / "vllm-0.22.0.log", "--json")
+    _, default, _ = servecast(*arguments)
+    _, given, _ = servecast(*arguments, "--gpu-memory-utilization", "0.95")
+    assert json.loads(given)["num_gpu_blocks"] > json.loads(default)["num_gpu_blocks"]
+
+
+def test_what_a_log_holds_beyond_the_plan_is_said(servecast: Servecast) -> None:
+    """LoRA is named on stderr; expert parallelism and multi-token prediction are planned."""
+    status, out, err = servecast("memory", "--gpu", "h200-sxm", "--from-log", LOGS / "vllm-0.28.0.log")
+    assert status == 0
+    assert "enable_lora of the log is not part of the plan" in err
+    assert re.search(r"^weights +81\.10 GiB +80\.88 GiB", out, re.MULTILINE)
+
+
+def test_stages_are_planned_and_not_simulated(servecast: Servecast, trace: Path) -> None:
+    """The memory of two stages is shown for the one that decides; a simulation of them is refused in a sentence."""
+    status, out, _ = servecast("memory", *LLAMA, "-pp", "2")
+    assert status == 0
+    assert "on 2 x h100-sxm" in out
+    assert "per GPU, stage 2 of 2" in out
+    status, out, err = servecast("simulate", *LLAMA, "-pp", "2", "--trace", trace)
+    assert (status, out) == (2, "")
+    assert "planned by `servecast memory` but not simulated" in err
+
+
+def test_what_does_not_fit_gets_advice_that_was_planned(servecast: Servecast) -> None:
+    """Each line names an argument with which it fits, and doing so makes it fit."""
+    _, out, _ = servecast("memory", "Llama-3.1-8B", "--gpu", "rtx-4090")
+    advice = re.findall(r"^  (\w+)=(\S+): fits", out, re.MULTILINE)
+    assert advice
+    for argument, value in advice:
+        flag = f"--{argument.replace('_', '-')}"
+        _, better, _ = servecast("memory", "Llama-3.1-8B", "--gpu", "rtx-4090", flag, value, "--json")
+        assert json.loads(better)["feasible"]
+
+
+def test_nothing_helps_on_a_gpu_far_too_small(servecast: Servecast) -> None:
+    """405 billion parameters on an L4 need another plan altogether."""
+    _, out, _ = servecast("memory", "Llama-3.1-405B", "--gpu", "l4")
+    assert out.endswith("No single argument makes it fit; take more or larger GPUs.\n")
+
+
+def test_the_designs_formula_is_selectable(servecast: Servecast) -> None:
+    """391 GiB of graphs for Llama-3.1-8B leave nothing on an H100."""
+    _, out, _ = servecast("memory", *LLAMA, "--graph-memory-model", "design", "--json")
+    plan = json.loads(out)
+    assert not plan["feasible"]
+    assert plan["cuda_graph_bytes"] / 2**30 == pytest.approx(391, abs=1)
+
+
+def test_a_vision_tower_and_prediction_layers_are_switches(servecast: Servecast) -> None:
+    """Both change the weights; a model without prediction layers says so."""
+    qwen = ("memory", "Qwen/Qwen3.5-35B-A3B", "--gpu", "h100-sxm", "--json")
+    plain, text, both = (
+        json.loads(servecast(*qwen, *flags).out)["weights_bytes"]
+        for flags in ((), ("--language-model-only",), ("--language-model-only", "--mtp"))
+    )
+    assert text < plain
+    assert text < both
+    status, _, err = servecast("memory", *LLAMA, "--mtp")
+    assert status == 2
+    assert "no layers for multi-token prediction" in err
+
+
+def test_offload_plans_one_long_request(servecast: Servecast) -> None:
+    """128k tokens of Qwen3-4B in 24 GB and 18 GiB of pinned memory; a ring of two needs 1 GiB less."""
+    long = (
+        "memory",
+        "Qwen3-4B-Instruct-2507",
+        "--gpu",
+        "rtx-4090",
+        "--max-model-len",
+        "131072",
+        "--offload",
+        "layerwise",
+    )
+    status, out, _ = servecast(*long)
+    assert status == 0
+    assert "fits\nCPU: 18.00 GiB pinned" in out
+    four, two = (json.loads(servecast(*long, "--num-kv-buffers", n, "--json").out) for n in ("4", "2"))
+    assert four["gpu_bytes"] - two["gpu_bytes"] == 2**30
+    assert four["feasible"]
+    status, _, err = servecast(*long, "-tp", "2")
+    assert status == 2
+    assert "one GPU" in err
+
+
+@pytest.mark.parametrize("flags", [("--explain",), ("--explain", "--offload", "layerwise", "--max-model-len", "32768")])
+def test_explain_shows_formulas(servecast: Servecast, flags: tuple[str, ...]) -> None:
+    """Numbers with their operators, for either plan."""
+    _, out, _ = servecast("memory", "Qwen3-8B", "--gpu", "h100-sxm", *flags)
+    assert re.search(r"\d x \d", out)
