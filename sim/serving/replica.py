@@ -112,21 +112,30 @@ class Replica:
 
     def _leap(self, num_passes: int) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
-        scheduler, step = self.scheduler, self._num_launched
-        num_decodes = scheduler.decodes.count
         start_s = max(self._now_s, self._device_free_s)
         ends = self._ends_before(min(num_passes, self._passes_left), start_s)
-        num_passes = len(ends)
-        self._passes_left -= num_passes
-        if self._log:
-            self._log.leap(scheduler, step, ends, (self._now_s, start_s))
-        scheduler.leap(step, num_passes)
-        self._recorder.leap(ends, start_s, num_decodes, scheduler)
-        self._num_launched += num_passes
-        self._num_collected += num_passes
+        self._passes_left -= len(ends)
         self._device_free_s = ends[-1]
-        self._now_s = self._recorder.step_ends_s[self._num_collected - 1]
-        self._take_in(self._num_collected - 1)
+        done = 0
+        while done < len(ends):
+            count = self.scheduler.num_passes_to_release(self._num_launched, len(ends) - done)
+            self._do_steady(ends[done : done + count], start_s)
+            done += count
+            start_s = ends[done - 1]
+
+    def _do_steady(self, ends: list[float], start_s: float) -> None:
+        """Steady passes up to one after which requests may leave."""
+        scheduler, recorder = self.scheduler, self._recorder
+        num_decodes = scheduler.decodes.count
+        if self._log:
+            self._log.leap(scheduler, self._num_launched, ends, (self._now_s, start_s))
+        scheduler.leap(self._num_launched, len(ends))
+        recorder.leap(ends, start_s, num_decodes, scheduler)
+        self._num_launched += len(ends)
+        self._num_collected += len(ends)
+        collected = self._num_collected - 1
+        self._now_s = recorder.step_ends_s[collected]
+        self._take_in(collected)
 
     def _ends_before(self, num_passes: int, start_s: float) -> list[float]:
         """Ends of the steps of all passes before the horizon: a pass begins when the batch `depth` before it ends."""

@@ -69,9 +69,13 @@ class Scheduler:
         if decodes.count > self._token_budget:
             return 0
         limit = decodes.next_end - step + 1
-        if self.ended:
-            limit = min(limit, next(iter(self.ended)) + self._depth - step)
+        if self.waiting:
+            limit = self.num_passes_to_release(step, limit)
         return decodes.passes_within(step, limit, self.kv.pool.num_free // self.kv.num_groups)
+
+    def num_passes_to_release(self, step: int, limit: int) -> int:
+        """How many passes from `step` on come before blocks are released, at most `limit`."""
+        return min(limit, next(iter(self.ended)) + self._depth - step) if self.ended else limit
 
     def leap(self, step: int, num_passes: int) -> None:
         """Do that many steady passes."""

@@ -1,0 +1,214 @@
+"""How fast the engine is: `python -m benchmarks.speed [CASE ...] [--repeat N] [--traces FOLDER]` prints a table.
+
+Each case runs twice over: in this process, where the simulation alone is timed, and as `servecast simulate` in one of its
+own, which is timed whole: start, imports, reading, simulating, JSON. CPU seconds count; the machine's own speed stands in
+the first line as bare SimPy timeouts a second, measured in the same run, so that machines can be compared.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+
+from sim.serving.config import SchedulerConfig
+from sim.serving.replica import simulate
+from sim.specs.engine import EngineConfig
+from sim.specs.hardware import load_gpu
+from sim.specs.models import load_model
+from sim.specs.vllm import resolve_engine
+from sim.steptime.model import step_time_model
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.readers import read_trace
+from sim.workload.tile import tile
+from sim.workload.trace import Trace
+from sim.workload.writers import write_trace
+
+MODEL, GPU, NUM_BLOCKS = "Llama-3.1-8B", "h100-sxm", 27_000
+LIMITS = EngineConfig(max_num_seqs=256, max_num_batched_tokens=2048, num_gpu_blocks_override=NUM_BLOCKS)
+NUM_TIMEOUTS = 500_000
+
+
+class Case(NamedTuple):
+    """A trace, made from the folder of real ones, and the blocks that it has."""
+
+    make: Callable[[Path], Trace]
+    num_gpu_blocks: int = NUM_BLOCKS
+
+
+def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
+    return read_trace(folder / "azure_llm_2023_conv.csv", rate_scale=rate_scale)
+
+
+def million(folder: Path) -> Trace:
+    trace = azure(folder)
+    return tile(trace, -(-1_000_000 // len(trace))).first(1_000_000)
+
+
+def burst(_: Path) -> Trace:
+    """Ten thousand requests of 550 + 248 tokens, all at once."""
+    count = 10_000
+    return Trace(
+        request_id=tuple(f"r{number}" for number in range(count)),
+        arrival_s=np.zeros(count),
+        prompt_tokens=np.full(count, 550),
+        output_tokens=np.full(count, 248),
+        source="burst",
+    )
+
+
+def mooncake(folder: Path) -> Trace:
+    return read_trace(folder / "mooncake_conversation.jsonl")
+
+
+CASES = {
+    "azure x1": Case(azure),
+    "azure x2": Case(lambda folder: azure(folder, 2.0)),
+    "azure x4": Case(lambda folder: azure(folder, 4.0)),
+    "azure x1, million": Case(million),
+    "burst 10,000": Case(burst),
+    "mooncake": Case(mooncake),
+    "azure x4, 2,000 blocks": Case(lambda folder: azure(folder, 4.0), 2_000),
+}
+
+
+class Timing(NamedTuple):
+    """CPU and wall seconds of one run."""
+
+    cpu_s: float
+    wall_s: float
+
+
+def main() -> None:
+    """Run the cases asked for and print a row for each."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all when none is named")
+    parser.add_argument("--repeat", type=int, default=3, help="runs a case, of which the fastest counts")
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    arguments = parser.parse_args()
+    timeouts_s = min(bare_timeouts_s() for _ in range(5))
+    print(f"{NUM_TIMEOUTS / timeouts_s / 1e6:.2f} M bare SimPy timeouts a CPU second")
+    print(HEADER)
+    for name in arguments.cases or CASES:
+        print(row(name, CASES[name], arguments.traces, arguments.repeat, timeouts_s), flush=True)
+    for decodes in (8, 1024):
+        print(f"{step_cost_us(decodes):.2f} us a step at {decodes:,} running requests, the fastest of 5")
+
+
+HEADER = (
+    f"{'case':24}{'requests':>10}{'out tokens':>12}{'steps':>10}{'preempt':>8}{'hits %':>7}{'sim CPU s':>10}{'spread %':>9}"
+    f"{'wall s':>8}{'k req/s':>9}{'M tok/s':>9}{'x timeouts':>11}{'process s':>10}{'x':>6}{'peak MB':>9}"
+)
+
+
+def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> str:
+    """Simulate the case a few times in this process and once in its own."""
+    trace = case.make(folder)
+    config, model = deployment(case.num_gpu_blocks)
+    timings = []
+    for _ in range(repeat):
+        timing, records = timed(lambda: simulate(trace, config, model))
+        timings.append(timing)
+    best = min(timings)
+    spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
+    tokens = int(records.requests.generated_tokens.sum())
+    hits = 100 * records.prefix_cache_hits / max(1, records.prefix_cache_queries)
+    process_s, peak_mb = whole_process(trace, case)
+    return (
+        f"{name:24}{len(trace):>10,}{tokens:>12,}{records.leaps.num_ran_steps:>10,}"
+        f"{int(records.requests.num_preemptions.sum()):>8,}{hits:>7.1f}{best.cpu_s:>10.3f}{spread:>9.0f}{best.wall_s:>8.2f}"
+        f"{len(trace) / best.cpu_s / 1e3:>9.1f}{tokens / best.cpu_s / 1e6:>9.2f}{best.cpu_s / timeouts_s:>11.2f}"
+        f"{process_s:>10.2f}{process_s / timeouts_s:>6.1f}{peak_mb:>9.0f}"
+    )
+
+
+def deployment(num_gpu_blocks: int) -> tuple[SchedulerConfig, StepTimeModel]:
+    """vLLM's newest defaults but for the limits above."""
+    model, gpu = load_model(MODEL), load_gpu(GPU)
+    engine = resolve_engine(LIMITS, model, gpu)
+    assert engine.max_model_len is not None
+    config = SchedulerConfig(
+        engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_model_len, num_gpu_blocks, rules=engine.rules
+    )
+    return config, step_time_model(model, gpu, engine)
+
+
+PROCESS = """
+import resource, sys
+from sim.cli import main
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def timed(run: Callable[[], Any]) -> tuple[Timing, Any]:
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    result = run()
+    return Timing(time.process_time() - cpu_s, time.perf_counter() - wall_s), result
+
+
+def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
+    """CPU seconds and peak memory in MB of `servecast simulate ... --json` on the trace as a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.jsonl" if trace.segments else "trace.csv")
+        write_trace(replace(trace, source=str(path)), path)
+        flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
+        flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks)]
+        arguments = ["simulate", MODEL, "--gpu", GPU, "--trace", str(path), "--json", *flags]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", PROCESS, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        json.loads(done.stdout)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_s, int(done.stderr.split()[-1]) / 1024
+
+
+def bare_timeouts_s() -> float:
+    """CPU seconds of SimPy for so many timeouts of one process."""
+
+    def ticks() -> Generator[simpy.Event, Any, None]:
+        for _ in range(NUM_TIMEOUTS):
+            yield env.timeout(1)
+
+    env = simpy.Environment()
+    env.process(ticks())
+    return timed(env.run)[0].cpu_s
+
+
+def step_cost_us(num_running: int, lengths: Sequence[int] = (2_000, 4_000)) -> float:
+    """CPU us that one more step of so many running requests costs: two runs of different length, set against each other."""
+    config, model = deployment(100_000_000 // 16)
+    config = replace(config, max_num_seqs=num_running, max_num_batched_tokens=max(2048, num_running))
+
+    def run_s(output_tokens: int) -> float:
+        return timed(lambda: simulate(steady(num_running, output_tokens), config, model))[0].cpu_s
+
+    costs = [(run_s(lengths[1]) - run_s(lengths[0])) / (lengths[1] - lengths[0]) for _ in range(5)]
+    return max(statistics.median(costs), 0.0) * 1e6
+
+
+def steady(num_running: int, output_tokens: int) -> Trace:
+    """So many requests at once, with 16 prompt tokens each."""
+    return Trace(
+        request_id=tuple(f"r{number}" for number in range(num_running)),
+        arrival_s=np.zeros(num_running),
+        prompt_tokens=np.full(num_running, 16),
+        output_tokens=np.full(num_running, output_tokens),
+    )
+
+
+if __name__ == "__main__":
+    main()
