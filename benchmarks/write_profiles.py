@@ -115,6 +115,12 @@ GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; experts and al
 }
 GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
 
+FLASH_ATTENTION_2 = {"8.0", "8.6", "8.9", "12.0"}
+RIDING = {
+    "RTX4090": {"decode_rows": 49.1, "decode_wave_us": 5.25},
+    "RTXPRO6000": {"decode_rows": 80.7, "decode_wave_us": 4.81},
+}
+
 LAUNCHES_PER_LAYER = 12  # four GEMMs, attention, KV write, two norms, rope, activation, two all-reduces
 EAGER_LAYER_US = {"A100": 550.0}  # Splitwise, Llama-2-70B without CUDA graphs: token time floor over 80 layers
 EAGER_LAYER_US_ELSEWHERE = 350.0  # the same on H100
@@ -264,13 +270,23 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
     return {
         "gemm": {dtype: _by_dtype(fits, dtype, "gemm_bf16", "gemm_fp8") for dtype in dtypes},
         "decode_attention": fits.block("attn_decode"),
-        "prefill_attention": fits.block("attn_prefill"),
+        "prefill_attention": _prefill_attention(fits, gpu, profile),
         "experts": {dtype: _by_dtype(fits, dtype, "moe_bf16", "moe_fp8_block") for dtype in dtypes},
         "all_reduce": fits.block("allreduce"),
         "elementwise": _elementwise(fits, gpu, profile),
         "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
         "host": _host(gpu, served["host"]),
     }
+
+
+def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:
+    """FlashAttention 2, which runs decodes and chunks in one kernel, is what Hopper and data-centre Blackwell do not use."""
+    block = fits.block("attn_prefill")
+    if profile["compute_capability"] not in FLASH_ATTENTION_2:
+        return block
+    riding = RIDING.get(gpu.chip or "", RIDING["RTX4090"])
+    source = f"{block['source']}; decodes riding along: LLMServingSim's mixed calls on RTX 4090 or RTX PRO 6000"
+    return {**block, "source": source, **riding}
 
 
 def _by_dtype(fits: Fits, dtype: str, bf16: str, fp8: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sim.specs.operator_fits import (
     SamplerFit,
 )
 from sim.specs.strict_yaml import read_yaml
-from sim.units import GIB, GIGA, TERA, US
+from sim.units import GIB, GIGA, NS, TERA, US
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -131,6 +131,8 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
             prefill.memory_efficiency,
             prefill.launch_us * US,
             prefill.wave_penalty,
+            prefill.decode_rows,
+            prefill.decode_wave_us * US,
             prefill.basis,
         ),
         experts={
@@ -139,7 +141,9 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
         },
         all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
         elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
-        sampler=SamplerFit(blocks.sampler.sort_us * US, blocks.sampler.sort_bytes_per_logit, blocks.sampler.basis),
+        sampler=SamplerFit(
+            blocks.sampler.sort_entry_ns * NS, blocks.sampler.sort_bytes_per_logit, blocks.sampler.basis
+        ),
         host=_host_fit(blocks.host),
     )
 

@@ -45,6 +45,8 @@ class PrefillAttentionBlock(FitBlock):
     memory_efficiency: Positive
     launch_us: NotNegative
     wave_penalty: NotNegative
+    decode_rows: NotNegative = 0.0
+    decode_wave_us: NotNegative = 0.0
 
 
 class ExpertsBlock(FitBlock):
@@ -74,7 +76,7 @@ class HostBlock(FitBlock):
 
 
 class SamplerBlock(FitBlock):
-    sort_us: NotNegative
+    sort_entry_ns: NotNegative
     sort_bytes_per_logit: NotNegative
 
 

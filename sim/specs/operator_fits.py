@@ -35,12 +35,18 @@ class DecodeAttentionFit:
 
 @dataclass(frozen=True, slots=True)
 class PrefillAttentionFit:
-    """Attention of prompt chunks. `wave_penalty` as for GEMMs, over tiles of 128 queries by heads."""
+    """Attention of prompt chunks. `wave_penalty` as for GEMMs, over tiles of 128 queries by heads.
+
+    Where decodes ride in the same kernel (FlashAttention 2), each costs as much as `decode_rows` query rows, and
+    `decode_wave_s` more per wave of (request, head) pairs; 0 where they have a kernel of their own.
+    """
 
     compute_efficiency: float
     memory_efficiency: float
     launch_s: float
     wave_penalty: float
+    decode_rows: float
+    decode_wave_s: float
     basis: Basis
 
 
@@ -75,9 +81,13 @@ class ElementwiseFit:
 
 @dataclass(frozen=True, slots=True)
 class SamplerFit:
-    """Truncating sampled rows to top-p or top-k by sorting them: `sort_s` a step, and bytes moved for each logit."""
+    """Truncating sampled rows to top-p or top-k by sorting them.
 
-    sort_s: float
+    Rows are sorted side by side, so `sort_entry_s` for each entry of the vocabulary counts once a step; bytes are moved
+    for each logit of each row.
+    """
+
+    sort_entry_s: float
     sort_bytes_per_logit: float
     basis: Basis
 

@@ -136,6 +136,25 @@ def prefill_work(
     )
 
 
+def riding_work(
+    num_decodes: int, context_tokens: float, attention: Attention, kv_dtype_bytes: float, rows: float
+) -> PrefillWork:
+    """Decodes in the kernel of a step's chunks: each fills a tile, at the cost of `rows` query rows.
+
+    A linear layer's decodes read and write their state.
+    """
+    if attention.kind == "linear":
+        return PrefillWork(0.0, 0.0, 2.0 * num_decodes * attention.state_bytes)
+    reads_at_most = attention.window or attention.index_topk
+    context_tokens = min(context_tokens, num_decodes * reads_at_most) if reads_at_most else context_tokens
+    dims = attention.head_dim + attention.v_head_dim
+    return PrefillWork(
+        flops=2 * attention.num_heads * dims * rows * context_tokens,
+        num_tiles=num_decodes * attention.num_heads,
+        moved_bytes=attention.kv_numbers_per_token * kv_dtype_bytes * context_tokens,
+    )
+
+
 def mean_keys_seen(chunk_tokens: float, computed_tokens: float, window: int | None) -> float:
     """How many tokens stand before a query of the chunk on average, counting at most `window` for each."""
     if window is None or computed_tokens + chunk_tokens <= window:

@@ -104,16 +104,25 @@ class RooflineStepTime:
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
         batch = self._batch(shape.num_tokens, not shape.chunks)
-        seconds = batch.tokens_s + self._sampling_s(shape.num_sampled) + self._prefill_attention_s(shape)
-        seconds += self._decode_attention(shape.num_decodes).at(shape.decode_context_tokens)
+        seconds = batch.tokens_s + self._sampling_s(shape.num_sampled) + sum(self._attention_s(shape))
         return max(seconds, batch.launches_s)
 
-    def _prefill_attention_s(self, shape: StepShape) -> float:
-        """Seconds of attention for the chunks; its launch is not paid twice in a step that decodes as well."""
+    def _attention_s(self, shape: StepShape) -> tuple[float, float]:
+        """Seconds of attention for the chunks and for the decodes; a step that has both pays its launches once.
+
+        Decodes that run in the chunks' kernel cost what they add to it.
+        """
+        attention, num_decodes, context_tokens = self._attention, shape.num_decodes, shape.decode_context_tokens
+        decode_s = self._decode_attention(num_decodes).at(context_tokens)
         if not shape.chunks:
-            return 0.0
-        launch_s = 0.0 if shape.num_decodes else self._attention.prefill_launch_s
-        return self._attention.prefill_s(shape.chunks) + launch_s
+            return 0.0, decode_s
+        prefill_s = attention.prefill_s(shape.chunks)
+        if not num_decodes:
+            return prefill_s + attention.prefill_launch_s, 0.0
+        if attention.decodes_ride_along:
+            mixed_s = attention.mixed_s(shape.chunks, num_decodes, context_tokens) + attention.prefill_launch_s
+            decode_s = max(decode_s, mixed_s - prefill_s)
+        return prefill_s, decode_s
 
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
@@ -140,11 +149,10 @@ class RooflineStepTime:
         is_uniform_decode, decode_share = not shape.chunks, shape.num_decodes / shape.num_tokens
         padded = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
         by_operator = self._token_work.seconds_by_operator(padded)
-        decode_s = self._decode_attention(shape.num_decodes).at(shape.decode_context_tokens)
         sampled_share = min(1.0, shape.num_decodes / max(1, shape.num_sampled))
         times = [
             *(_split(operator, seconds, decode_share) for operator, seconds in by_operator.items()),
-            OperatorTime("attention", self._prefill_attention_s(shape), decode_s),
+            OperatorTime("attention", *self._attention_s(shape)),
             _split("sampling", self._sampling_s(shape.num_sampled), sampled_share),
         ]
         idle_s = self._pass_s(shape) - sum(time.prefill_s + time.decode_s for time in times)

@@ -42,6 +42,7 @@ class SamplingWork:
         if self._truncation is None:
             return 0.0
         fit = self._gpu.operators.sampler
-        fixed_s, bytes_per_logit = TRUNCATION_KERNELS.get(self._truncation, (fit.sort_s, fit.sort_bytes_per_logit))
+        sort = (fit.sort_entry_s * self._vocab_size, fit.sort_bytes_per_logit)
+        fixed_s, bytes_per_logit = TRUNCATION_KERNELS.get(self._truncation, sort)
         num_bytes = num_sampled * self._vocab_size * bytes_per_logit
         return fixed_s + num_bytes / self._gpu.memory_bandwidth_bytes_per_s

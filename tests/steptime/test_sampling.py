@@ -25,10 +25,10 @@ def test_tied_embeddings_still_turn_rows_into_logits() -> None:
 
 
 def test_sorting_costs_by_rows_and_vocabulary() -> None:
-    """A sort's fixed part, and bytes for each of 32 x 128,256 logits."""
+    """A row's 128,256 entries one after the other, and bytes for each of 32 x 128,256 logits."""
     plain, sorting = (SamplingWork(make_model(), h100(), 1, how).seconds(32) for how in (None, "sort"))
     fit = h100().operators.sampler
-    assert sorting - plain == pytest.approx(fit.sort_s + fit.sort_bytes_per_logit * 32 * 128256 / 3.35e12)
+    assert sorting - plain == pytest.approx(128256 * (fit.sort_entry_s + fit.sort_bytes_per_logit * 32 / 3.35e12))
 
 
 def test_later_kernels_do_not_sort() -> None:
