@@ -44,6 +44,7 @@ rules = st.builds(
     lone_request_ignores_threshold=st.booleans(),
     unhashed_blocks_first=st.booleans(),
     preempts_past_itself=st.booleans(),
+    refunds_preempted_tokens=st.booleans(),
 )
 
 

@@ -1,10 +1,15 @@
 """The engine that leaps and the one that walks every request in every step are one engine."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.specs.rules import SchedulingRules
+from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape
 from sim.workload.trace import Trace
 from tests.conformance.case import RecordedStepTime
 from tests.engines import ENGINES
@@ -28,15 +33,57 @@ def assert_agreement(engine: str, trace: Trace, config: SchedulerConfig, step_ti
 @given(workload=workloads())
 def test_engines_agree_on_every_step(engine: str, workload: Workload) -> None:
     """Integer times leave no rounding, so that nothing may differ."""
-    assume(not is_known_to_differ(workload.config))
     assert_agreement(engine, *workload)
 
 
-def is_known_to_differ(config: SchedulerConfig) -> bool:
-    """Where the two tests below expect to fail; each clause goes with its test."""
-    releases_groups_as_one = len(config.kv_groups) > 1 and not config.rules.unhashed_blocks_first
-    misses_shrinking_needs = config.enable_prefix_caching and not config.scheduler_reserve_full_isl
-    return releases_groups_as_one or misses_shrinking_needs
+@dataclass(frozen=True, slots=True)
+class Kneed:
+    """A roofline of sorts, in seconds: attention is hidden behind the rest up to some context, and bends beyond."""
+
+    knee: float
+    bend: float
+
+    def step_s(self, shape: StepShape) -> float:
+        context = shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks)
+        return self.at(context) + 1e-5 * shape.num_tokens
+
+    def decode_curve(self, num_decodes: int) -> DecodeCurve:
+        return KneedCurve(self, 1e-5 * num_decodes)
+
+    def at(self, context: float) -> float:
+        return max(0.01, 0.01 + 3e-6 * (context - self.knee) + self.bend * context**2)
+
+
+@dataclass(frozen=True, slots=True)
+class KneedCurve:
+    model: Kneed
+    rest_s: float
+
+    def at(self, context_tokens: int) -> float:
+        return self.model.at(context_tokens) + self.rest_s
+
+    def over(self, context_tokens: FloatArray) -> FloatArray:
+        return np.array([self.at(int(context)) for context in context_tokens])
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+@settings(max_examples=50)
+@given(
+    lengths=st.lists(st.tuples(st.integers(10, 900), st.integers(1, 300)), min_size=1, max_size=4),
+    knee=st.integers(0, 3000),
+    bend=st.sampled_from((0.0, 1e-12)),
+    async_scheduling=st.booleans(),
+)
+def test_long_decodes_end_at_the_same_times(
+    engine: str, lengths: list[tuple[int, int]], knee: int, bend: float, async_scheduling: bool
+) -> None:
+    """Steps are taken together where their times follow a curve, with a knee in it or not: to 1e-9 of each."""
+    asks = [Ask(f"r{row}", prompt, output, at=0.37 * row) for row, (prompt, output) in enumerate(lengths)]
+    config = make_config(max_model_len=2000, num_gpu_blocks=4000, async_scheduling=async_scheduling)
+    runs = [replay(ENGINES[name], make_trace(asks), config, Kneed(knee, bend)) for name in (engine, "reference")]
+    assert runs[0].tokens == runs[1].tokens
+    for fact in ("t", "start", "end"):
+        np.testing.assert_allclose(runs[0].column(fact), runs[1].column(fact), rtol=1e-9)
 
 
 @pytest.mark.parametrize("engine", OTHERS)
