@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.api import Result, plan_memory, simulate
+    from sim.api import Result, capacity, optimize, plan_memory, simulate
     from sim.errors import SimError
     from sim.memory.plan import MemoryPlan
     from sim.specs.engine import EngineConfig
@@ -23,6 +23,8 @@ __all__ = [
     "Result",
     "SimError",
     "Trace",
+    "capacity",
+    "optimize",
     "plan_memory",
     "read_trace",
     "simulate",
@@ -36,6 +38,8 @@ _HOMES = {
     "Result": "sim.api",
     "SimError": "sim.errors",
     "Trace": "sim.workload.trace",
+    "capacity": "sim.api",
+    "optimize": "sim.api",
     "plan_memory": "sim.api",
     "read_trace": "sim.workload.readers",
     "simulate": "sim.api",

@@ -22,6 +22,7 @@ from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
 from sim.report.console import result_table
 from sim.report.folder import write_folder
+from sim.search.entry import capacity, optimize
 from sim.serving import replica
 from sim.serving.config import scheduler_config
 from sim.serving.records import Records
@@ -39,6 +40,18 @@ from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+__all__ = [
+    "Deployment",
+    "Result",
+    "capacity",
+    "deploy",
+    "optimize",
+    "plan_memory",
+    "read_measured",
+    "simulate",
+    "validate",
+]
 
 DEFAULTS = EngineConfig()
 

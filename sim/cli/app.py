@@ -12,6 +12,8 @@ COMMANDS = {
     "simulate": "Replay a request trace on a model and GPUs; report throughput and latency percentiles.",
     "memory": "Show what a model leaves for the KV cache on each GPU, and whether it fits.",
     "validate": "Replay measured runs; report how far the forecast is off.",
+    "optimize": "Find the engine arguments that serve a trace best.",
+    "capacity": "Find the highest request rate within limits, and the GPUs that a rate takes.",
     "trace": "Inspect, convert and generate request traces.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",

@@ -107,13 +107,14 @@ class Scenario:
             deployed = self.deploy(task.params)
         except SimError as error:
             return Outcome(str(error), {})
-        if reason := self._why_not(task.params, deployed):
+        if reason := self.why_not(task.params, deployed):
             return Outcome(reason, {})
-        records = self._replay(task, deployed)
+        trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
+        records = self.replay(trace, task.params, deployed, task.perturbation)
         found = self._limits(deployed, records) if task.explains else None
-        return Outcome(None, self._metrics(task.params, deployed, records), found)
+        return Outcome(None, self.metrics(task.params, deployed, records), found)
 
-    def _why_not(self, params: Params, deployed: Deployed) -> str | None:
+    def why_not(self, params: Params, deployed: Deployed) -> str | None:
         """Why the candidate cannot serve every request of the trace; None where it can."""
         plan, longest = deployed.plan, self.longest_request
         takes_given_blocks = self.step_time is not None and self.engine(params).num_gpu_blocks_override
@@ -127,13 +128,15 @@ class Scenario:
             )
         return None
 
-    def _replay(self, task: Task, deployed: Deployed) -> ClusterRecords:
-        trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
+    def replay(
+        self, trace: Trace, params: Params, deployed: Deployed, perturbation: Perturbation = AS_MODELLED
+    ) -> ClusterRecords:
+        """Any trace through the candidate's replicas."""
         config = scheduler_config(deployed.engine, deployed.plan)
         step_time = self.step_time or self._roofline(self.gpu, deployed.engine)
-        if task.perturbation != AS_MODELLED:
-            step_time = PerturbedStepTime(step_time, task.perturbation)
-        if (count := num_replicas(task.params)) > 1:
+        if perturbation != AS_MODELLED:
+            step_time = PerturbedStepTime(step_time, perturbation)
+        if (count := num_replicas(params)) > 1:
             return simulate_cluster(trace, config, step_time, num_replicas=count, routing=self.routing)
         return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
 
@@ -146,7 +149,8 @@ class Scenario:
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         return step_time_model(self.model, gpu, engine, composition=self.composition)
 
-    def _metrics(self, params: Params, deployed: Deployed, records: ClusterRecords) -> dict[str, Any]:
+    def metrics(self, params: Params, deployed: Deployed, records: ClusterRecords) -> dict[str, Any]:
+        """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""
         engine, plan = deployed
         dispatch = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
         metrics = summarize(records.merged, num_gpu_blocks=plan.num_gpu_blocks, dispatch=dispatch)

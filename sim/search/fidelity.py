@@ -15,7 +15,7 @@ from sim.search.strategies import ENUMERABLE, Distinct, propose
 
 LITTLE_WORK = 60_000  # requests replayed in all; up to here every candidate is replayed in full
 FEWEST_REQUESTS = 300  # in a screening slice: below, a P99 means nothing
-SHARES = (0.05, 0.25)  # of the trace, by round of screening
+SHARES = (0.05, 0.15)  # of the trace, by round of screening
 PROMOTED = 4  # one in so many goes on
 FINALISTS = 8
 

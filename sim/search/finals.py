@@ -14,7 +14,7 @@ from sim.search.slices import WHOLE, Slice, Split, representative
 
 CONTENDERS = 5
 NUM_SLICES = 4
-SLICE_SHARE = 0.25
+SLICE_SHARE = 0.2
 ACCEPTED_LOSS = 0.05  # how far a winner may be behind another contender on the whole trace
 
 

@@ -10,7 +10,7 @@ from sim.search.runner import Runner
 from sim.search.slices import Slice, Split, representative
 from sim.search.space import Params, Space
 
-SHARE = 0.25
+SHARE = 0.15
 
 
 class Point(NamedTuple):

@@ -14,7 +14,8 @@ Params = Mapping[str, Any]
 """A candidate: values by knob. An engine argument of None is left to vLLM."""
 
 REPLICAS = "replicas"
-KNOBS = (*(entry.name for entry in fields(EngineConfig)), REPLICAS)
+NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
+KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED), REPLICAS)
 
 
 @dataclass(frozen=True, slots=True)

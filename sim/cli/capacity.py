@@ -1,0 +1,79 @@
+"""`servecast capacity`: how much traffic a deployment takes, and how many GPUs a given rate needs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
+from sim.cli.optimize import Routing, Slos, StepTimes, Trace
+from sim.cli.options import Gpu, Json, Model, print_json, warn
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(cls=EngineCommand)
+def capacity(
+    ctx: typer.Context,
+    *,
+    model: Model = None,
+    gpu: Gpu,
+    trace: Trace,
+    slo: Slos = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second to serve: how many replicas and GPUs does it take?")
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Equal servers behind a router.")] = 1,
+    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    routing: Routing = "least_loaded",
+    step_time_model: StepTimes = None,
+    out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the highest request rate within limits on latency, and the GPUs that a given rate takes."""
+    from sim import api
+    from sim.report.search import capacity_text
+    from sim.report.search_folder import check_answer_folder, write_capacity
+
+    parsed = engine_flags(ctx)
+    if out:
+        check_answer_folder(out)
+    warn(parsed.warnings)
+    with _status() as on_probe:
+        result = api.capacity(
+            chosen_model(model, parsed),
+            gpu,
+            trace,
+            slo=slo or (),
+            rate=rate,
+            replicas=replicas,
+            engine=parsed.engine,
+            vllm_version=parsed.vllm_version,
+            limit=limit,
+            routing=routing,
+            step_time_model=step_time_model,
+            on_probe=on_probe,
+        )
+    if out:
+        write_capacity(out, result.summary, result.curve)
+    if as_json:
+        print_json(result.summary)
+    else:
+        typer.echo(capacity_text(result.summary))
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being tried."""
+    from sim.search.capacity import ignore
+
+    if not sys.stderr.isatty():
+        yield ignore
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("trying") as status:
+        yield lambda words: status.update(f"trying {words}")

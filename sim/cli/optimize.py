@@ -1,0 +1,137 @@
+"""`servecast optimize`: the engine arguments that serve a trace best."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
+from sim.cli.options import Gpu, Json, Model, print_json, warn
+
+if TYPE_CHECKING:
+    from sim.search.runner import OnProgress
+    from sim.search.runner import Progress as SearchProgress
+
+app = typer.Typer(add_completion=False)
+Trace = Annotated[
+    str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
+]
+Slos = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
+    ),
+]
+Routing = Annotated[
+    Literal["round_robin", "least_loaded"], typer.Option(help="How requests are shared out to replicas.")
+]
+StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
+
+
+@app.command(cls=EngineCommand)
+def optimize(
+    ctx: typer.Context,
+    *,
+    model: Model = None,
+    gpu: Gpu,
+    trace: Trace,
+    slo: Slos = None,
+    objective: Annotated[
+        str, typer.Option(help="throughput, latency, goodput or cost; several with commas give a Pareto set.")
+    ] = "throughput",
+    space: Annotated[
+        Path | None, typer.Option(help="A YAML of knobs to search; derived from the trace when absent.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Search also how to lay out so many GPUs: tensor parallel and replicas.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Candidates to try at most.")] = 200,
+    seed: Annotated[
+        int, typer.Option(help="For slices and proposals; the same seed gives the same answer.", min=0)
+    ] = 0,
+    scorer: Annotated[
+        Literal["simulated", "analytic"], typer.Option(help="Replay the trace, or trust the design's formulas.")
+    ] = "simulated",
+    rate_scale: Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    routing: Routing = "least_loaded",
+    step_time_model: StepTimes = None,
+    executor: Annotated[
+        Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
+    ] = "process",
+    workers: Annotated[int | None, typer.Option(help="Processes, one a core when absent.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Keep all trials in this SQLite file; else in the cache, until done.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and plots.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the engine arguments that serve a trace best, and say why and how sure that is."""
+    from sim import api
+    from sim.report.search import optimization_text
+    from sim.report.search_folder import check_answer_folder, write_optimization
+
+    parsed = engine_flags(ctx)
+    if out:
+        check_answer_folder(out)
+    warn(parsed.warnings)
+    with _progress() as progress:
+        result = api.optimize(
+            chosen_model(model, parsed),
+            gpu,
+            trace,
+            objective=objective,
+            slo=slo or (),
+            space=space,
+            gpus=gpus,
+            trials=trials,
+            seed=seed,
+            scorer=scorer,
+            engine=parsed.engine,
+            vllm_version=parsed.vllm_version,
+            rate_scale=rate_scale,
+            limit=limit,
+            routing=routing,
+            step_time_model=step_time_model,
+            executor_name=executor,
+            workers=workers or os.cpu_count() or 1,
+            store=store,
+            resume=True,
+            progress=progress,
+        )
+    if out:
+        tables = {"candidates": result.candidates, "pareto": result.pareto, "sensitivity": result.sensitivity}
+        write_optimization(out, result.summary, tables)
+    if as_json:
+        print_json(result.summary)
+    else:
+        typer.echo(optimization_text(result.summary))
+    warn([f"{result.summary['evaluated']:,} candidates tried{f'; the answer is in {out}' if out else ''}."])
+
+
+@contextmanager
+def _progress() -> Iterator["OnProgress | None"]:
+    """A bar a phase with ETA, best so far and infeasible count; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    words = TextColumn("{task.fields[note]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def show(progress: "SearchProgress") -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bar.add_task(progress.phase, note="")
+            best = "" if progress.best is None else f"best {progress.best:,.4g}"
+            note = f"{best}, {progress.num_infeasible:,} infeasible" if progress.num_infeasible else best
+            bar.update(tasks[progress.phase], completed=progress.done, total=progress.total, note=note)
+
+        yield show

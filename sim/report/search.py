@@ -1,0 +1,162 @@
+"""The answer of a search as text: the winner first, then why, then how sure."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sim.report.tables import aligned
+from sim.units import GIB
+
+Row = Mapping[str, Any]
+
+
+def optimization_text(summary: Row) -> str:
+    """Blocks of text with empty lines between."""
+    return "\n\n".join(block for block in _blocks(summary) if block)
+
+
+def _blocks(summary: Row) -> Iterator[str]:
+    best = summary["best"]
+    yield _verdict(summary)
+    yield _winners(summary)
+    yield _memory(best["memory"])
+    if summary["pareto"] and len(summary["objective"]) > 1:
+        yield _pareto(summary)
+    yield "\n".join(_advice(summary))
+    yield f"serve:\n  {best['serve_command']}\nverify:\n  {best['bench_command']}"
+
+
+def _verdict(summary: Row) -> str:
+    best, unit = summary["best"], summary["score_unit"]
+    on_all = f"on all of it {_whole_score(summary)}, vLLM as given {figure(summary['baseline']['score'])}"
+    lines = [
+        f"best for {', '.join(summary['objective'])}: {describe(best)}",
+        f"score {figure(best['score'])} {unit} on a part of the trace that the search did not see ({on_all})",
+    ]
+    if not summary["feasible"]:
+        lines.append("NO candidate keeps all limits; this is the nearest. It would, with")
+        lines += [
+            f"  {one['slo']} at {one['to_ms']:,.0f} ms instead of {one['limit_ms']:g} ms: {describe(one)}"
+            for one in summary["relax"]
+        ]
+        lines += [] if summary["relax"] else ["  several limits raised at once, or fewer requests a second"]
+    if best["tied_with"]:
+        lines.append(f"tied with {len(best['tied_with'])} more within noise; this one is the simplest")
+    lines += [f"{name} was left to vLLM: {reason}" for name, reason in summary["fixed"].items()]
+    return "\n".join(lines)  # fmt: skip
+
+
+def _whole_score(summary: Row) -> str:
+    key = {
+        "throughput": "output_throughput",
+        "latency": "p99_e2el_ms",
+        "goodput": "request_goodput",
+        "cost": "usd_per_million_output_tokens",
+    }[summary["objective"][0]]
+    return figure(summary["best"]["metrics"][key])
+
+
+def _winners(summary: Row) -> str:
+    slos = summary["slo"]
+    header = ("", "configuration", "GPUs", "tok/s", "P99 TTFT ms", "P99 E2EL ms", *slos, "$/M tok", "limited by")
+    return aligned(header, [_winner_row(number, one, slos) for number, one in enumerate(summary["finalists"])])
+
+
+def _winner_row(number: int, one: Row, slos: Row) -> tuple[object, ...]:
+    metrics = one["metrics"]
+    mark = "best" if number == 0 else "tied" if one["tied"] else f"#{number + 1}"
+    limits = [metrics[f"{name.partition('_')[2]}_{name.partition('_')[0]}_ms"] for name in slos]
+    return (
+        mark,
+        describe(one),
+        one["num_gpus"],
+        metrics["output_throughput"],
+        metrics["p99_ttft_ms"],
+        metrics["p99_e2el_ms"],
+        *limits,
+        metrics["usd_per_million_output_tokens"],
+        one["limits"]["text"] if one["limits"] else None,
+    )
+
+
+def _memory(plan: Row) -> str:
+    parts = {"weights": "weights", "activation": "activations", "non_torch": "other", "cuda_graph": "CUDA graphs"}
+    shares = [f"{label} {plan[f'{name}_bytes'] / GIB:.1f}" for name, label in parts.items()]
+    kv = f"KV {plan['kv_cache_bytes'] / GIB:.1f} GiB ({plan['kv_cache_tokens']:,} tokens)"
+    return f"memory per GPU: {', '.join(shares)}, {kv}"
+
+
+def _pareto(summary: Row) -> str:
+    header = ("Pareto set", "tok/s", "P99 E2EL ms", "$/M tok")
+    keys = ("output_throughput", "p99_e2el_ms", "usd_per_million_output_tokens")
+    return aligned(header, [(describe(one), *(one["metrics"][key] for key in keys)) for one in summary["pareto"]])
+
+
+def _advice(summary: Row) -> Iterator[str]:
+    for sentence in summary["recommendations"]:
+        yield f"- {sentence}"
+    infeasible = summary["infeasible"]
+    if infeasible:
+        yield f"- {len(infeasible):,} of {summary['evaluated']:,} candidates cannot serve the trace; one for this reason: {infeasible[0]['reason']}"
+
+
+def describe(row: Row) -> str:
+    """A configuration in a line: `max_num_seqs=64`, or what it is without any flag."""
+    words = [f"{name}={_value(value)}" for name, value in row["engine"].items()]
+    return " ".join([*words, *([f"replicas={row['replicas']}"] if row["replicas"] > 1 else [])]) or "vLLM's defaults"
+
+
+def _value(value: Any) -> str:
+    return shlex.quote(",".join(map(str, value))) if isinstance(value, list | tuple) else str(value)
+
+
+def figure(value: float | None) -> str:
+    """Four digits that matter; `-` for nothing."""
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def capacity_text(summary: Row) -> str:
+    """The highest rate, what it means, the curve and, where a rate was asked for, how many GPUs it takes."""
+    return "\n\n".join(block for block in (_most(summary), _curve(summary), _sizing(summary)) if block)
+
+
+def _most(summary: Row) -> str:
+    rate, limits = summary["max_request_rate"], ", ".join(f"{name} <= {ms:g} ms" for name, ms in summary["slo"].items())
+    gpus = f"{summary['num_gpus']} x {summary['gpu']}"
+    if rate is None:
+        return f"{gpus} keeps {limits} at no rate: even requests that are alone are too slow. See the curve for what to relax."
+    metrics = summary["metrics"]
+    lines = [
+        f"{gpus} takes {figure(rate)} requests/s within {limits}; first to break: {summary['limited_by']}",
+        f"that is {figure(summary['concurrent_requests'])} requests at a time, {figure(metrics['output_throughput'])} output tok/s",
+    ]
+    if summary["usd_per_hour"] is not None:
+        cost = metrics["usd_per_million_output_tokens"]
+        lines.append(f"for ${figure(summary['usd_per_hour'])} an hour, ${figure(cost)} per million output tokens")
+    if summary["knee_request_rate"] is not None:
+        lines.append(f"latency turns up at {figure(summary['knee_request_rate'])} requests/s (the knee)")
+    return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", f"verify:\n  {summary['bench_command']}"])
+
+
+def _curve(summary: Row) -> str:
+    header = ("requests/s", "tok/s", *(f"{name} ms" for name in summary["slo"]), "GPU busy", "within limits")
+    rows = [
+        (
+            row["request_rate"],
+            row["output_throughput"],
+            *(row[name] for name in summary["slo"]),
+            row["gpu_busy_fraction"],
+            "yes" if row["keeps_limits"] else "no",
+        )
+        for row in summary["curve"]
+    ]
+    return aligned(header, rows)
+
+
+def _sizing(summary: Row) -> str:
+    sizing = summary["sizing"]
+    if sizing is None:
+        return ""
+    cost = "" if sizing["usd_per_hour"] is None else f", ${figure(sizing['usd_per_hour'])} an hour"
+    head = f"{figure(sizing['request_rate'])} requests/s take {sizing['replicas']} replicas on {sizing['num_gpus']} GPUs{cost}"
+    return "\n".join([head, *(f"- {sentence}" for sentence in sizing["multiplication"])])

@@ -1,0 +1,231 @@
+"""How much traffic a deployment takes, and how large it must be for a given rate."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sim import __version__
+from sim.errors import ConfigError
+from sim.search.answer import engine_json
+from sim.search.bench_command import bench_command
+from sim.search.evaluate import Scenario
+from sim.search.goals import excess
+from sim.search.probe import Deployment, Probe
+from sim.search.space import num_gpus
+from sim.specs.serve_command import serve_command
+from sim.units import MS
+
+PRECISION = 0.02  # of the highest rate
+MOST_DOUBLINGS = 12
+CURVE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)  # of the highest rate
+MOST_REPLICAS = 512
+
+OnProbe = Callable[[str], None]
+
+
+def ignore(_: str) -> None:
+    """Nobody wants to know what is tried."""
+
+
+class Sizing(NamedTuple):
+    """Replicas for a rate: simulated behind the router, and as multiplying one replica's capacity has it."""
+
+    probe: Probe
+    multiplied: int
+    alone: Probe  # one replica at its share of the rate
+
+
+def highest_rate(deployment: Deployment, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
+    """The highest rate that keeps all limits, to PRECISION, and the lowest tried that does not; None where there is none."""
+    kept, broken = _bracket(deployment, replicas, on_probe)
+    while kept and broken and broken.request_rate / kept.request_rate > 1 + PRECISION:
+        middle = math.sqrt(kept.request_rate * broken.request_rate)
+        probe = _probe(deployment, middle, replicas, on_probe)
+        kept, broken = (probe, broken) if probe.keeps else (kept, probe)
+    return kept, broken
+
+
+def _bracket(deployment: Deployment, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
+    """Doubling or halving from the trace's own rate."""
+    probe = _probe(deployment, deployment.trace_rate, replicas, on_probe)
+    factor = 2.0 if probe.keeps else 0.5
+    for _ in range(MOST_DOUBLINGS):
+        following = _probe(deployment, probe.request_rate * factor, replicas, on_probe)
+        if following.keeps != probe.keeps:
+            return (probe, following) if probe.keeps else (following, probe)
+        probe = following
+    return (probe, None) if probe.keeps else (None, probe)
+
+
+def _probe(deployment: Deployment, rate: float, replicas: int, on_probe: OnProbe) -> Probe:
+    on_probe(f"{rate:.3g} requests/s on {replicas} replica{'s' if replicas > 1 else ''}")
+    return deployment.probe(rate, replicas)
+
+
+def replicas_for(deployment: Deployment, rate: float, one: Probe, on_probe: OnProbe) -> Sizing:
+    """The fewest replicas that keep all limits at that rate, sought around what multiplication says.
+
+    Raises ConfigError where more than MOST_REPLICAS would be needed.
+    """
+    multiplied = max(1, math.ceil(rate / one.request_rate))
+    if multiplied > MOST_REPLICAS:
+        raise ConfigError(
+            f"--rate {rate:g} takes about {multiplied:,} replicas, more than the {MOST_REPLICAS} simulated."
+        )
+    probe = _probe(deployment, rate, multiplied, on_probe)
+    while probe.keeps and probe.replicas > 1:
+        fewer = _probe(deployment, rate, probe.replicas - 1, on_probe)
+        if not fewer.keeps:
+            break
+        probe = fewer
+    while not probe.keeps:
+        if probe.replicas == MOST_REPLICAS:
+            raise ConfigError(f"--rate {rate:g} is not kept by {MOST_REPLICAS} replicas; relax the limits.")
+        probe = _probe(deployment, rate, probe.replicas + 1, on_probe)
+    return Sizing(probe, multiplied, deployment.measure(rate / probe.replicas))
+
+
+def knee(points: Sequence[tuple[float, float]]) -> float | None:
+    """The rate at which latency turns up: farthest below the line from first to last point; None where it does not."""
+    if len(points) < 3 or points[-1][1] <= points[0][1]:
+        return None
+    (first_x, first_y), (last_x, last_y) = points[0], points[-1]
+
+    def below(point: tuple[float, float]) -> float:
+        return (point[0] - first_x) / (last_x - first_x) - (point[1] - first_y) / (last_y - first_y)
+
+    return max(points, key=below)[0]
+
+
+def capacity(scenario: Scenario, *, rate: float | None = None, replicas: int = 1, on_probe: OnProbe) -> dict[str, Any]:
+    """The answer of `servecast capacity`, as one JSON object; `replicas` is the size of the deployment that is asked about.
+
+    Raises ConfigError without limits on percentiles, and for a trace without a rate.
+    """
+    if not scenario.target.limits:
+        raise ConfigError("capacity is the highest rate within limits; give some, such as --slo ttft_p99=500ms.")
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ConfigError(f"--rate must be a finite number above 0, got {rate}.")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ConfigError(f"--replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
+    deployment = Deployment(scenario)
+    kept, broken = highest_rate(deployment, replicas, on_probe)
+    curve = _curve(deployment, kept or broken, replicas, on_probe)
+    return {
+        **_head(scenario, deployment, replicas),
+        **_most(scenario, kept, broken),
+        "curve": [_curve_row(scenario, probe) for probe in curve],
+        "knee_request_rate": _knee(scenario, curve),
+        "sizing": _sizing(scenario, deployment, rate, replicas, kept, on_probe) if rate else None,
+    }
+
+
+def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:
+    assert around is not None, "at least one rate was tried"
+    probes = []
+    for share in CURVE:
+        on_probe(f"curve at {share:.0%} of {around.request_rate:.3g} requests/s")
+        probes.append(deployment.measure(share * around.request_rate, replicas))
+    return probes
+
+
+def _head(scenario: Scenario, deployment: Deployment, replicas: int) -> dict[str, Any]:
+    price = scenario.gpu.price_usd_per_hour
+    gpus = num_gpus({}, scenario.base) * replicas
+    return {
+        "model_id": scenario.model.name,
+        "gpu": scenario.gpu.name,
+        "trace": scenario.trace.source,
+        "trace_request_rate": deployment.trace_rate,
+        "servecast_version": __version__,
+        "engine": engine_json(scenario, {}),
+        "slo": {slo.name: slo.limit_s / MS for slo in scenario.target.limits},
+        "routing": scenario.routing,
+        "replicas": replicas,
+        "num_gpus": gpus,
+        "usd_per_hour": None if price is None else price * gpus,
+        "serve_command": serve_command(scenario.model.name, scenario.base),
+    }
+
+
+def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None) -> dict[str, Any]:
+    """The highest rate and what it means; without one, what to relax."""
+    if kept is None:
+        assert broken is not None, "without a rate that keeps the limits, one was broken"
+        return {
+            "max_request_rate": None,
+            "metrics": None,
+            "concurrent_requests": None,
+            "bench_command": None,
+            "limited_by": None,
+        }
+    metrics = kept.metrics
+    rate_scale = kept.request_rate * scenario.trace.duration_s / (len(scenario.trace) - 1)
+    return {
+        "max_request_rate": kept.request_rate,
+        "metrics": dict(metrics),
+        "concurrent_requests": kept.request_rate * metrics["mean_e2el_ms"] * MS,
+        "bench_command": bench_command(
+            scenario.model.name, scenario.trace, scenario.target.slos, rate_scale=rate_scale
+        ),
+        "limited_by": _tightest(scenario, metrics) if broken else "no limit within reach",
+    }
+
+
+def _tightest(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
+    """The limit with the least room at the highest rate."""
+    known = [slo for slo in scenario.target.limits if metrics.get(slo.key) is not None]
+    return max(known, key=lambda slo: metrics[slo.key] / slo.limit_s).name if known else "a growing backlog"
+
+
+def _curve_row(scenario: Scenario, probe: Probe) -> dict[str, Any]:
+    metrics = probe.metrics
+    names = (
+        "output_throughput",
+        "request_throughput",
+        "mean_ttft_ms",
+        "p99_ttft_ms",
+        "mean_tpot_ms",
+        "p99_e2el_ms",
+        "gpu_busy_fraction",
+    )
+    row = {"request_rate": probe.request_rate, "keeps_limits": probe.keeps}
+    row |= {slo.name: metrics[slo.key] for slo in scenario.target.limits}
+    row |= {"worst_excess": max(excess(slo, metrics) for slo in scenario.target.limits)}
+    return row | {name: metrics[name] for name in names}
+
+
+def _knee(scenario: Scenario, curve: Sequence[Probe]) -> float | None:
+    """That of the first limited latency."""
+    key = scenario.target.limits[0].key
+    return knee([(probe.request_rate, probe.metrics[key]) for probe in curve if probe.metrics[key] is not None])
+
+
+def _sizing(
+    scenario: Scenario, deployment: Deployment, rate: float, replicas: int, kept: Probe | None, on_probe: OnProbe
+) -> dict[str, Any]:
+    one = kept if replicas == 1 else highest_rate(deployment, 1, on_probe)[0]
+    if one is None:
+        raise ConfigError("no number of replicas keeps these limits: a lone one breaks them at any rate; relax them.")
+    found = replicas_for(deployment, rate, one, on_probe)
+    gpus = num_gpus({}, scenario.base) * found.probe.replicas
+    price = scenario.gpu.price_usd_per_hour
+    return {
+        "request_rate": rate,
+        "replicas": found.probe.replicas,
+        "num_gpus": gpus,
+        "usd_per_hour": None if price is None else price * gpus,
+        "usd_per_month": None if price is None else price * gpus * 30 * 24,
+        "metrics": dict(found.probe.metrics),
+        "multiplied_replicas": found.multiplied,
+        "multiplication": list(_where_multiplication_errs(scenario, found)),
+    }
+
+
+def _where_multiplication_errs(scenario: Scenario, found: Sizing) -> Iterator[str]:
+    if found.multiplied != found.probe.replicas:
+        yield f"dividing the rate by one replica's capacity says {found.multiplied} replicas, the simulated cluster needs {found.probe.replicas}"
+    for slo in scenario.target.limits:
+        together, alone = found.probe.metrics[slo.key], found.alone.metrics[slo.key]
+        if together and alone and abs(together / alone - 1) > PRECISION:
+            yield f"{slo.name} is {together:,.0f} ms behind the router, a lone replica at its share of the rate would have {alone:,.0f} ms"

@@ -1,0 +1,200 @@
+"""`sim.optimize` and `sim.capacity`."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ConfigError
+from sim.search.answer import answer
+from sim.search.capacity import OnProbe, ignore
+from sim.search.capacity import capacity as find_capacity
+from sim.search.default_space import default_space
+from sim.search.evaluate import DEFAULTS, Scenario
+from sim.search.executors import executor
+from sim.search.optimize import Scorer
+from sim.search.optimize import optimize as run_search
+from sim.search.relevance import irrelevant_knobs
+from sim.search.results import Capacity, Optimization
+from sim.search.runner import OnProgress, Runner
+from sim.search.scoring import scenario
+from sim.search.space import Space
+from sim.search.space_file import read_space
+from sim.search.store import DictMemory, Memory, TrialStore, study_id
+from sim.search.workload_profile import TargetMetric, WorkloadProfile
+from sim.specs.autotuning import AutotuningParameters
+from sim.specs.engine import EngineConfig
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ModelSpec
+from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import Composition
+from sim.workload.trace import Trace
+
+SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
+
+
+def optimize(  # noqa: PLR0913 - flat keywords are the public interface
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    trace: str | Path | Trace,
+    *,
+    objective: str = "throughput",
+    slo: Sequence[str] = (),
+    space: SpaceLike | None = None,
+    gpus: int | None = None,
+    trials: int = 200,
+    seed: int = 0,
+    scorer: Scorer = "simulated",
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+    rate_scale: float = 1.0,
+    limit: int | None = None,
+    routing: str = "least_loaded",
+    composition: Composition = "unified",
+    step_time_model: str | Path | StepTimeModel | None = None,
+    parameters: AutotuningParameters | None = None,
+    executor_name: str = "process",
+    workers: int = 1,
+    store: str | Path | None = None,
+    resume: bool = False,
+    progress: OnProgress | None = None,
+) -> Optimization:
+    """The engine arguments that serve a trace best, with the evidence. The same input and seed give the same answer.
+
+    `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
+    `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
+    laid out over `gpus` GPUs. `engine` holds what is not searched. More than one of `workers` needs a script guarded by
+    `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
+    the search is over. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
+    """
+    if trials < 1:
+        raise ConfigError(f"--trials must be at least 1, got {trials}.")
+    constants = parameters or AutotuningParameters()
+    shared = scenario(
+        model,
+        gpu,
+        trace,
+        objective=objective,
+        slo=slo,
+        engine=engine,
+        vllm_version=vllm_version,
+        rate_scale=rate_scale,
+        limit=limit,
+        routing=routing,
+        composition=composition,
+        step_time_model=step_time_model,
+    )
+    workload = _workload(shared, constants)
+    searched = _space(shared, space, gpus, workload, constants)
+    with _memory(shared, store, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
+        runner = Runner(shared.target, tries, memory, progress)
+        findings = run_search(
+            shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
+        )
+    return Optimization(answer(findings))
+
+
+def capacity(  # noqa: PLR0913 - flat keywords are the public interface
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    trace: str | Path | Trace,
+    *,
+    slo: Sequence[str],
+    rate: float | None = None,
+    replicas: int = 1,
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+    limit: int | None = None,
+    routing: str = "least_loaded",
+    composition: Composition = "unified",
+    step_time_model: str | Path | StepTimeModel | None = None,
+    on_probe: OnProbe = ignore,
+) -> Capacity:
+    """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
+
+    `rate` (requests/s) asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
+    what is tried. Raises SimError for bad input, DoesNotFitError where the deployment cannot serve the trace at all.
+    """
+    shared = scenario(
+        model,
+        gpu,
+        trace,
+        slo=slo,
+        engine=engine,
+        vllm_version=vllm_version,
+        limit=limit,
+        routing=routing,
+        composition=composition,
+        step_time_model=step_time_model,
+    )
+    return Capacity(find_capacity(shared, rate=rate, replicas=replicas, on_probe=on_probe))
+
+
+def _workload(shared: Scenario, constants: AutotuningParameters) -> WorkloadProfile:
+    metric: TargetMetric = "latency" if shared.target.goals[0].name == "latency" else "throughput"
+    return WorkloadProfile.from_trace_analysis(shared.trace, target_metric=metric, parameters=constants)
+
+
+def _space(
+    shared: Scenario,
+    space: SpaceLike | None,
+    gpus: int | None,
+    workload: WorkloadProfile,
+    constants: AutotuningParameters,
+) -> Space:
+    if space is None:
+        found = default_space(shared.trace, shared.model, shared.gpu, workload, gpus=gpus, parameters=constants)
+        given = {name for name in found.knobs if getattr(shared.base, name, None) != getattr(DEFAULTS, name, None)}
+        found = found.without(dict.fromkeys(given, "given, not searched"))
+    elif gpus is not None:
+        raise ConfigError("--gpus lays out the default space; put `gpus` into the space file instead.")
+    else:
+        found = _given_space(space)
+    return found.without(irrelevant_knobs(found, shared.trace, shared.vllm_version))
+
+
+def _given_space(space: SpaceLike) -> Space:
+    if isinstance(space, Space):
+        return space
+    if isinstance(space, str | Path):
+        return read_space(Path(space))
+    return Space({name: tuple(map(_hashable, values)) for name, values in space.items()})
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@contextmanager
+def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iterator[Memory]:
+    """Where trials are remembered; a file of the cache is deleted when the search is over, one that was named is kept."""
+    if store is not None:
+        kept = TrialStore(Path(store), study_id(shared))
+        try:
+            yield kept
+        finally:
+            kept.close()
+    elif resume and (cached := _cached(shared)):
+        yield cached
+        cached.remove()
+    else:
+        yield DictMemory()
+
+
+def _cached(shared: Scenario) -> TrialStore | None:
+    """None where the cache cannot be written: the search then cannot be resumed, and need not fail for it."""
+    try:
+        return TrialStore(cache_folder() / f"{study_id(shared)}.sqlite", study_id(shared))
+    except ConfigError:
+        return None
+
+
+def cache_folder() -> Path:
+    """Where unfinished searches are kept, by the platform's custom."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given, "servecast")
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home()), "servecast")
+    return Path.home() / (Path("Library", "Caches") if sys.platform == "darwin" else Path(".cache")) / "servecast"

@@ -1,0 +1,100 @@
+"""One request rate, tried: does the deployment keep its limits at it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.errors import ConfigError, DoesNotFitError
+from sim.metrics.summary import time_per_output_token_s
+from sim.search.evaluate import Deployed, Scenario
+from sim.search.slo import Slo
+from sim.search.space import REPLICAS
+from sim.serving.records import RequestRecords
+from sim.workload.readers import scale_rate
+from sim.workload.tile import tile
+from sim.workload.trace import Trace
+
+LEAST_DURATION_S = 60.0  # a shorter replay ends before queues have shown themselves
+MOST_REQUESTS = 20_000
+PREFIXES = (0.125, 0.5)  # of the trace, looked at first
+BACKLOG = 0.05  # requests not begun when the last one arrives: more is overload, however loose the limits
+
+
+class Probe(NamedTuple):
+    """What came of a rate. Where `keeps` is false, `metrics` may be empty: the replay was cut off as hopeless."""
+
+    request_rate: float
+    replicas: int
+    keeps: bool
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployment to be probed. Raises DoesNotFitError where it cannot serve the trace at any rate."""
+
+    scenario: Scenario
+
+    def __post_init__(self) -> None:
+        if (reason := self.scenario.why_not({}, self._deployed)) is not None:
+            raise DoesNotFitError(f"{self.scenario.model.name} on {self.scenario.gpu.name}: {reason}")
+        if self.scenario.trace.duration_s <= 0:
+            raise ConfigError("a trace whose requests all come at once has no rate to scale; use one with gaps.")
+
+    @cached_property
+    def _deployed(self) -> Deployed:
+        return self.scenario.deploy({})
+
+    @cached_property
+    def trace_rate(self) -> float:
+        """Requests a second as the trace has them."""
+        return (len(self.scenario.trace) - 1) / self.scenario.trace.duration_s
+
+    def probe(self, rate: float, replicas: int = 1) -> Probe:
+        """Replay at that rate; beginnings of the trace that already break a limit for good end it early."""
+        trace = self._at_rate(rate)
+        for share in PREFIXES:
+            begun = trace.first(max(1, math.ceil(share * len(trace))))
+            requests = self._replay(begun, replicas).merged.requests
+            if any(_is_lost(slo, requests, len(trace)) for slo in self.scenario.target.limits):
+                return Probe(rate, replicas, keeps=False, metrics={})
+        return self.measure(rate, replicas)
+
+    def measure(self, rate: float, replicas: int = 1) -> Probe:
+        """Replay all of the trace at that rate, whatever comes of it."""
+        records = self._replay(self._at_rate(rate), replicas)
+        metrics = self.scenario.metrics({REPLICAS: replicas}, self._deployed, records)
+        keeps = self.scenario.target.violation(metrics) == 0 and not _is_overloaded(records.merged.requests)
+        return Probe(rate, replicas, keeps, metrics)
+
+    def _replay(self, trace: Trace, replicas: int) -> Any:
+        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed)
+
+    def _at_rate(self, rate: float) -> Trace:
+        """The trace, repeated until it lasts long enough at that rate."""
+        trace = self.scenario.trace
+        copies = min(math.ceil(LEAST_DURATION_S * rate / len(trace)), MOST_REQUESTS // len(trace))
+        return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
+
+
+def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:
+    """Whether so many requests are over the limit that those still to come cannot make up for it."""
+    if slo.latency == "itl":
+        return False
+    values_s = {
+        "ttft": requests.first_token_s - requests.arrival_s,
+        "tpot": time_per_output_token_s(requests),
+        "e2el": requests.finish_s - requests.arrival_s,
+    }[slo.latency]
+    num_over = int(np.count_nonzero(values_s > slo.limit_s))
+    return num_over > (1 - slo.percentile / 100) * num_requests + 1
+
+
+def _is_overloaded(requests: RequestRecords) -> bool:
+    """Whether a backlog stood when the last request arrived."""
+    begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
+    return int(np.count_nonzero(begun_s > requests.arrival_s[-1])) > max(10, BACKLOG * len(requests))

@@ -1,0 +1,84 @@
+"""What `sim.optimize` and `sim.capacity` return."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sim.search.space import REPLICAS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """`summary` is the JSON object of `servecast optimize`: best first of all, then the evidence."""
+
+    summary: dict[str, Any]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The winner: `engine`, `metrics`, `score`, `tied_with`, `serve_command` and more."""
+        best: dict[str, Any] = self.summary["best"]
+        return best
+
+    @cached_property
+    def candidates(self) -> "pd.DataFrame":
+        """One row a candidate: knobs, feasibility, score and the figures of its longest replay."""
+        return _frame(map(candidate_row, self.summary["candidates"]))
+
+    @cached_property
+    def pareto(self) -> "pd.DataFrame":
+        """Those candidates that none beats in every goal."""
+        return _frame(map(candidate_row, self.summary["pareto"]))
+
+    @cached_property
+    def sensitivity(self) -> "pd.DataFrame":
+        """One row a knob and value, the winner's others held."""
+        return _frame(sensitivity_rows(self.summary["sensitivity"]))
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """`summary` is the JSON object of `servecast capacity`."""
+
+    summary: dict[str, Any]
+
+    @cached_property
+    def curve(self) -> "pd.DataFrame":
+        """One row a request rate, ascending."""
+        return _frame(self.summary["curve"])
+
+
+def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """A candidate as one flat row."""
+    facts = {name: candidate[name] for name in (REPLICAS, "num_gpus", "feasible", "reason", "share", "score")}
+    return {**_plain(candidate["engine"]), **facts, "slo_violation": candidate["slo_violation"], **_figures(candidate)}
+
+
+def sensitivity_rows(sensitivity: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    return [
+        {"knob": knob, **_plain({"value": point["value"]}), "is_winner": point["is_winner"], "reason": point["reason"]}
+        | {"score": point["score"], **_figures(point)}
+        for knob, points in sensitivity.items()
+        for point in points
+    ]
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics that are numbers, without those that have a column already."""
+    return {name: value for name, value in row["metrics"].items() if name not in {REPLICAS, "num_gpus"}}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists as text, so that each value is one cell."""
+    return {
+        name: " ".join(map(str, value)) if isinstance(value, list | tuple) else value for name, value in values.items()
+    }
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))

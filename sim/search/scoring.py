@@ -1,0 +1,100 @@
+"""A deployment and a trace as a function of engine arguments, for anybody's optimizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ConfigError
+from sim.search.evaluate import DEFAULTS, Outcome, Scenario, Task
+from sim.search.goals import parse_target
+from sim.search.slo import parse_slos
+from sim.search.space import check_knob
+from sim.serving.routing import router
+from sim.specs.engine import EngineConfig
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import load_model
+from sim.steptime.model import load_step_time_model
+from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import Composition
+from sim.workload.readers import check_limit, read_trace, scale_rate
+from sim.workload.trace import Trace
+
+
+def scenario(  # noqa: PLR0913 - flat keywords are the public interface
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    trace: str | Path | Trace,
+    *,
+    objective: str = "throughput",
+    slo: Sequence[str] = (),
+    engine: EngineConfig = DEFAULTS,
+    vllm_version: str | None = None,
+    rate_scale: float = 1.0,
+    limit: int | None = None,
+    routing: str = "least_loaded",
+    composition: Composition = "unified",
+    step_time_model: str | Path | StepTimeModel | None = None,
+) -> Scenario:
+    """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
+    if engine.pipeline_parallel_size > 1:
+        raise ConfigError("pipeline_parallel_size is planned by `servecast memory` but not simulated; leave it out.")
+    router(routing)
+    target = parse_target(objective, parse_slos(slo))
+    profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
+    if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
+        raise ConfigError(
+            f"--objective cost needs the price of {profile.name}, and its profile has none; add price_usd_per_hour to a copy of it."
+        )
+    return Scenario(
+        model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),
+        gpu=profile,
+        trace=_trace(trace, rate_scale=rate_scale, limit=limit),
+        target=target,
+        base=engine,
+        vllm_version=vllm_version,
+        routing=routing,
+        composition=composition,
+        step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
+    )
+
+
+def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:
+    if not isinstance(trace, Trace):
+        return read_trace(trace, rate_scale=rate_scale, limit=limit)
+    check_limit(limit)
+    return scale_rate(trace if limit is None else trace.first(limit), rate_scale)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Callable and picklable: engine arguments, and `replicas`, to a dict of figures."""
+
+    scenario: Scenario
+
+    def __call__(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """`feasible`, `reason`, `score` (None where infeasible), `losses` (one a goal, less is better), `slo_violation`
+        and the keys of `simulate`. Raises ConfigError for an unknown argument or a value of the wrong kind.
+        """
+        for name, value in params.items():
+            check_knob(name, (value,))
+        return self._figures(self.scenario.try_out(Task(params)))
+
+    def _figures(self, outcome: Outcome) -> dict[str, Any]:
+        target, metrics = self.scenario.target, outcome.metrics
+        losses = [goal.loss(metrics) for goal in target.goals]
+        violation = target.violation(metrics) if outcome.is_feasible else None
+        score = metrics.get(target.goals[0].key)
+        head = {"feasible": outcome.is_feasible, "reason": outcome.reason, "score": score, "losses": losses}
+        return {**head, "slo_violation": violation, **metrics}
+
+
+def objective(
+    model: str | Path | ModelSpec,
+    gpu: str | Path | HardwareProfile,
+    trace: str | Path | Trace,
+    **options: Any,
+) -> Objective:
+    """The function that `sim.optimize` optimises, for an optimizer of your own; options as for `scenario`."""
+    return Objective(scenario(model, gpu, trace, **options))
