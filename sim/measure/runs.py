@@ -144,11 +144,6 @@ class Run(Strict):
         version = self.engine_version.removeprefix("vllm ").split(" ")[0]
         return version if version[:1].isdigit() else None
 
-    @property
-    def whole(self) -> Measured | None:
-        """The figures of the whole run; those of its only stage where nothing else is given."""
-        return next((figures for figures in self.measured if figures.stage is None), None)
-
 
 class RunsFile(Strict):
     format: Literal[1]
