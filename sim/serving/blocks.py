@@ -3,6 +3,8 @@
 Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, for which block a request gets never matters.
 Invariants: every block is held or free; free ones without content that stand at the front are a number
 (`_num_blank`), the rest are runs in eviction order; a keyed run holds copies of the prefix cache that nobody holds.
+Which contents went matters only when somebody looks for one: until `settle`, blocks taken from runs are a number too
+(`_num_owed`).
 """
 
 from collections import deque
@@ -36,33 +38,41 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, cache: PrefixCache, *, unhashed_blocks_first: bool) -> None:
         self._num_blank = num_blocks
-        self._num_queued = 0
+        self._num_owed = 0
         self._runs: deque[Run] = deque()
         self._cache = cache
         self._stamps = np.zeros(num_blocks, dtype=np.int64)
         self._num_stamps = 0
         self._unhashed_blocks_first = unhashed_blocks_first
         self.num_free = num_blocks
-        self.num_evictions = 0
+        self._num_evictions = 0
 
     def take(self, count: int) -> None:
-        """Hand out blocks from the front, evicting their content; the caller has checked that there are enough."""
+        """Hand out blocks from the front; the caller has checked that there are enough."""
         self.num_free -= count
-        if count <= self._num_blank:
-            self._num_blank -= count
-            return
-        wanted = count - self._num_blank
-        self._num_blank = 0
-        self._num_queued -= wanted
-        while wanted:
+        self._num_blank -= count
+        if self._num_blank < 0:
+            self._num_owed -= self._num_blank
+            self._num_blank = 0
+
+    def settle(self) -> None:
+        """Evict the contents of the blocks that have been taken."""
+        while self._num_owed:
             run = self._runs[0]
-            taken = self._take_anonymous(run, wanted) if run.copies is None else self._take_keyed(run, wanted)
-            wanted -= taken
+            taken = min(self._num_owed, run.count)
+            self._num_owed -= self._take_anonymous(run, taken) if run.copies is None else self._take_keyed(run, taken)
             if run.count == 0:
                 self._runs.popleft()
 
+    @property
+    def num_evictions(self) -> int:
+        """Contents lost so far."""
+        self.settle()
+        return self._num_evictions
+
     def num_evictions_within(self, count: int) -> int:
         """How many of the next `count` blocks would lose a content."""
+        self.settle()
         count, evictions = max(0, count - self._num_blank), 0
         for run in self._runs:
             standing = run.count
@@ -73,11 +83,10 @@ class BlockPool:
             count -= taken
         return evictions
 
-    def _take_anonymous(self, run: Run, wanted: int) -> int:
-        taken = min(wanted, run.count)
+    def _take_anonymous(self, run: Run, taken: int) -> int:
         run.count -= taken
         if run.has_content:
-            self.num_evictions += taken
+            self._num_evictions += taken
         return taken
 
     def _take_keyed(self, run: Run, wanted: int) -> int:
@@ -91,7 +100,7 @@ class BlockPool:
         run.count -= scanned
         self._stamps[evicted] = 0
         self._cache.evict(evicted)
-        self.num_evictions += len(evicted)
+        self._num_evictions += len(evicted)
         return len(evicted)
 
     def release(self, num_hashed: int, num_unhashed: int) -> None:
@@ -111,7 +120,6 @@ class BlockPool:
     def _queue(self, count: int, *, has_content: bool) -> None:
         if count == 0:
             return
-        self._num_queued += count
         last = self._runs[-1] if self._runs else None
         if last is not None and last.copies is None and last.has_content is has_content:
             last.count += count
@@ -127,7 +135,6 @@ class BlockPool:
         self._stamps[freed] = self._num_stamps
         self._runs.append(Run(len(freed), freed, stamp=self._num_stamps))
         self.num_free += len(freed)
-        self._num_queued += len(freed)
 
     def touch(self, copies: Copies) -> None:
         """Hold copies found by content, taking those that were free out of the free list."""
@@ -136,4 +143,3 @@ class BlockPool:
             return
         self._stamps[taken] = 0
         self.num_free -= len(taken)
-        self._num_queued -= len(taken)

@@ -68,6 +68,7 @@ class KVCacheManager:
         """The longest cached prefix of a waiting request; at least one token is left to compute."""
         if request.keyed is None:
             return NO_HIT
+        self.pool.settle()
         keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
         matches = [self._match(keys, group) for group, window in enumerate(self._windows) if window is None]
         longest = min((len(match) for match in matches), default=len(keys))
@@ -155,8 +156,13 @@ class KVCacheManager:
         for group in range(self.num_groups):
             first = keyed.end(group)
             if last > first:
+                self.pool.settle()
                 copies = self._cache.register(self._group_keys(keyed.keys[first:last], group))
                 keyed.held[group] = np.concatenate((keyed.held[group], copies))
+
+    def num_registered_blocks(self, request: Request) -> int:
+        """Leading blocks of a request whose contents can be found, or were passed by a window."""
+        return min(request.keyed.end(group) for group in range(self.num_groups)) if request.keyed else 0
 
     # -- release ---------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Scheduler:
         self._depth = config.num_batches_in_flight
         self._num_admitted = 0
         self._nothing_to_admit = True
-        self._sharing_outputs: dict[Request, None] = {}
+        self._unregistered: dict[Request, None] = {}
 
     @property
     def has_requests(self) -> bool:
@@ -143,13 +143,13 @@ class Scheduler:
 
     def add_chunk(self, batch: Batch, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         """Schedule prompt tokens that have their blocks; full blocks can be found from now on."""
-        if self._sharing_outputs and request.keyed is not None:
-            self._register_shared_outputs(batch.step, request.serial)
         before = request.num_computed_tokens
         after = request.num_computed_tokens = before + num_tokens
         request.chunk_pass = batch.step
         request.num_chunk_tokens = num_tokens
-        self.kv.keep_full_blocks(request, after)
+        if request in self._unregistered and (self.kv.has_windows or len(self._unregistered) > 1):
+            self._register_running(batch.step, request.serial)
+            self.kv.keep_full_blocks(request, after)
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, after == request.num_tokens))
 
     # -- admission -------------------------------------------------------------------------------------------------
@@ -157,8 +157,6 @@ class Scheduler:
     def _admit_waiting(self, batch: Batch) -> None:
         """Admit from the head until one cannot be; those whose preempted tokens still come are passed over."""
         passed_over: list[Request] = []
-        if self._sharing_outputs:
-            self._register_shared_outputs(batch.step)
         while self.waiting and batch.budget > 0 and len(self.running) < self._max_running:
             request = self.waiting[0]
             if request.sampled_pass >= self.num_collected:
@@ -175,10 +173,12 @@ class Scheduler:
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
         needs_only_its_chunk = not self.config.scheduler_reserve_full_isl and self.waiting[0].keyed is not None
-        return bool(batch.chunks or passed_over or self._sharing_outputs or needs_only_its_chunk)
+        return bool(batch.chunks or passed_over or self._unregistered or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         config = self.config
+        if request.keyed is not None and self._unregistered:
+            self._register_running(batch.step)
         hit = self.kv.find_prefix(request)
         num_hit_tokens = hit.num_blocks * self._block_size
         num_tokens = min(request.num_tokens - num_hit_tokens, batch.longest_chunk)
@@ -204,6 +204,8 @@ class Scheduler:
         request.serial = self._num_admitted
         self._num_admitted += 1
         self.running[request] = None
+        if request.num_shared_blocks > hit.num_blocks:
+            self._unregistered[request] = None
         num_hit_tokens = request.num_computed_tokens = hit.num_blocks * self._block_size
         batch.admitted.append(request)
         if num_hit_tokens:
@@ -213,14 +215,18 @@ class Scheduler:
             self.prefix_cache_queries += request.num_tokens
             self.prefix_cache_hits += num_hit_tokens
 
-    def _register_shared_outputs(self, step: int, before: int | None = None) -> None:
-        """Bring the contents of decodes that others may ask for up to date; decodes are not touched otherwise.
+    def _register_running(self, step: int, before: int | None = None) -> None:
+        """Make findable what running requests have filled, before anyone looks for it or fills the same.
 
         Those admitted before number `before` have been scheduled in pass `step` already; all where it is None.
         """
-        for request in self._sharing_outputs:
-            had_its_turn = before is None or request.serial < before
-            self.keep_decoded_blocks(request, step, is_scheduled=had_its_turn)
+        for request in list(self._unregistered):
+            if request.status is RequestStatus.PREFILLING:
+                self.kv.keep_full_blocks(request, request.num_computed_tokens)
+            else:
+                self.keep_decoded_blocks(request, step, is_scheduled=before is None or request.serial < before)
+            if self.kv.num_registered_blocks(request) >= request.num_shared_blocks:
+                del self._unregistered[request]
 
     def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
         """Make what a request has decoded findable, up to pass `step`, which has scheduled it or not yet."""
@@ -277,8 +283,6 @@ class Scheduler:
         else:
             request.status = RequestStatus.DECODING
             self.decodes.enter(request)
-            if request.num_shared_blocks * self._block_size > num_tokens:
-                self._sharing_outputs[request] = None
 
     # -- when tokens come back -------------------------------------------------------------------------------------
 
@@ -293,7 +297,7 @@ class Scheduler:
                 del self.running[request]
                 num_computed = request.num_prompt_tokens + request.max_tokens - 1
                 self.kv.release(request, num_computed, num_computed)
-                self._sharing_outputs.pop(request, None)
+                self._unregistered.pop(request, None)
             else:
                 self.waiting.remove(request)
             request.status = RequestStatus.FINISHED
@@ -326,7 +330,7 @@ class Scheduler:
         elif request.status is RequestStatus.PREFILLING:
             del self.prefills[request]
         del self.running[request]
-        self._sharing_outputs.pop(request, None)
+        self._unregistered.pop(request, None)
         self.kv.key_all_blocks(request)
         self.kv.release(request, computed + num_granted, hashed)
         request.status = RequestStatus.PREEMPTED
