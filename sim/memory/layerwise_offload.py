@@ -81,10 +81,9 @@ class LayerwisePlan:
 
     @property
     def gpu_bytes(self) -> int:
-        """What the GPU must hold at the higher of the two peaks."""
-        prefill = total(self.prefill_persistent) + self.prefill_peak_bytes
-        loaded = self.weights_bytes + self.rotary_table.num_bytes
-        return loaded + self.preallocated_bytes + max(prefill, self.decode_peak_bytes)
+        """What the GPU must hold at prefill's peak; decode's is lower, as qkv alone is larger than k_full and v_full."""
+        loaded = self.weights_bytes + self.rotary_table.num_bytes + self.preallocated_bytes
+        return loaded + total(self.prefill_persistent) + self.prefill_peak_bytes
 
 
 def total(parts: tuple[Part, ...]) -> int:

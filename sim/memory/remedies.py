@@ -82,10 +82,8 @@ def _fewer_tokens(engine: ResolvedEngine) -> Iterator[Change]:
 
 
 def _smaller_graphs(engine: ResolvedEngine) -> Iterator[Change]:
-    """Only where what is set aside for graphs reduces the KV cache."""
-    if not engine.subtracts_graph_memory or not engine.cudagraph_capture_sizes:
-        return
-    for value in _halves(engine.cudagraph_capture_sizes[-1], SMALLEST_GRAPHS):
+    """Helps where what is set aside for graphs reduces the KV cache."""
+    for value in _halves(max(engine.cudagraph_capture_sizes, default=0), SMALLEST_GRAPHS):
         sizes = tuple(size for size in engine.cudagraph_capture_sizes if size <= value)
         yield "max_cudagraph_capture_size", value, replace(engine, cudagraph_capture_sizes=sizes)
 

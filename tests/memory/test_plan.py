@@ -151,6 +151,23 @@ def test_sliding_windows_leave_room_for_more_requests() -> None:
     assert planned.max_concurrency > planned.num_gpu_blocks / (7 * 131_072 / 16)
 
 
+def test_the_logged_size_of_a_hybrid_cache_changed_with_0_21() -> None:
+    """Before, blocks shared out over the groups; since, tokens of requests at full length. Uniform models log the same."""
+    hybrid = make_model(Shape(5376, 21504, 62, 32, 16, 128, 262208, 131072, num_sliding=52, window=1024))
+    before, now = (plan(model=hybrid, vllm_version=version) for version in ("0.19.1", "0.21.0"))
+    assert before.kv_cache_tokens == before.num_gpu_blocks // 7 * 16
+    assert now.kv_cache_tokens == int(now.max_concurrency * 131_072) > now.num_gpu_blocks // 7 * 16
+
+
+def test_large_communication_buffers_need_linked_gpus() -> None:
+    """On two H100s NCCL and all-reduce buffers take 2 GiB; two RTX 4090s have no such, but more than one H100 alone."""
+    two = EngineConfig(tensor_parallel_size=2)
+    linked, unlinked = plan(two, vllm_version="0.19.0"), plan(two, gpu="rtx-4090", vllm_version="0.19.0")
+    assert linked.non_torch_bytes / GIB == pytest.approx(2.14, abs=0.01)
+    assert unlinked.non_torch_bytes == plan(gpu="rtx-4090", vllm_version="0.19.0").non_torch_bytes
+    assert plan(vllm_version="0.19.0").non_torch_bytes < unlinked.non_torch_bytes < GIB
+
+
 def test_fp8_weights_and_cache_are_half() -> None:
     """One-byte weights halve what is split of them, a one-byte cache the bytes of a block."""
     bf16, fp8 = plan(), plan(model=in_format(WeightFormat("fp8", 8, compute="fp8")))

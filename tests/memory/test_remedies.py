@@ -37,3 +37,13 @@ def test_a_model_far_too_large_needs_more_gpus() -> None:
     model = make_model(replace(LLAMA_8B, hidden=8192, intermediate=28672, layers=80, heads=64))
     found = remedies(model, load_gpu("h100-sxm"), make_engine(model))
     assert [(remedy.argument, remedy.value) for remedy in found] == [("tensor_parallel_size", 4)]
+
+
+def test_the_designs_graphs_have_their_own_remedies() -> None:
+    """By its formula a model of 1.3 billion parameters fits an L4 only without its larger graphs, in any version."""
+    model, gpu = make_model(replace(LLAMA_8B, hidden=2048, intermediate=8192, layers=16, vocab=32000)), load_gpu("l4")
+    engine = make_engine(model, EngineConfig(max_model_len=8192), gpu="l4", vllm_version="0.19.0")
+    found = remedies(model, gpu, engine, graph_memory="design")
+    assert remedies(model, gpu, engine) == ()
+    assert "max_cudagraph_capture_size" in {remedy.argument for remedy in found}
+    assert all(remedy.plan.feasible for remedy in found)

@@ -64,6 +64,14 @@ def test_the_ends_are_on_the_ends() -> None:
     assert weights(replace(model, lm_head=None), EngineConfig())[0]["embedding and head"] == end
 
 
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_stages_together_hold_the_model_once(size: int) -> None:
+    """Over all stages nothing but the table of rotary positions is held more than once."""
+    (whole,), stages = (weights(make_model(LLAMA_8B), EngineConfig(pipeline_parallel_size=pp)) for pp in (1, size))
+    tables = whole["rotary tables"]
+    assert sum(sum(stage.values()) - tables for stage in stages) == sum(whole.values()) - tables
+
+
 def test_the_stage_with_the_least_room_decides() -> None:
     """Llama-3.1-8B on two stages: the last samples, so it has fewer blocks, each with half the layers."""
     model = make_model(LLAMA_8B)

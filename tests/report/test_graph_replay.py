@@ -51,6 +51,13 @@ def test_batches_above_the_largest_size_have_no_graph() -> None:
     assert [run.graph for run in replays(cured, 1024, is_uniform_decode=True)] == ["full"]
 
 
+def test_decode_only_graphs_end_at_a_captured_size_too() -> None:
+    """Without piecewise graphs the last few requests have none at all; the advice is that for a size not captured."""
+    lines = list(replay_lines(engine(max_num_seqs=100, cudagraph_mode="FULL_DECODE_ONLY")))
+    assert "  decoding 97 to 100 requests: no graph" in lines
+    assert "lower it to 96 or add 100" in lines[-1]
+
+
 @pytest.mark.parametrize("arguments", [{"enforce_eager": True}, {"cudagraph_mode": "NONE"}])
 def test_without_graphs_it_says_so(arguments: dict[str, Any]) -> None:
     """One line, and no cliff."""
