@@ -39,7 +39,9 @@ def memory(
     offload: Annotated[
         Literal["layerwise"] | None, typer.Option(help="Plan one long request with its KV cache in CPU memory.")
     ] = None,
-    num_kv_buffers: Annotated[int, typer.Option(min=1, help="Layers in the ring of --offload layerwise.")] = 4,
+    num_kv_buffers: Annotated[
+        int | None, typer.Option(min=1, help="Layers in the ring of --offload layerwise, 4 when absent.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a model leaves for the KV cache on each GPU, and whether it fits; status 0 either way."""
@@ -51,8 +53,11 @@ def memory(
     if log:
         parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
     if offload:
-        _show_offload(chosen_model(model, parsed), gpu, parsed, num_kv_buffers, explain=explain, as_json=as_json)
+        _refuse_beside_offload(mtp=mtp, from_log=from_log, graph_memory_model=graph_memory_model)
+        _show_offload(chosen_model(model, parsed), gpu, parsed, num_kv_buffers or 4, explain=explain, as_json=as_json)
         return
+    if num_kv_buffers:
+        raise ConfigError("--num-kv-buffers changes nothing without --offload layerwise; leave it out.")
     deployment = api.deploy(
         _loaded(chosen_model(model, parsed), parsed) if log else chosen_model(model, parsed),
         gpu,
@@ -65,6 +70,12 @@ def memory(
         print_json(_json(deployment, log, explain=explain))
     else:
         _print_plan(deployment, log, graph_memory_model, explain=explain)
+
+
+def _refuse_beside_offload(**options: object) -> None:
+    for name, value in options.items():
+        if value and value != "measured":
+            raise ConfigError(f"--{name.replace('_', '-')} changes nothing with --offload; leave one of them out.")
 
 
 def _json(deployment: "Deployment", log: "StartupLog | None", *, explain: bool) -> dict[str, Any]:

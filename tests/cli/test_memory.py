@@ -127,3 +127,19 @@ def test_explain_shows_formulas(servecast: Servecast, flags: tuple[str, ...]) ->
     """Numbers with their operators, for either plan."""
     _, out, _ = servecast("memory", "Qwen3-8B", "--gpu", "h100-sxm", *flags)
     assert re.search(r"\d x \d", out)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--num-kv-buffers", "2"),
+        ("--offload", "layerwise", "--mtp"),
+        ("--offload", "layerwise", "--graph-memory-model", "design"),
+        ("--offload", "layerwise", "--from-log", str(LOGS / "vllm-0.19.0.log")),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(servecast: Servecast, flags: tuple[str, ...]) -> None:
+    """Each says which option to leave out."""
+    status, _, err = servecast("memory", *LLAMA, *flags)
+    assert status == 2
+    assert "changes nothing with" in err
