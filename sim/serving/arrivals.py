@@ -1,6 +1,6 @@
 """The process that brings requests in on time."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol, TypeVar
 
 import simpy
@@ -8,10 +8,10 @@ from simpy.events import URGENT
 
 
 class Arrival(Protocol):
-    """Whatever arrives: a request of any engine; one that is rejected is counted and goes no further."""
+    """Whatever arrives: a request of any engine."""
 
+    index: int
     arrival_s: float
-    rejected: str | None
 
 
 ArrivalT = TypeVar("ArrivalT", bound=Arrival)
@@ -36,15 +36,17 @@ class Due(simpy.Event):
 
 def arrivals(
     env: simpy.Environment,
-    requests: Sequence[ArrivalT],
+    requests: Iterable[ArrivalT],
     door: Door[ArrivalT],
-    on_progress: Callable[[int, int], None] | None = None,
+    on_arrival: Callable[[int], None] | None = None,
 ) -> Generator[simpy.Event, Any, None]:
-    """Bring requests to the door at their times, ahead of anything else that happens at the same instant."""
-    for number, request in enumerate(requests):
+    """Bring requests to the door at their times, ahead of anything else that happens at the same instant.
+
+    `on_arrival` is told the row of each.
+    """
+    for request in requests:
         if request.arrival_s > env.now:
             yield Due(env, request.arrival_s - env.now)
-        if request.rejected is None:
-            door.submit(request)
-        if on_progress:
-            on_progress(number + 1, len(requests))
+        door.submit(request)
+        if on_arrival:
+            on_arrival(request.index)

@@ -1,12 +1,12 @@
 """A closed loop: so many clients, each of which sends its next request when it has received the last."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import simpy
 
 from sim.serving.arrivals import Due
 from sim.serving.config import SchedulerConfig
-from sim.serving.front_door import make_requests, reject_impossible
+from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.replica import Replica
@@ -25,15 +25,15 @@ class AnsweringReplica(Replica):
 class Clients:
     """Send requests in order of the trace; `delay_s` passes between a client's last token and its next request's arrival."""
 
-    def __init__(self, env: simpy.Environment, replica: Replica, requests: Sequence[Request], delay_s: float) -> None:
+    def __init__(self, env: simpy.Environment, replica: Replica, requests: Iterable[Request], delay_s: float) -> None:
         self._env = env
         self._replica = replica
         self._unsent = iter(requests)
         self._delay_s = delay_s
 
     def send(self, when_s: float) -> None:
-        """The next request, if there is one, at that time; those turned away at the door are passed over."""
-        request = next((request for request in self._unsent if request.rejected is None), None)
+        """The next request, if there is one, at that time."""
+        request = next(self._unsent, None)
         if request is None:
             return
         request.arrival_s = when_s
@@ -51,14 +51,13 @@ def simulate_closed_loop(
 ) -> Records:
     """Serve a trace's requests to `concurrency` clients; its arrival times are not looked at, records have the real ones."""
     env = simpy.Environment()
-    requests, num_keys = make_requests(trace, config)
-    reject_impossible(requests, config)
-    recorder = Recorder(len(requests))
-    replica = AnsweringReplica(env, config, step_time, recorder, num_keys=num_keys)
-    clients = Clients(env, replica, requests, delay_s)
+    incoming = Incoming(trace, config)
+    recorder = Recorder(incoming)
+    replica = AnsweringReplica(env, config, step_time, recorder, num_keys=incoming.num_keys)
+    clients = Clients(env, replica, incoming, delay_s)
     replica.on_finished = clients.received
     env.process(replica.run())
     for _ in range(concurrency):
         clients.send(0.0)
     env.run()
-    return recorder.records(requests, replica.scheduler)
+    return recorder.records(replica.scheduler)

@@ -12,10 +12,10 @@ import simpy
 
 from sim.serving.arrivals import arrivals
 from sim.serving.config import SchedulerConfig
-from sim.serving.front_door import make_requests, reject_impossible
+from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import DecodeStretches, Ints, LeapRecords, Records, RequestRecords
-from sim.serving.replica import Progress, Replica
+from sim.serving.replica import Progress, Replica, counted
 from sim.serving.request import Request
 from sim.serving.routing import Load, Router, router
 from sim.steptime.protocol import StepTimeModel
@@ -61,15 +61,14 @@ class ArrivalClock(simpy.Environment):
 class Entrance:
     """The door of the cluster: routes each request and notes who got it."""
 
-    def __init__(
-        self, env: ArrivalClock, replicas: Sequence[Replica], chooser: Router, requests: Sequence[Request]
-    ) -> None:
+    def __init__(self, env: ArrivalClock, replicas: Sequence[Replica], chooser: Router, incoming: Incoming) -> None:
         self._env = env
         self._replicas = replicas
         self._router = chooser
-        self._times_s = [request.arrival_s for request in requests if not request.rejected]
+        arrival_s = incoming.trace.arrival_s.tolist()
+        self._times_s = [when_s for row, when_s in enumerate(arrival_s) if row not in incoming.rejected]
         self._num_submitted = 0
-        self.replica = np.full(len(requests), -1, dtype=np.int64)
+        self.replica = np.full(len(incoming), -1, dtype=np.int64)
         self._announce()
 
     def submit(self, request: Request) -> None:
@@ -99,18 +98,15 @@ def simulate_cluster(
     One replica gives the records of `replica.simulate`. Raises ConfigError for an unknown routing.
     """
     env = ArrivalClock(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests, num_keys = make_requests(trace, config)
-    reject_impossible(requests, config)
-    recorders = [Recorder(len(requests)) for _ in range(num_replicas)]
-    replicas = [Replica(env, config, step_time, recorder, num_keys=num_keys) for recorder in recorders]
-    entrance = Entrance(env, replicas, router(routing), requests)
+    incoming = Incoming(trace, config)
+    recorders = [Recorder(incoming) for _ in range(num_replicas)]
+    replicas = [Replica(env, config, step_time, recorder, num_keys=incoming.num_keys) for recorder in recorders]
+    entrance = Entrance(env, replicas, router(routing), incoming)
     for replica in replicas:
         env.process(replica.run())
-    env.process(arrivals(env, requests, entrance, on_progress))
+    env.process(arrivals(env, incoming, entrance, counted(on_progress, len(incoming))))
     env.run()
-    parts = [
-        recorder.records(requests, replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)
-    ]
+    parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
     return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
 
 

@@ -1,73 +1,72 @@
 """Requests from a trace, and the checks at the front door: what can never run is turned away with its reason."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator
+
+import numpy as np
 
 from sim.serving.config import SchedulerConfig
 from sim.serving.content import shared_block_keys
-from sim.serving.kv_cache import can_ever_fit
+from sim.serving.kv_cache import longest_that_fits
 from sim.serving.prefix_cache import NO_COPIES, KeyedBlocks
+from sim.serving.records import Ints
 from sim.serving.request import Request
 from sim.workload.trace import Trace
 
 
-def make_requests(trace: Trace, config: SchedulerConfig) -> tuple[list[Request], int]:
-    """One request a row, in trace order, its output capped by max_model_len; and how many block contents are shared."""
-    enable = config.enable_prefix_caching and trace.segments is not None
-    keys, num_keys = shared_block_keys(trace, config.block_size) if enable else ([], 0)
-    requests, num_groups = [], len(config.kv_groups)
-    rows = zip(
-        trace.request_id,
-        trace.arrival_s.tolist(),
-        trace.prompt_tokens.tolist(),
-        trace.output_tokens.tolist(),
-        strict=True,
-    )
-    for index, (request_id, arrival_s, num_prompt_tokens, num_output_tokens) in enumerate(rows):
-        max_tokens = max(0, min(num_output_tokens, config.max_model_len - num_prompt_tokens))
-        request = Request(index, request_id, arrival_s, num_prompt_tokens, max_tokens)
-        if trace.priority is not None:
-            request.priority = int(trace.priority[index])
-        if enable and len(keys[index]):
-            request.keyed = KeyedBlocks(keys[index], [NO_COPIES] * num_groups, [0] * num_groups)
-            request.num_shared_blocks = len(keys[index])
-        requests.append(request)
-    return requests, num_keys
+class Incoming:
+    """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
+    `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row; `num_keys` counts the
+    block contents that requests share. Without `capacity_too`, only what vLLM itself refuses is rejected.
+    """
 
-class Arriving(Protocol):
-    """What the front door looks at, of whichever engine's requests."""
-
-    num_prompt_tokens: int
-    max_tokens: int
-    rejected: str | None
-
-
-def refused_by_front_end(request: Arriving, config: SchedulerConfig) -> str | None:
-    """vLLM's own checks before a request reaches the engine: the reason, or None."""
-    if request.num_prompt_tokens < 1:
-        return "the prompt is empty"
-    if request.num_prompt_tokens >= config.max_model_len:
-        return (
-            f"a prompt of {request.num_prompt_tokens} tokens leaves no room for output"
-            f" within max_model_len {config.max_model_len}"
+    def __init__(self, trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> None:
+        self.trace = trace
+        self.max_tokens: Ints = np.clip(
+            trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens)
         )
-    return "no output was asked for" if request.max_tokens < 1 else None
+        self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
+        shares = config.enable_prefix_caching and trace.segments is not None
+        self._keys, self.num_keys = shared_block_keys(trace, config.block_size) if shares else ([], 0)
+        self._num_groups = len(config.kv_groups)
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    def __iter__(self) -> Iterator[Request]:
+        trace = self.trace
+        arrivals_s, prompts, outputs = trace.arrival_s, trace.prompt_tokens, self.max_tokens
+        for row in range(len(trace)):
+            if row in self.rejected:
+                continue
+            request = Request(row, trace.request_id[row], float(arrivals_s[row]), int(prompts[row]), int(outputs[row]))
+            if trace.priority is not None:
+                request.priority = int(trace.priority[row])
+            if self._keys and len(self._keys[row]):
+                nothing = [NO_COPIES] * self._num_groups
+                request.keyed = KeyedBlocks(self._keys[row], nothing, [0] * self._num_groups)
+                request.num_shared_blocks = len(self._keys[row])
+            yield request
 
 
-def never_fits(request: Arriving, config: SchedulerConfig) -> str | None:
-    """Why a request would wait or recompute for ever in vLLM's bare scheduler, or None."""
-    num_kv_tokens = request.num_prompt_tokens + request.max_tokens - 1
-    if can_ever_fit(num_kv_tokens, config):
-        return None
+def rejections(trace: Trace, max_tokens: Ints, config: SchedulerConfig, *, capacity_too: bool = True) -> dict[int, str]:
+    """Why requests can never run, by row: what vLLM's front end refuses, and what its bare scheduler would hold for ever."""
+    prompts, kv_tokens = trace.prompt_tokens, trace.prompt_tokens + max_tokens - 1
+    longest = longest_that_fits(config) if capacity_too else np.iinfo(np.int64).max
+    suspects = (prompts < 1) | (max_tokens < 1) | (kv_tokens > longest)
+    return {
+        row: _reason(int(prompts[row]), int(max_tokens[row]), int(kv_tokens[row]), config)
+        for row in np.flatnonzero(suspects).tolist()
+    }
+
+
+def _reason(num_prompt_tokens: int, max_tokens: int, num_kv_tokens: int, config: SchedulerConfig) -> str:
+    if num_prompt_tokens < 1:
+        return "the prompt is empty"
+    if num_prompt_tokens >= config.max_model_len:
+        return f"a prompt of {num_prompt_tokens} tokens leaves no room for output within max_model_len {config.max_model_len}"
+    if max_tokens < 1:
+        return "no output was asked for"
     return (
         f"{num_kv_tokens} tokens of prompt and output need more than the {config.num_usable_blocks} KV blocks there are"
     )
-
-
-def reject_impossible(requests: Sequence[Arriving], config: SchedulerConfig, *, capacity_too: bool = True) -> None:
-    """Mark requests that can never run; without `capacity_too`, only those that vLLM itself refuses."""
-    for request in requests:
-        request.rejected = refused_by_front_end(request, config)
-        if capacity_too and not request.rejected:
-            request.rejected = never_fits(request, config)

@@ -4,6 +4,7 @@ Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` 
 tokens, and of them the full ones whose tokens are known can be found by content.
 """
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,12 @@ def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int
 def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
     """Whether the KV of that many tokens could be held by a request that is alone."""
     return sum(most_blocks(group, num_tokens, config) for group in config.kv_groups) <= config.num_usable_blocks
+
+
+def longest_that_fits(config: SchedulerConfig) -> int:
+    """The most tokens whose KV a request that is alone could hold, as far as max_model_len asks."""
+    tokens = range(config.max_model_len + 1)
+    return bisect_left(tokens, True, key=lambda num_tokens: not can_ever_fit(num_tokens, config)) - 1
 
 
 class KVCacheManager:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sim.serving.batch import Batch
+from sim.serving.front_door import Incoming
 from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.serving.request import Request
 from sim.serving.scheduler import Scheduler
@@ -25,7 +26,10 @@ LEAP_FACTS = (
 class Recorder:
     """Leaps in columns, the end of every step, and what became of each request, by row of the trace."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, incoming: Incoming) -> None:
+        num_requests = len(incoming)
+        self._incoming = incoming
+        self._arrival_s = incoming.trace.arrival_s.copy()
         self._leaps = array("q")
         self._leap_starts_s = array("d")
         self.step_ends_s = array("d")
@@ -56,6 +60,7 @@ class Recorder:
     def request(self, request: Request, num_generated: int) -> None:
         """What became of a request."""
         row = request.index
+        self._arrival_s[row] = request.arrival_s
         if request.first_scheduled_s is not None:
             self._first_scheduled_s[row] = request.first_scheduled_s
         self._first_token_step[row] = request.first_token_pass
@@ -65,19 +70,19 @@ class Recorder:
         if num_generated == request.max_tokens:
             self._last_token_step[row] = request.last_pass
 
-    def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
+    def records(self, scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
         for request in (*scheduler.running, *scheduler.waiting):
             self.request(request, scheduler.num_returned_tokens(request))
-        ends_s = np.array(self.step_ends_s)
-        table = np.array(self._leaps, dtype=np.int64).reshape(-1, len(LEAP_FACTS))
+        ends_s = np.frombuffer(self.step_ends_s) if self.step_ends_s else np.zeros(0)
+        table = np.array(self._leaps, dtype=np.int32).reshape(-1, len(LEAP_FACTS))
         columns = {name: table[:, number] for number, name in enumerate(LEAP_FACTS)}
         num_continued = np.repeat(columns.pop("num_continued"), columns["num_steps"])
         itl_s, itl_count = _token_gaps(ends_s, num_continued, scheduler)
         return Records(
-            requests=self._request_records(requests, ends_s),
+            requests=self._request_records(ends_s),
             leaps=LeapRecords(
-                start_s=np.array(self._leap_starts_s),
+                start_s=np.frombuffer(self._leap_starts_s) if self._leap_starts_s else np.zeros(0),
                 step_end_s=ends_s,
                 decode_stretches=_decode_stretches(scheduler),
                 **columns,
@@ -89,24 +94,27 @@ class Recorder:
             num_evictions=scheduler.kv.pool.num_evictions,
         )
 
-    def _request_records(self, requests: Sequence[Request], ends_s: Floats) -> RequestRecords:
+    def _request_records(self, ends_s: Floats) -> RequestRecords:
+        rejected = self._incoming.rejected
         return RequestRecords(
-            arrival_s=np.array([request.arrival_s for request in requests]),
-            prompt_tokens=np.array([request.num_prompt_tokens for request in requests], dtype=np.int64),
-            output_tokens=np.array([request.max_tokens for request in requests], dtype=np.int64),
+            arrival_s=self._arrival_s,
+            prompt_tokens=self._incoming.trace.prompt_tokens,
+            output_tokens=self._incoming.max_tokens,
             generated_tokens=self._num_generated,
             first_scheduled_s=self._first_scheduled_s,
             first_token_s=_ends_of(self._first_token_step, ends_s),
             finish_s=_ends_of(self._last_token_step, ends_s),
             num_preemptions=self._num_preemptions,
             num_cached_tokens=self._num_cached_tokens,
-            rejected=tuple(request.rejected for request in requests),
+            rejected=tuple(rejected.get(row) for row in range(len(self._arrival_s))),
         )
 
 
 def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
     """When these steps ended; NaN for step -1, which never was."""
-    return np.append(ends_s, np.nan)[steps]
+    if not len(ends_s):
+        return np.full(len(steps), np.nan)
+    return np.where(steps >= 0, ends_s[steps], np.nan)
 
 
 def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
@@ -120,13 +128,12 @@ def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tu
 
     A decode's tokens are a step apart, but for those that had starved or been preempted in between.
     """
-    num_continued = num_continued.copy()
     starved = [late for late in scheduler.late_decodes if late[0] < len(ends_s)]
     for step, _ in starved:
         num_continued[step] -= 1
     late = np.array([*starved, *scheduler.resumed_tokens], dtype=np.int64).reshape(-1, 2)
     late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
-    gaps_s = np.diff(ends_s, prepend=0.0)
-    counted = num_continued > 0
-    counts = np.concatenate((num_continued[counted], np.ones(len(late_s), dtype=np.int64)))
-    return np.concatenate((gaps_s[counted], late_s)), counts
+    counted = np.flatnonzero(num_continued)
+    gaps_s = ends_s[counted] - ends_s[counted - 1]  # a decode is never in the first step
+    counts = np.concatenate((num_continued[counted], np.ones(len(late_s), dtype=num_continued.dtype)))
+    return np.concatenate((gaps_s, late_s)), counts

@@ -16,7 +16,7 @@ import simpy
 from sim.serving.arrivals import arrivals
 from sim.serving.batch import Batch
 from sim.serving.config import SchedulerConfig
-from sim.serving.front_door import make_requests, reject_impossible
+from sim.serving.front_door import Incoming
 from sim.serving.leaps import decode_step_ends
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
@@ -206,12 +206,18 @@ def simulate(
     Requests that can never run are rejected with their reason at arrival and stall nobody.
     """
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests, num_keys = make_requests(trace, config)
-    reject_impossible(requests, config)
-    recorder = Recorder(len(requests))
+    incoming = Incoming(trace, config)
+    recorder = Recorder(incoming)
     log = StepLogger(step_log) if step_log else None
-    replica = Replica(env, config, step_time, recorder, num_keys=num_keys, log=log)
+    replica = Replica(env, config, step_time, recorder, num_keys=incoming.num_keys, log=log)
     env.process(replica.run())
-    env.process(arrivals(env, requests, replica, on_progress))
+    env.process(arrivals(env, incoming, replica, counted(on_progress, len(incoming))))
     env.run()
-    return recorder.records(requests, replica.scheduler)
+    if on_progress:
+        on_progress(len(incoming), len(incoming))
+    return recorder.records(replica.scheduler)
+
+
+def counted(on_progress: Progress | None, num_requests: int) -> Callable[[int], None] | None:
+    """Progress as arrivals tell it: by row."""
+    return (lambda row: on_progress(row, num_requests)) if on_progress else None

@@ -53,7 +53,6 @@ class Request:
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     first_scheduled_s: float | None = None
-    rejected: str | None = None
     passed_blocks: list[int] | None = None
 
     @property

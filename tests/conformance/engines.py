@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import simpy
 
-import tests.reference.front_door as reference_door
-from sim.serving import front_door
 from sim.serving.arrivals import arrivals
+from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.replica import Replica
 from sim.serving.step_log import StepLogger
 from tests.conformance.case import Case
+from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder as ReferenceRecorder
 from tests.reference.replica import Replica as ReferenceReplica
 
@@ -32,35 +32,33 @@ def run_fast(case: Case) -> Run:
     """Replay with counters and leaps."""
     steps: list[LogRow] = []
     env = simpy.Environment()
-    requests, num_keys = front_door.make_requests(case.trace, case.config)
-    front_door.reject_impossible(requests, case.config, capacity_too=False)
-    recorder = Recorder(len(requests))
+    incoming = Incoming(case.trace, case.config, capacity_too=False)
+    recorder = Recorder(incoming)
     log = StepLogger(steps.append)
     replica = Replica(
         env,
         case.config,
         case.step_time,
         recorder,
-        num_keys=num_keys,
+        num_keys=incoming.num_keys,
         log=log,
         max_passes=case.max_passes or sys.maxsize,
     )
     env.process(replica.run())
-    env.process(arrivals(env, requests, replica))
+    env.process(arrivals(env, incoming, replica))
     env.run()
-    return _run(case, steps, recorder.records(requests, replica.scheduler))
+    return _run(case, steps, recorder.records(replica.scheduler))
 
 
 def run_reference(case: Case) -> Run:
     """Replay with every request walked in every step."""
     steps: list[LogRow] = []
     env = simpy.Environment()
-    requests = reference_door.make_requests(case.trace, case.config)
-    front_door.reject_impossible(requests, case.config, capacity_too=False)
+    requests = make_requests(case.trace, case.config, capacity_too=False)
     recorder = ReferenceRecorder(steps.append)
     replica = ReferenceReplica(env, case.config, case.step_time, recorder, max_passes=case.max_passes)
     env.process(replica.run())
-    env.process(arrivals(env, requests, replica))
+    env.process(arrivals(env, let_in(requests), replica))
     env.run()
     return _run(case, steps, recorder.records(requests, replica.scheduler))
 

@@ -1,14 +1,17 @@
 """Requests of the naive engine from a trace."""
 
+import numpy as np
+
 from sim.serving.config import SchedulerConfig
 from sim.serving.content import output_id, private_prompt_id
+from sim.serving.front_door import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys
 from tests.reference.request import Request
 
 
-def make_requests(trace: Trace, config: SchedulerConfig) -> list[Request]:
-    """One request a row, in trace order, its output capped by max_model_len."""
+def make_requests(trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> list[Request]:
+    """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason."""
     interned: dict[tuple[object, ...], int] = {}
     requests = []
     for index, request_id in enumerate(trace.request_id):
@@ -25,4 +28,12 @@ def make_requests(trace: Trace, config: SchedulerConfig) -> list[Request]:
             priority=int(trace.priority[index]) if trace.priority is not None else 0,
         )
         requests.append(request)
+    max_tokens = np.array([request.max_tokens for request in requests])
+    for row, reason in rejections(trace, max_tokens, config, capacity_too=capacity_too).items():
+        requests[row].rejected = reason
     return requests
+
+
+def let_in(requests: list[Request]) -> list[Request]:
+    """Those that are not rejected."""
+    return [request for request in requests if request.rejected is None]

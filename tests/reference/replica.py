@@ -13,17 +13,15 @@ import simpy
 
 from sim.serving.arrivals import arrivals
 from sim.serving.config import SchedulerConfig
-from sim.serving.front_door import reject_impossible
 from sim.serving.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.front_door import make_requests
+from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder, StepLog
 from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler
 
 Process = Generator[simpy.Event, Any, None]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +137,19 @@ def simulate(
     config: SchedulerConfig,
     step_time: StepTimeModel,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Callable[[int], None] | None = None,
     step_log: StepLog | None = None,
 ) -> Records:
     """Replay a trace through one engine; times count from the trace's own zero.
 
-    `on_progress` is called with (requests done, all) as they arrive; `step_log` gets one dict a step.
+    `on_progress` is told the row of each arrival; `step_log` gets one dict a step.
     Requests that can never run are rejected with their reason at arrival and stall nobody.
     """
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     recorder = Recorder(step_log)
     replica = Replica(env, config, step_time, recorder)
     requests = make_requests(trace, config)
-    reject_impossible(requests, config)
     env.process(replica.run())
-    env.process(arrivals(env, requests, replica, on_progress))
+    env.process(arrivals(env, let_in(requests), replica, on_progress))
     env.run()
     return recorder.records(requests, replica.scheduler)
