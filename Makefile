@@ -29,6 +29,9 @@ format: .venv/installed-dev  ## rewrite the code in the house format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+accuracy: .venv/installed-dev  ## replay the measured runs in ../shared again and write docs/accuracy.md
+	$(BIN)/python -m benchmarks.accuracy ../shared/measured
+
 readme: .venv/installed-dev  ## run the README's examples again and write down their output
 	$(BIN)/python -m tests.readme
 
@@ -45,4 +48,4 @@ clean:  ## forget the .venv and all caches
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/installed
 
-.PHONY: help demo test lint types floors units format readme clean
+.PHONY: help demo test lint types floors units format accuracy readme clean

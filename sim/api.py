@@ -12,6 +12,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.measure import validate as validation
 from sim.measure.bench import Server
 from sim.measure.bench import read_measured as read_runs
+from sim.measure.confidence import confidence, traits
 from sim.measure.runs import Run, select
 from sim.measure.validate import Validation
 from sim.memory import plan as memory
@@ -181,7 +182,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
     summary = _summary(deployment, requests, records)
-    summary["confidence"] = _confidence(deployment.gpu, step_time_model)
+    summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
 
@@ -263,15 +264,11 @@ def _summary(deployment: Deployment, trace: Trace, records: Records) -> dict[str
     } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=_dispatch(engine))
 
 
-def _confidence(gpu: HardwareProfile, step_time_model: object) -> str:
-    """How far the step times can be trusted, in words."""
+def _confidence(deployment: Deployment, step_time_model: object) -> dict[str, Any]:
+    """How far the forecast can be trusted, by the errors on measured runs like it; step times from elsewhere are not judged."""
     if step_time_model is not None:
-        return "step times as given"
-    fits = gpu.operators
-    bases = {fits.gemm["bf16"].basis, fits.decode_attention.basis, fits.prefill_attention.basis}
-    if bases == {"fitted"}:
-        return f"efficiencies fitted to kernels measured on {gpu.name}"
-    return f"efficiencies of other GPUs: not all kernels of {gpu.name} were measured"
+        return {"level": "unknown", "text": "step times as given"}
+    return confidence(traits(deployment.model, deployment.gpu, deployment.engine)).to_json()
 
 
 def _dispatch(engine: ResolvedEngine) -> GraphDispatch:

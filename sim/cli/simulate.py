@@ -75,7 +75,7 @@ def simulate(
 
 def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
     place = f"; results are in {out}" if out else ""
-    return f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s, {summary['confidence']}{place}."
+    return f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s, {summary['confidence']['text']}{place}."
 
 
 def _rejections(result: "Result") -> Iterator[str]:
