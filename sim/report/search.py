@@ -1,7 +1,7 @@
 """The answer of a search as text: the winner first, then why, then how sure."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sim.report.tables import aligned
@@ -57,12 +57,12 @@ def _whole_score(summary: Row) -> str:
 
 
 def _winners(summary: Row) -> str:
-    slos = summary["slo"]
+    slos = [name for name in summary["slo"] if name not in {"ttft_p99", "e2el_p99"}]
     header = ("", "configuration", "GPUs", "tok/s", "P99 TTFT ms", "P99 E2EL ms", *slos, "$/M tok", "limited by")
     return aligned(header, [_winner_row(number, one, slos) for number, one in enumerate(summary["finalists"])])
 
 
-def _winner_row(number: int, one: Row, slos: Row) -> tuple[object, ...]:
+def _winner_row(number: int, one: Row, slos: Sequence[str]) -> tuple[object, ...]:
     metrics = one["metrics"]
     mark = "best" if number == 0 else "tied" if one["tied"] else f"#{number + 1}"
     limits = [metrics[f"{name.partition('_')[2]}_{name.partition('_')[0]}_ms"] for name in slos]

@@ -33,7 +33,7 @@ def _by_value(axis: "Axes", points: Sequence[Row], key: str, title: str, colour:
         elif point["is_winner"]:
             axis.plot([place], [point["metrics"][key]], "o", color=ORANGE, markersize=9, fillstyle="none")
     axis.set_xlim(-0.5, len(points) - 0.5)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.1 * max((value for _, value in found), default=1.0))
 
 
 def _label(value: Any) -> str:
@@ -52,8 +52,13 @@ def pareto_plot(path: Path, summary: Row) -> None:
         axis.set_ylabel("output tok/s per GPU")
         _scatter(axis, in_full, "o", INK, "candidates")
         _scatter(axis, summary["pareto"], "D", GREEN, "Pareto set")
-        _scatter(axis, [summary["best"]], "*", ORANGE, "best")
+        best = [one for one in in_full if _same(one, summary["best"])]
+        _scatter(axis, best, "*", ORANGE, "best")
         axis.legend()
+
+
+def _same(one: Row, other: Row) -> bool:
+    return bool(one["engine"] == other["engine"] and one["replicas"] == other["replicas"])
 
 
 def _scatter(axis: "Axes", rows: Sequence[Row], marker: str, colour: str, label: str) -> None:
@@ -64,6 +69,8 @@ def _scatter(axis: "Axes", rows: Sequence[Row], marker: str, colour: str, label:
 
 def capacity_plot(path: Path, summary: Row) -> None:
     """Each limited percentile against the request rate, its limit, the highest rate that keeps all, and the knee."""
+    from matplotlib.ticker import LogLocator
+
     curve, limits = summary["curve"], summary["slo"]
     title = f"{summary['model_id']} on {summary['gpu']}"
     with panels(path, title, rows=len(limits), columns=1, height_in=1.0 + 2.4 * len(limits)) as axes:
@@ -73,6 +80,9 @@ def capacity_plot(path: Path, summary: Row) -> None:
             axis.plot([rate for rate, _ in found], [value for _, value in found], "o-", color=BLUE, linewidth=1.4)
             axis.axhline(limit_ms, color=ORANGE, linewidth=1.0, linestyle="--", label="limit")
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter("{x:,g}")
+            axis.yaxis.set_minor_formatter("")
             _mark(axis, summary["max_request_rate"], ORANGE, "capacity")
             _mark(axis, summary["knee_request_rate"], GREEN, "knee")
         axes[0].legend()

@@ -82,9 +82,20 @@ class Search:
         """The best go on; the rest keep what they have."""
         order = ranked(candidates, self.scenario.target)
         wanted = FINALISTS if following.share == 1.0 else max(FINALISTS, len(order) // PROMOTED)
-        promoted = self.replay([candidate.params for candidate in order[:wanted]], following)
+        kept = [*order[:wanted], *self._of_other_values(order, wanted)]
+        promoted = self.replay([candidate.params for candidate in kept], following)
         keys = {candidate.key for candidate in promoted}
         return promoted + [candidate for candidate in candidates if candidate.key not in keys]
+
+    def _of_other_values(self, order: Sequence[Candidate], wanted: int) -> list[Candidate]:
+        """The best with each value that the first `wanted` lack: what a slice does not show must not rule a value out."""
+        chosen: dict[str, Candidate] = {}
+        for name, values in self.space.knobs.items():
+            for value in values:
+                having = [place for place, candidate in enumerate(order) if candidate.params[name] == value]
+                if having and having[0] >= wanted:
+                    chosen.setdefault(order[having[0]].key, order[having[0]])
+        return list(chosen.values())
 
     def _candidate(self, params: Params, outcome: Outcome, share: float) -> Candidate:
         flags = num_flags(self.scenario.engine(params))

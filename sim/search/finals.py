@@ -81,7 +81,7 @@ def _finalists(
     """The leader and those that cannot be told from it come first, simplest first."""
     wholes = runner.run([Task(one.params, WHOLE, explains=True) for one in contenders], "verifying")
     held_out = runner.run([Task(one.params, Slice(split.held_out)) for one in contenders], "verifying")
-    tied = _tied(scenario, contenders, replays)
+    tied = _tied(scenario, contenders, [[*rest, *ends] for *ends, rest in zip(wholes, held_out, replays, strict=True)])
     finalists = [
         Finalist(contender, whole, unseen, _robustness(scenario, outcomes), is_tied)
         for contender, whole, unseen, outcomes, is_tied in zip(contenders, wholes, held_out, replays, tied, strict=True)

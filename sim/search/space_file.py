@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Discriminator, Tag, model_validator
 
 from sim.errors import ConfigError
 from sim.search.space import Condition, Space
@@ -61,10 +61,21 @@ class ConditionBlock(Strict):
     only: dict[str, Any]
 
 
+def _kind(given: Any) -> str:
+    """What a knob's entry is meant to be, so that an error speaks of that alone."""
+    return "range" if isinstance(given, Mapping | RangeBlock) else "values"
+
+
+Values = Annotated[
+    Annotated[list[Any], Tag("values")] | Annotated[RangeBlock, Tag("range")],
+    Discriminator(_kind),
+]
+
+
 class SpaceFile(Strict):
     """The YAML of a search space."""
 
-    knobs: dict[str, list[Any] | RangeBlock]
+    knobs: dict[str, Values]
     conditions: list[ConditionBlock] | None = None
     gpus: int | None = None
 

@@ -1,0 +1,106 @@
+"""Search spaces: what is in them, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import SimError
+from sim.search.relevance import irrelevant_knobs
+from sim.search.space import Condition, Space, engine_config
+from sim.search.space_file import read_space
+from sim.specs.engine import EngineConfig
+from tests.search.makers import make_trace
+
+SPACE = """
+knobs:
+  max_num_seqs: {from: 64, to: 1024, factor: 2}
+  gpu_memory_utilization: {from: 0.8, to: 0.95, step: 0.05}
+  cudagraph_capture_sizes: [null, [1, 2, 4]]
+  enforce_eager: [false, true]
+conditions:
+  - when: {enforce_eager: true}
+    only: {cudagraph_capture_sizes: null}
+"""
+BAD_FILES = {
+    "knobs: {max_num_sqs: [1]}": "Did you mean max_num_seqs",
+    "knobs: {max_num_seqs: []}": "at least one value",
+    "knobs: {max_num_seqs: [0]}": "at least 1, got 0",
+    "knobs: {max_num_seqs: [8, 8]}": "each value once",
+    "knobs: {replicas: [0]}": "replicas must be an integer",
+    "knobs: {quantization: [fp8]}": "no knob",
+    "knobs: {max_num_seqs: {from: 8, to: 4, factor: 2}}": "end at or above",
+    "knobs: {max_num_seqs: {from: 8, to: 64}}": "either a step or a factor",
+    "knobs: {max_num_seqs: {from: 8, to: 64, step: -1}}": "step above 0",
+    "knobs: {max_num_seqs: {from: 1, to: 100000, step: 1}}": "at most 1000 values",
+    "knobs: {kv_cache_dtype: [fp9]}": "Did you mean fp8",
+    "knobs: {max_num_seqs: [8]}\ncondition: []": "Did you mean conditions",
+    "knobs: {max_num_seqs: [8]}\nconditions: [{when: {block_size: 16}, only: {max_num_seqs: 8}}]": "no knob of the space",
+    "knobs: {max_num_seqs: [8]}\ngpus: 0": "at least 1, got 0",
+    "knobs: [": "not valid YAML",
+}
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_gives_lists_ranges_and_conditions(tmp_path: Path) -> None:
+    """A factor and a step include both ends; a condition takes combinations out: 80 less 20."""
+    space = read_space(write(tmp_path, SPACE))
+    assert space.knobs["max_num_seqs"] == (64, 128, 256, 512, 1024)
+    assert space.knobs["gpu_memory_utilization"] == (0.8, 0.85, 0.9, 0.95)
+    assert space.knobs["cudagraph_capture_sizes"] == (None, (1, 2, 4))
+    assert (space.size, len(list(space.candidates()))) == (80, 60)
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_FILES.items(), ids=BAD_FILES)
+def test_a_bad_file_is_one_sentence_with_its_name(text: str, said: str, tmp_path: Path) -> None:
+    """It names the file and the rule."""
+    path = write(tmp_path, text)
+    with pytest.raises(SimError) as raised:
+        read_space(path)
+    assert str(path) in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_gpus_limit_replicas_times_tensor_parallel() -> None:
+    """With four GPUs, two ranks leave room for two replicas."""
+    space = Space({"tensor_parallel_size": (1, 2, 4), "replicas": (1, 2, 4)}, gpus=4)
+    layouts = [(params["tensor_parallel_size"], params["replicas"]) for params in space.candidates()]
+    assert layouts == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+
+
+@given(st.sets(st.integers(1, 64), min_size=1, max_size=5), st.sets(st.integers(1, 64), min_size=1, max_size=5))
+def test_a_condition_only_takes_away(seqs: set[int], tokens: set[int]) -> None:
+    """Candidates under a condition are a part of those without, and each that is missing breaks it."""
+    knobs = {"max_num_seqs": tuple(sorted(seqs)), "max_num_batched_tokens": tuple(sorted(tokens))}
+    first, least = min(seqs), min(tokens)
+    condition = Condition({"max_num_seqs": (first,)}, {"max_num_batched_tokens": (least,)})
+    free, bound = list(Space(knobs).candidates()), list(Space(knobs, (condition,)).candidates())
+    missing = [params for params in free if params not in bound]
+    assert all(params in free for params in bound)
+    assert all(params["max_num_seqs"] == first and params["max_num_batched_tokens"] != least for params in missing)
+
+
+def test_none_leaves_an_argument_to_vllm() -> None:
+    """Also where the engine's own default is no None."""
+    assert engine_config(EngineConfig(), {"kv_cache_dtype": None, "replicas": 2}) == EngineConfig()
+
+
+def test_knobs_that_cannot_matter_are_named_with_the_reason() -> None:
+    """Neither prefixes nor priorities in the trace; a knob that this version does not have."""
+    knobs = {
+        "enable_prefix_caching": (True, False),
+        "scheduling_policy": ("fcfs", "priority"),
+        "watermark": (0.0, 0.1),
+        "long_prefill_token_threshold": (0, 100_000),
+        "max_num_seqs": (8, 16),
+    }
+    fixed = irrelevant_knobs(Space(knobs), make_trace(), "0.15.1")
+    assert set(fixed) == {"enable_prefix_caching", "scheduling_policy", "watermark", "long_prefill_token_threshold"}
+    assert "0.15.1" in fixed["watermark"]
+    assert set(Space(knobs).without(fixed).knobs) == {"max_num_seqs"}

@@ -1,0 +1,89 @@
+"""Trials outlive the search that made them."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sim.errors import ConfigError
+from sim.search.evaluate import Outcome
+from sim.search.limits import Limits
+from sim.search.store import TrialStore, from_json, study_id, to_json
+from sim.workload.writers import write_trace
+from tests.search.makers import make_scenario, make_trace
+
+MARK = 123456.0
+
+
+def test_an_outcome_survives_json() -> None:
+    """Bit by bit, limits and reasons included."""
+    outcome = Outcome(None, {"p99_ttft_ms": 0.1 + 0.2, "completed": 3}, Limits({"compute": 1.0}, {"kv_space": 0.0}))
+    assert from_json(to_json(outcome)) == outcome
+    assert from_json(to_json(Outcome("too short", {}))) == Outcome("too short", {})
+
+
+def test_searches_of_other_traces_do_not_mix(tmp_path: Path) -> None:
+    """One file serves several; each sees its own."""
+    first, second = (study_id(make_scenario(make_trace(seed=seed))) for seed in (0, 1))
+    assert first != second
+    store = TrialStore(tmp_path / "trials.sqlite", first)
+    store.put("task", Outcome("no", {}))
+    store.close()
+    assert TrialStore(tmp_path / "trials.sqlite", first).get("task") == Outcome("no", {})
+    assert TrialStore(tmp_path / "trials.sqlite", second).get("task") is None
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no database, but long enough to be read as one" * 100)
+    with pytest.raises(ConfigError, match="cannot be used for trials"):
+        TrialStore(path, "study")
+
+
+def rows(store: Path) -> dict[str, str]:
+    """What stands in the store, as another process sees it."""
+    if not store.exists():
+        return {}
+    with sqlite3.connect(store) as database:
+        tables = database.execute("SELECT name FROM sqlite_master").fetchall()
+        return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
+
+
+def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    """`kill -9` in the middle; marks put into what was stored are found in the answer, so it was not computed again."""
+    trace, store = tmp_path / "trace.csv", tmp_path / "trials.sqlite"
+    write_trace(make_trace(1500), trace)
+    (tmp_path / "steps.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 1.0e-4, per_context_token_s: 0.0}")
+    (tmp_path / "space.yaml").write_text(
+        "knobs: {max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [128, 256, 512, 1024]}"
+    )
+    flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "2", "--json"]
+    places = ["--trace", trace, "--step-time-model", tmp_path / "steps.yaml", "--space", tmp_path / "space.yaml"]
+    command = [sys.executable, "-c", "from sim.cli import main; main()", "optimize", "Llama-3.1-8B", *flags, *places]
+
+    def run(*more: str | Path) -> dict[str, object]:
+        return json.loads(subprocess.run([*command, *more], check=True, capture_output=True).stdout)  # type: ignore[no-any-return]
+
+    first = subprocess.Popen([*command, "--store", store], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(rows(store)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    stored = rows(store)
+    assert 4 <= len(stored) < 16
+    with sqlite3.connect(store) as database:
+        for task, outcome in stored.items():
+            marked = json.loads(outcome)
+            marked["metrics"]["std_e2el_ms"] = MARK
+            database.execute("UPDATE trials SET outcome = ? WHERE task = ?", (json.dumps(marked), task))
+    resumed = run("--store", store)
+    marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]  # type: ignore[attr-defined]
+    assert sum(marks) == len(stored)
+    fresh = run()
+    assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]  # type: ignore[attr-defined]
+    assert fresh["best"] == resumed["best"]
