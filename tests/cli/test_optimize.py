@@ -1,0 +1,120 @@
+"""`servecast optimize` and `servecast capacity`, as they are typed."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Servecast
+
+SPACE = "knobs: {max_num_seqs: [1, 4], max_num_batched_tokens: [128, 256]}"
+BAD_CALLS = {
+    "optimize Llama-3.1-8B --trace chat": "Missing option '--gpu'",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft=1s": "must look like ttft_p99=500ms",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --objective speed": "one of throughput",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --objective goodput": "give some",
+    "optimize Llama-3.1-8B --gpu mi300x --trace chat --objective cost": "add price_usd_per_hour",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --space nowhere.yaml": "nowhere.yaml",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --trials 0": "--trials must be at least 1",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --workers -1": "--workers must be at least 1",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --gpus 0": "at least 1, got 0",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --executor slurm": "slurm",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --routing best": "best",
+    "optimize Llama-3.1-405B --gpu l4 --trace chat --limit 5 --trials 2 --workers 1": "none of",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat": "give some, such as --slo",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft_p99=1s --rate 0": "--rate must be",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft_p99=1s --replicas 0": "--replicas must be",
+    "capacity Llama-3.1-405B --gpu l4 --trace chat --slo ttft_p99=1s": "GiB",
+}
+
+
+@pytest.fixture
+def question(trace: Path, linear: Path, tmp_path: Path) -> list[str | Path]:
+    """A small space over four requests, with given step times."""
+    space = tmp_path / "space.yaml"
+    space.write_text(SPACE)
+    model = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace]
+    return [*model, "--step-time-model", linear, "--space", space, "--workers", "1"]
+
+
+@pytest.mark.parametrize(("call", "said"), BAD_CALLS.items(), ids=BAD_CALLS)
+def test_a_bad_call_ends_in_one_sentence(call: str, said: str, servecast: Servecast) -> None:
+    """With status 2 and nothing on stdout."""
+    status, out, err = servecast(*call.split())
+    assert (status, out) == (2, "")
+    assert err.startswith("servecast: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_json_is_one_object_with_the_keys_that_are_promised(question: list[str | Path], servecast: Servecast) -> None:
+    """And nothing else on stdout."""
+    status, out, _ = servecast("optimize", *question, "--objective", "latency", "--slo", "ttft_p99=1s", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert {"best", "pareto", "evaluated", "infeasible", "candidates", "confidence"} <= set(found)
+    assert {"engine", "metrics", "score", "tied_with", "serve_command"} <= set(found["best"])
+    assert found["evaluated"] == len(found["candidates"]) == 4
+    assert found["best"]["serve_command"].startswith("vllm serve meta-llama/Llama-3.1-8B --")
+
+
+def test_the_text_ends_with_lines_to_paste(question: list[str | Path], servecast: Servecast) -> None:
+    """One to serve and one to verify, after the table and the memory."""
+    status, out, err = servecast("optimize", *question)
+    assert status == 0
+    assert "best for throughput" in out
+    assert "memory per GPU: weights" in out
+    assert "\n  vllm serve meta-llama/Llama-3.1-8B" in out
+    assert "\n  vllm bench serve --model meta-llama/Llama-3.1-8B" in out
+    assert "4 candidates tried" in err
+
+
+def test_a_folder_keeps_the_answer(question: list[str | Path], tmp_path: Path, servecast: Servecast) -> None:
+    """JSON, a CSV a table, a plot a knob; a second answer takes the place of the first, nothing else does."""
+    folder = tmp_path / "answer"
+    assert servecast("optimize", *question, "--out", folder).status == 0
+    plots = {"pareto.png", "sensitivity-max_num_seqs.png", "sensitivity-max_num_batched_tokens.png"}
+    tables = {"candidates.csv", "pareto.csv", "sensitivity.csv"}
+    assert {path.name for path in folder.iterdir()} == {"answer.json", *plots, *tables}
+    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in plots)
+    with (folder / "candidates.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    answer = json.loads((folder / "answer.json").read_text())
+    assert [float(row["score"]) for row in rows] == [candidate["score"] for candidate in answer["candidates"]]
+    assert servecast("optimize", *question, "--out", folder).status == 0
+    (folder / "notes.txt").write_text("mine")
+    refused = servecast("optimize", *question, "--out", folder)
+    assert (refused.status, "notes.txt" in refused.err) == (2, True)
+
+
+def test_an_impossible_limit_is_an_answer(question: list[str | Path], servecast: Servecast) -> None:
+    """Status 0: the nearest point, and what to relax."""
+    status, out, _ = servecast("optimize", *question, "--slo", "ttft_p99=1ms")
+    assert status == 0
+    assert "NO candidate keeps all limits" in out
+    assert "ttft_p99 at " in out
+
+
+def test_the_analytic_scorer_is_checked_by_a_replay(question: list[str | Path], servecast: Servecast) -> None:
+    """Its winner has simulated figures, the others those of the formulas."""
+    status, out, _ = servecast("optimize", *question, "--scorer", "analytic", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["best"]["metrics"]["completed"] == 4
+    assert sum("analytic_score" in candidate["metrics"] for candidate in found["candidates"]) == 3
+
+
+def test_capacity_tells_rate_curve_and_gpus(trace: Path, linear: Path, tmp_path: Path, servecast: Servecast) -> None:
+    """In words, in JSON and in a folder."""
+    model = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--max-num-seqs", "1"]
+    call = ["capacity", *model, "--trace", trace, "--step-time-model", linear, "--slo", "ttft_p99=1s"]
+    folder = tmp_path / "answer"
+    status, out, _ = servecast(*call, "--rate", "20", "--out", folder)
+    assert status == 0
+    assert "1 x h100-sxm takes" in out
+    assert "20 requests/s take 2 replicas on 2 GPUs" in out
+    assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png"}
+    found = json.loads(servecast(*call, "--json").out)
+    assert found["sizing"] is None
+    assert found["max_request_rate"] == json.loads((folder / "answer.json").read_text())["max_request_rate"]
