@@ -100,7 +100,7 @@ class Run:
         counted: Counter[float] = Counter()
         for gap, count in zip(self.records.itl_s.tolist(), self.records.itl_count.tolist(), strict=True):
             counted[gap] += count
-        return counted
+        return +counted
 
     def of(self, request_id: str, fact: str) -> Any:
         """One fact of a request's record."""

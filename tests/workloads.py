@@ -77,9 +77,9 @@ def private_prompts(row: int) -> st.SearchStrategy[Prompt]:
 
 @st.composite
 def hashed_prompts(draw: st.DrawFn) -> Prompt:
-    """As traces of hashed blocks have them: a few whole blocks of 8 tokens that many share, the last one cut short."""
-    head = draw(st.lists(st.integers(0, 2), max_size=3))
-    return (*((content_id, 8) for content_id in head), (draw(st.integers(0, 3)), draw(st.integers(1, 8))))
+    """As traces of hashed blocks have them: a few whole blocks that many share, the last one cut short."""
+    head = draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from((8, 16))), max_size=3))
+    return (*head, (draw(st.integers(0, 3)), draw(st.integers(1, 8))))
 
 
 @st.composite
@@ -118,7 +118,11 @@ def configs(draw: st.DrawFn, trace: Trace) -> SchedulerConfig:
     needed = -(-largest // block_size) * len(groups)
     num_gpu_blocks = 1 + max(1, needed + draw(st.integers(-1, needed)))
     config = replace(config, num_gpu_blocks=num_gpu_blocks)
-    return without_chunks(config) if can_thrash(trace, config) or draw(st.integers(0, 4)) == 4 else config
+    if can_thrash(trace, config):
+        return without_chunks(
+            replace(config, long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False)
+        )
+    return without_chunks(config) if draw(st.integers(0, 4)) == 4 else config
 
 
 @st.composite
@@ -138,7 +142,8 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
 def can_thrash(trace: Trace, config: SchedulerConfig) -> bool:
     """Whether requests of equal rank could preempt each other's chunks for ever, as they do in vLLM.
 
-    Among equals the first in line is the victim, so that whoever has come furthest starts again.
+    Among equals the first in line is the victim, so that whoever has come furthest starts again. Whole prefills end
+    that, as each admission then yields a token.
     """
     priority = np.zeros(len(trace)) if trace.priority is None else trace.priority
     ranks = set(zip(priority.tolist(), trace.arrival_s.tolist(), strict=True))
@@ -146,14 +151,12 @@ def can_thrash(trace: Trace, config: SchedulerConfig) -> bool:
 
 
 def without_chunks(config: SchedulerConfig) -> SchedulerConfig:
-    """Prefills whole, which vLLM allows only where the budget covers any prompt: each admission yields a token."""
+    """Prompts are not cut for lack of budget, which vLLM allows only where it covers any of them."""
     return replace(
         config,
         enable_chunked_prefill=False,
         max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_model_len),
         max_num_scheduled_tokens=None,
-        long_prefill_token_threshold=0,
-        long_prefill_token_threshold_adaptive=False,
     )
 
 
