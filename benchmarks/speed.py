@@ -144,12 +144,12 @@ def deployment(num_gpu_blocks: int) -> tuple[SchedulerConfig, StepTimeModel]:
 
 
 PROCESS = """
-import resource, sys
+import sys
 from sim.cli import main
 try:
     main()
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+    print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0], file=sys.stderr)
 """
 
 

@@ -2,8 +2,10 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.serving.batch import Batch
 from sim.serving.front_door import Incoming
@@ -30,7 +32,7 @@ class Recorder:
         num_requests = len(incoming)
         self._incoming = incoming
         self._arrival_s = incoming.trace.arrival_s.copy()
-        self._leaps = array("q")
+        self._leaps = array("i")
         self._leap_starts_s = array("d")
         self.step_ends_s = array("d")
         self._first_scheduled_s = np.full(num_requests, np.nan)
@@ -74,15 +76,15 @@ class Recorder:
         """Everything recorded, in columns."""
         for request in (*scheduler.running, *scheduler.waiting):
             self.request(request, scheduler.num_returned_tokens(request))
-        ends_s = np.frombuffer(self.step_ends_s) if self.step_ends_s else np.zeros(0)
-        table = np.array(self._leaps, dtype=np.int32).reshape(-1, len(LEAP_FACTS))
+        ends_s = _view(self.step_ends_s, np.float64)
+        table = _view(self._leaps, np.int32).reshape(-1, len(LEAP_FACTS))
         columns = {name: table[:, number] for number, name in enumerate(LEAP_FACTS)}
         num_continued = np.repeat(columns.pop("num_continued"), columns["num_steps"])
         itl_s, itl_count = _token_gaps(ends_s, num_continued, scheduler)
         return Records(
             requests=self._request_records(ends_s),
             leaps=LeapRecords(
-                start_s=np.frombuffer(self._leap_starts_s) if self._leap_starts_s else np.zeros(0),
+                start_s=_view(self._leap_starts_s, np.float64),
                 step_end_s=ends_s,
                 decode_stretches=_decode_stretches(scheduler),
                 **columns,
@@ -110,6 +112,11 @@ class Recorder:
         )
 
 
+def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:
+    """The column as numpy, not copied."""
+    return np.frombuffer(column, dtype=dtype) if column else np.zeros(0, dtype=dtype)
+
+
 def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
     """When these steps ended; NaN for step -1, which never was."""
     if not len(ends_s):
@@ -133,7 +140,8 @@ def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tu
         num_continued[step] -= 1
     late = np.array([*starved, *scheduler.resumed_tokens], dtype=np.int64).reshape(-1, 2)
     late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
-    counted = np.flatnonzero(num_continued)
-    gaps_s = ends_s[counted] - ends_s[counted - 1]  # a decode is never in the first step
-    counts = np.concatenate((num_continued[counted], np.ones(len(late_s), dtype=num_continued.dtype)))
+    gaps_s = np.diff(ends_s, prepend=ends_s[:1])  # a decode is never in the first step
+    if not len(late):
+        return gaps_s, num_continued
+    counts = np.concatenate((num_continued, np.ones(len(late_s), dtype=num_continued.dtype)))
     return np.concatenate((gaps_s, late_s)), counts

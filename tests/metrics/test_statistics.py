@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sim.metrics import statistics as module
 from sim.metrics.statistics import Statistics, percentiles, statistics
 
 COUNTED = st.lists(st.tuples(st.floats(0, 1e4), st.integers(1, 20)), min_size=1, max_size=30)
@@ -41,3 +42,18 @@ def test_weighted_moments_equal_numpy_on_the_expanded_samples(pairs: list[tuple[
     found = statistics(values, counts)
     assert found.mean == pytest.approx(expanded.mean(), rel=1e-9, abs=1e-9)
     assert found.std == pytest.approx(expanded.std(), rel=1e-6, abs=1e-6)
+
+
+@given(
+    samples=st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 5)), min_size=40, max_size=300),
+    level=st.floats(0, 100),
+)
+def test_long_columns_are_sorted_near_their_ranks_only(samples: list[tuple[float, int]], level: float) -> None:
+    """However narrow the search, the percentile is that of all samples repeated."""
+    values, counts = np.array([value for value, _ in samples]), np.array([count for _, count in samples])
+    assume(counts.any())
+    with pytest.MonkeyPatch.context() as patch:
+        for name, small in {"PART": 32, "SKETCH": 16, "MARGIN": 1}.items():
+            patch.setattr(module, name, small)
+        found = percentiles(values, counts, (level,))
+    assert found == pytest.approx([np.percentile(np.repeat(values, counts), level)], rel=1e-12, abs=1e-9)
