@@ -14,7 +14,16 @@ from sim.measure.confidence import residual_rows, traits
 from sim.measure.replay import serve
 from sim.measure.runs import Run, read_runs
 from sim.measure.validate import RunResult, Validation, validate
-from sim.report.validation import METRICS, group_rows, markdown_table, peer_rows, scatter_plot, summary_rows, unreplayed
+from sim.report.validation import (
+    ALSO_SUMMED,
+    METRICS,
+    group_rows,
+    markdown_table,
+    peer_rows,
+    scatter_plot,
+    summary_rows,
+    unreplayed,
+)
 from sim.steptime.roofline import Composition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,7 +119,7 @@ def _compositions(serving: Sequence[Run], closed: Sequence[Run]) -> Iterator[str
 
 
 def _summary(found: dict[str, object]) -> str:
-    rows = [row for row in summary_rows(found) if row[0] in {*METRICS, "output_throughput", "num_gpu_blocks"}]
+    rows = [row for row in summary_rows(found) if row[0] in {*METRICS, *ALSO_SUMMED}]
     return markdown_table(("metric", "runs", "MAPE %", "median APE %"), rows)
 
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.api import Result, capacity, optimize, plan_memory, simulate
+    from sim.api import Result, calibrate, capacity, optimize, plan_memory, read_measured, simulate, validate
     from sim.errors import SimError
     from sim.memory.plan import MemoryPlan
     from sim.specs.engine import EngineConfig
@@ -23,11 +23,14 @@ __all__ = [
     "Result",
     "SimError",
     "Trace",
+    "calibrate",
     "capacity",
     "optimize",
     "plan_memory",
+    "read_measured",
     "read_trace",
     "simulate",
+    "validate",
 ]
 
 _HOMES = {
@@ -38,11 +41,14 @@ _HOMES = {
     "Result": "sim.api",
     "SimError": "sim.errors",
     "Trace": "sim.workload.trace",
+    "calibrate": "sim.api",
     "capacity": "sim.api",
     "optimize": "sim.api",
     "plan_memory": "sim.api",
+    "read_measured": "sim.api",
     "read_trace": "sim.workload.readers",
     "simulate": "sim.api",
+    "validate": "sim.api",
 }
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
+from sim.measure import calibrate as calibration
 from sim.measure import validate as validation
 from sim.measure.bench import Server
 from sim.measure.bench import read_measured as read_runs
+from sim.measure.calibrate import Calibration
 from sim.measure.confidence import confidence, traits
 from sim.measure.runs import Run, select
 from sim.measure.validate import Validation
@@ -230,6 +232,22 @@ def validate(
     chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
     profile = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
     return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, progress=progress)
+
+
+def calibrate(
+    runs: str | Path | Sequence[Run],
+    gpu: str | Path,
+    *,
+    only_known_args: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """Fit a few named factors of a GPU's profile, a name or YAML, to the runs measured on it; `write` keeps the result.
+
+    Errors before and after are given for runs fitted to and for runs held out; `verdict` says whether it helped beyond
+    noise. `progress` is called with (done, all) fits. Raises SimError for bad input.
+    """
+    chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
+    return calibration.calibrate(chosen, gpu, progress=progress)
 
 
 def _require_fit(deployment: Deployment) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "validate": "Replay measured runs; report how far the forecast is off.",
     "optimize": "Find the engine arguments that serve a trace best.",
     "capacity": "Find the highest request rate within limits, and the GPUs that a rate takes.",
+    "calibrate": "Fit a hardware profile to measured runs.",
     "trace": "Inspect, convert and generate request traces.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",

@@ -8,7 +8,7 @@ from sim.report.plots import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
 from sim.report.tables import aligned
 
 METRICS = ("ttft_mean", "tpot_mean", "e2el_mean", "e2el_p99")
-UNITS = {"output_throughput": "tok/s", "num_gpu_blocks": "blocks", "makespan_s": "s"}
+ALSO_SUMMED = ("output_throughput", "num_gpu_blocks")
 # MAPE / median APE in % on 38 runs of shared measurements, the whole run, out of sample: inference-sim's
 # sim-to-real-accuracy-validation. None where the tool does not predict it.
 PEERS: Mapping[str, Mapping[str, tuple[float, float] | None]] = {
@@ -86,10 +86,12 @@ def unreplayed(validation: Mapping[str, Any]) -> list[str]:
 def console_report(validation: Mapping[str, Any]) -> str:
     """Errors by metric, group and run, with other simulators beside."""
     metrics = [metric for metric in METRICS if metric in validation["summary"]]
+    overall = [row for row in summary_rows(validation) if row[0] in {*metrics, *ALSO_SUMMED}]
+    is_like_peers = "open_loop" in validation["summary_by"]["workload"]
     parts = [
-        aligned(("metric", "runs", "MAPE %", "median APE %"), summary_rows(validation)),
+        aligned(("metric", "runs", "MAPE %", "median APE %"), overall),
         aligned(("median APE % by", "", "runs", *metrics), group_rows(validation, metrics)),
-        aligned(("MAPE / median APE %", *METRICS), peer_rows(validation)),
+        *([aligned(("MAPE / median APE %", *METRICS), peer_rows(validation))] if is_like_peers else []),
         aligned(("run", "model", "GPU", *(f"{metric} %" for metric in metrics)), run_rows(validation, metrics)),
     ]
     return "\n\n".join([*parts, *unreplayed(validation)])

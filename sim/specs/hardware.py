@@ -69,6 +69,12 @@ def load_gpu(gpu: str | Path) -> HardwareProfile:
     return _read_profile(bundled) if bundled.is_file() else _by_alias(str(gpu))
 
 
+def profile_file(gpu: str | Path) -> Path:
+    """The YAML of that name, alias or path. Raises ProfileError for an unknown name."""
+    path = Path(gpu)
+    return path if path.suffix in {".yaml", ".yml"} else _profiles_dir() / f"{load_gpu(gpu).name}.yaml"
+
+
 def known_gpus() -> list[HardwareProfile]:
     """All bundled profiles, by name."""
     return [_read_profile(path) for path in sorted(_profiles_dir().glob("*.yaml"))]
@@ -87,8 +93,11 @@ def _by_alias(gpu: str) -> HardwareProfile:
 
 
 def _read_profile(path: Path) -> HardwareProfile:
+    return hardware_profile(read_yaml(path, HardwareFile))
+
+
+def hardware_profile(file: HardwareFile) -> HardwareProfile:
     """The file's facts, in SI units."""
-    file = read_yaml(path, HardwareFile)
     pcie_bytes_per_s = file.pcie_gb_s.value * GIGA
     return HardwareProfile(
         name=file.name,

@@ -91,6 +91,16 @@ class OperatorsBlock(Strict):
     host: HostBlock
 
 
+class CalibrationBlock(Strict):
+    """Which runs a profile was calibrated on, by what factors, and how far it was off before and after, in %."""
+
+    base: str
+    runs: list[str]
+    scales: Mapping[str, Positive]
+    errors: Mapping[str, Mapping[str, NotNegative]]
+    verdict: str
+
+
 class HardwareFile(Strict):
     """One GPU. `memory_usable_gib` is what CUDA reports as total; links are bandwidths per direction.
 
@@ -114,6 +124,7 @@ class HardwareFile(Strict):
     tdp_w: Sourced[Positive]
     price_usd_per_hour: Sourced[Positive] | None = None
     note: str = ""
+    calibration: CalibrationBlock | None = None
     operators: OperatorsBlock
 
     @model_validator(mode="after")

@@ -1,0 +1,156 @@
+"""Fits a few named factors of a hardware profile to measured runs, and says whether that helps on runs it did not see."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import RunsError
+from sim.measure.runs import Run
+from sim.measure.scales import SCALES, Values, profile, read_values, scaled, write_profile
+from sim.measure.validate import validate
+from sim.serving.records import Floats
+from sim.specs.hardware import load_gpu, profile_file
+
+METRICS = ("tpot_mean", "ttft_mean", "output_throughput")
+MOST_PARTS = 3
+MOST_STEPS = 12
+STEP = 0.05  # of a factor's logarithm, for slopes
+LARGEST_MOVE = 1.0  # of a factor's logarithm at once: e-fold
+PRIOR = 0.02  # how much a factor's logarithm of 1 weighs beside a log error of 1: what no run tells stays as it was
+GOOD_ENOUGH = 1e-4
+Progress = Callable[[int, int], None]
+Errors = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Factors fitted to all runs; MAPE in % by metric for the base and the fit, on runs fitted to and on runs held out.
+
+    Held-out errors come from fits that did not see the run: each part of the runs is left out once.
+    """
+
+    base: str
+    runs: tuple[str, ...]
+    scales: Mapping[str, float]
+    errors: Mapping[str, Errors]
+    verdict: str
+    values: Values
+
+    def write(self, path: str | Path) -> None:
+        """The calibrated profile, with what it was fitted on. Raises ProfileError where it cannot be written."""
+        write_profile(Path(path), self.values | {"calibration": self.to_json()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "base": self.base,
+            "runs": list(self.runs),
+            "scales": dict(self.scales),
+            "errors": {part: dict(errors) for part, errors in self.errors.items()},
+            "verdict": self.verdict,
+        }
+
+
+def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None = None) -> Calibration:
+    """Fit the profile of `gpu` to those of the runs that were measured on it.
+
+    `progress` is called with (done, all) fits. Raises RunsError where none was, or one cannot be replayed.
+    """
+    name, values = load_gpu(gpu).name, read_values(profile_file(gpu))
+    own = [run for run in runs if load_gpu(run.gpu).name == name]
+    if not own:
+        raise RunsError(f"none of the {len(runs)} runs was measured on {name}; choose its GPU with --gpu.")
+    parts = [own[start :: min(MOST_PARTS, len(own))] for start in range(min(MOST_PARTS, len(own)))]
+    before = _errors(own, values, dict.fromkeys(SCALES, 1.0))
+    after_unseen: dict[str, Errors] = {}
+    for done, part in enumerate(parts if len(parts) > 1 else []):
+        unseen = {run.id for run in part}
+        fitted = fit([run for run in own if run.id not in unseen], values)
+        after_unseen |= _errors(part, values, fitted)
+        if progress:
+            progress(done + 1, len(parts) + 1)
+    scales = fit(own, values)
+    after = _errors(own, values, scales)
+    if progress:
+        progress(1, 1)
+    errors = {"before": _mape(before), "fitted": _mape(after), "held_out": _mape(after_unseen)}
+    rounded = {scale: round(factor, 4) for scale, factor in scales.items()}
+    verdict = _verdict(before, after_unseen)
+    return Calibration(name, tuple(run.id for run in own), rounded, errors, verdict, scaled(values, scales))
+
+
+def fit(runs: Sequence[Run], values: Values) -> dict[str, float]:
+    """The factors with the least squares of log errors, by damped Gauss-Newton steps from 1."""
+    theta = np.zeros(len(SCALES))
+    residuals = _residuals(runs, values, theta)
+    for _ in range(MOST_STEPS):
+        slopes = np.column_stack(
+            [(_residuals(runs, values, theta + STEP * unit) - residuals) / STEP for unit in np.eye(len(SCALES))]
+        )
+        move = -np.asarray(np.linalg.lstsq(slopes, residuals, rcond=None)[0], dtype=np.float64)
+        move *= min(1.0, LARGEST_MOVE / float(np.abs(move).max(initial=1e-12)))
+        theta, residuals, gained = _best_along(runs, values, theta, residuals, move)
+        if gained < GOOD_ENOUGH:
+            break
+    return _factors(theta)
+
+
+def _best_along(
+    runs: Sequence[Run], values: Values, theta: Floats, residuals: Floats, move: Floats
+) -> tuple[Floats, Floats, float]:
+    """The move, halved until it is one for the better; and by how much."""
+    cost = float(residuals @ residuals)
+    for _ in range(4):
+        tried = _residuals(runs, values, theta + move)
+        if (gained := cost - float(tried @ tried)) > 0:
+            return theta + move, tried, gained
+        move = move / 2
+    return theta, residuals, 0.0
+
+
+def _residuals(runs: Sequence[Run], values: Values, theta: Floats) -> Floats:
+    by_run = _errors(runs, values, _factors(theta))
+    logs = [np.log1p(error / 100) for errors in by_run.values() for error in errors.values()]
+    return np.concatenate((logs, PRIOR * theta))
+
+
+def _factors(theta: Floats) -> dict[str, float]:
+    return {scale: float(np.exp(value)) for scale, value in zip(SCALES, theta, strict=True)}
+
+
+def _errors(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) -> dict[str, Errors]:
+    """Signed errors in % of each run's metrics, with the profile so scaled."""
+    found = validate(runs, gpu=profile(scaled(values, scales)))
+    for result in found.results:
+        if result.whole is None:
+            raise RunsError(
+                f"run {result.run.id!r} cannot be calibrated on: {result.reason or 'it has no whole-run figures.'}"
+            )
+    return {
+        result.run.id: {name: error for name, error in whole.errors.items() if name in METRICS}
+        for result, whole in found.replayed
+    }
+
+
+def _mape(by_run: Mapping[str, Errors]) -> Errors:
+    every = {name: [abs(errors[name]) for errors in by_run.values() if name in errors] for name in METRICS}
+    return {name: round(float(np.mean(errors)), 2) for name, errors in every.items() if errors}
+
+
+def _verdict(before: Mapping[str, Errors], after: Mapping[str, Errors]) -> str:
+    """Whether held-out runs got better by more than twice the standard error of how much each did."""
+    if len(after) < 2:
+        return "not known: a single run leaves none to hold out"
+    gains = np.array([_distance(before[run]) - _distance(errors) for run, errors in after.items()])
+    mean, noise = float(gains.mean()), 2 * float(gains.std(ddof=1)) / len(gains) ** 0.5
+    if mean > noise:
+        return f"better: held-out runs are {mean:.1f} points nearer on average, beyond their noise of {noise:.1f}"
+    if mean < -noise:
+        return f"worse: held-out runs are {-mean:.1f} points farther off, beyond their noise of {noise:.1f}"
+    return f"no improvement: a change of {mean:+.1f} points on held-out runs is within their noise of {noise:.1f}"
+
+
+def _distance(errors: Errors) -> float:
+    return float(np.mean([abs(error) for error in errors.values()]))
