@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, SimError
 from sim.search.answer import answer
 from sim.search.capacity import OnProbe, ignore
 from sim.search.capacity import capacity as find_capacity
@@ -177,7 +177,11 @@ def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iter
         finally:
             kept.close()
     elif resume and (cached := _cached(shared)):
-        yield cached
+        try:
+            yield cached
+        except SimError:
+            cached.remove()
+            raise
         cached.remove()
     else:
         yield DictMemory()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,11 +63,20 @@ def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
         "knobs: {max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [128, 256, 512, 1024]}"
     )
     flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "2", "--json"]
-    places = ["--trace", trace, "--step-time-model", tmp_path / "steps.yaml", "--space", tmp_path / "space.yaml"]
-    command = [sys.executable, "-c", "from sim.cli import main; main()", "optimize", "Llama-3.1-8B", *flags, *places]
+    places: list[str | Path] = ["--trace", trace, "--step-time-model", tmp_path / "steps.yaml", "--space", tmp_path / "space.yaml"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-c",
+        "from sim.cli import main; main()",
+        "optimize",
+        "Llama-3.1-8B",
+        *flags,
+        *places,
+    ]
 
-    def run(*more: str | Path) -> dict[str, object]:
-        return json.loads(subprocess.run([*command, *more], check=True, capture_output=True).stdout)  # type: ignore[no-any-return]
+    def run(*more: str | Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(subprocess.run([*command, *more], check=True, capture_output=True).stdout)
+        return found
 
     first = subprocess.Popen([*command, "--store", store], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -82,8 +92,8 @@ def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
             marked["metrics"]["std_e2el_ms"] = MARK
             database.execute("UPDATE trials SET outcome = ? WHERE task = ?", (json.dumps(marked), task))
     resumed = run("--store", store)
-    marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]  # type: ignore[attr-defined]
+    marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]
     assert sum(marks) == len(stored)
     fresh = run()
-    assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]  # type: ignore[attr-defined]
+    assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]
     assert fresh["best"] == resumed["best"]

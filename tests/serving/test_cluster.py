@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sim.errors import ConfigError
 from sim.serving.cluster import ClusterRecords, simulate_cluster
 from sim.serving.config import SchedulerConfig
+from sim.serving.records import Ints
 from sim.serving.replica import simulate
 from sim.serving.routing import LeastLoaded, Load, RoundRobin, router
 from sim.workload.trace import Trace
@@ -24,7 +25,7 @@ def cluster(
     return simulate_cluster(trace, config, STEPS, num_replicas=num_replicas, routing=routing)
 
 
-def some(trace: Trace, rows: np.ndarray) -> Trace:  # type: ignore[type-arg]
+def some(trace: Trace, rows: Ints) -> Trace:
     return replace(
         trace,
         request_id=tuple(trace.request_id[row] for row in rows),
