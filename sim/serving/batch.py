@@ -26,6 +26,7 @@ class Batch:
         "hits",
         "longest_chunk",
         "num_decodes",
+        "num_tokens",
         "preempted",
         "shape",
         "starved",
@@ -37,6 +38,7 @@ class Batch:
         self.budget = budget
         self.longest_chunk = longest_chunk
         self.num_decodes = 0
+        self.num_tokens = 0
         self.chunks: list[Chunk] = []
         self.preempted: list[Request] = []
         self.starved: list[Request] = []
@@ -50,6 +52,7 @@ class Batch:
 
     def close(self, decode_context_tokens: int) -> StepShape | None:
         """The step's work in plain numbers; None when there is none. A chunk of one token counts as a decode."""
+        self.num_tokens = self.num_decodes
         if not self.chunks:
             if self.num_decodes:
                 self.shape = StepShape(self.num_decodes, decode_context_tokens, (), self.num_decodes)
@@ -58,6 +61,7 @@ class Batch:
         chunks = []
         for chunk in self.chunks:
             num_sampled += chunk.samples
+            self.num_tokens += chunk.num_tokens
             if chunk.num_tokens > 1:
                 chunks.append((chunk.num_tokens, chunk.num_computed_before))
             else:

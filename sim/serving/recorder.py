@@ -54,10 +54,10 @@ class Recorder:
         """A pass of its own, after it has been done."""
         self._leap_starts_s.append(start_s)
         self.step_ends_s.append(end_s)
-        decodes, tokens = (batch.shape.num_decodes, batch.shape.num_tokens) if batch.shape else (0, 0)
+        decodes = batch.shape.num_decodes if batch.shape else 0
+        tokens = (1, batch.num_decodes, decodes, batch.num_tokens - decodes)
         running, waiting = len(scheduler.running), len(scheduler.waiting)
-        state = (running, waiting, scheduler.kv.pool.num_free, len(batch.preempted))
-        self._leaps.extend((1, batch.num_decodes, decodes, tokens - decodes, *state))
+        self._leaps.extend((*tokens, running, waiting, scheduler.kv.pool.num_free, len(batch.preempted)))
 
     def request(self, request: Request, num_generated: int) -> None:
         """What became of a request."""

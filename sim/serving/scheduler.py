@@ -113,30 +113,31 @@ class Scheduler:
 
     def _grant_all_running(self, batch: Batch) -> bool:
         """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
-        if self.kv.has_windows:
+        kv, num_decodes = self.kv, self.decodes.count
+        budget = batch.budget - num_decodes
+        if budget < 0 or kv.has_windows:
             return False
-        budget = batch.budget - self.decodes.count
-        if budget < 0:
-            return False
-        blocks = self.decodes.crossings[batch.step % self._block_size] * self.kv.num_groups
+        blocks = self.decodes.crossings[batch.step % self._block_size] * kv.num_groups
         chunks = []
         for request in self.prefills:
-            wanted = min(request.num_tokens - request.num_computed_tokens, batch.longest_chunk)
+            wanted = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
+            if wanted > batch.longest_chunk:
+                wanted = batch.longest_chunk
             if wanted > budget:
                 if len(self.prefills) > 1 or next(reversed(self.running)) is not request:
                     return False
                 wanted = budget
             if wanted:
-                new = self.kv.new_blocks(request.num_computed_tokens, wanted)
+                new = kv.new_blocks(request.num_computed_tokens, wanted)
                 chunks.append((request, wanted, new))
                 budget -= wanted
                 blocks += new
-        if blocks > self.kv.pool.num_free:
+        if blocks > kv.pool.num_free:
             return False
         if blocks:
-            self.kv.pool.take(blocks)
+            kv.pool.take(blocks)
         batch.budget = budget
-        batch.num_decodes = self.decodes.count
+        batch.num_decodes = num_decodes
         for request, wanted, new in chunks:
             self.add_chunk(batch, request, wanted, new)
         return True
