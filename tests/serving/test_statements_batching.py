@@ -86,6 +86,19 @@ def test_an_adaptive_threshold_counts_the_waiting_and_never_falls_below_the_one_
     assert run(engine, asks, long_prefill_token_threshold=5, **limits).tokens[0] == {"A": 5, "B": 5}
 
 
+def test_arrivals_can_let_in_the_head_of_the_queue_by_shrinking_an_adaptive_threshold(engine: Engine) -> None:
+    """Without the gate H needs 32 of 64 // 2 tokens, 8 blocks of 4 free; with J and K here, 64 // 4 tokens, 4 blocks."""
+    asks = [Ask("A", 12, 8), Ask("H", 32, 1, at=1), Ask("J", 4, 1, at=3), Ask("K", 4, 1, at=3)]
+    done = run(
+        engine,
+        asks,
+        num_gpu_blocks=9,
+        scheduler_reserve_full_isl=False,
+        long_prefill_token_threshold_adaptive=True,
+    )
+    assert done.tokens[:4] == [{"A": 12}, {"A": 1}, {"A": 1}, {"A": 1, "H": 16}]
+
+
 def test_without_chunking_a_prompt_larger_than_the_budget_left_stops_admission(engine: Engine) -> None:
     """Statement 9: budget 8, A5 leaves 3 for B6; C2 would fit but is not tried."""
     asks = [Ask("A", 5, 1), Ask("B", 6, 1), Ask("C", 2, 1)]

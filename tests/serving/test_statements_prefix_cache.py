@@ -74,6 +74,31 @@ def test_a_hit_ends_at_the_first_difference(engine: Engine) -> None:
     assert run(engine, asks).of("B", "num_cached_tokens") == 8
 
 
+def test_equal_segments_in_other_places_are_other_content(engine: Engine) -> None:
+    """Segment 2 follows 8 tokens of segment 1 in A and 4 in B: only those 4 are shared."""
+    asks = [Ask("A", ((1, 8), (2, 4), (3, 1)), 1), Ask("B", ((1, 4), (2, 4), (3, 1)), 1, at=1)]
+    assert run(engine, asks).of("B", "num_cached_tokens") == 4
+
+
+def test_the_oldest_of_several_copies_is_hit(engine: Engine) -> None:
+    """A, B and C each leave a copy of a block, W another content between the last two; E evicts A's copy.
+
+    D then holds B's copy, not C's, so that W's content comes next and is gone when it is asked for again.
+    """
+    asks = [
+        Ask("A", 8, 1),
+        Ask("B", (("A", 8),), 1, at=1),
+        Ask("W", 4, 1, at=2),
+        Ask("C", (("A", 8),), 1, at=3),
+        Ask("E", 4, 1, at=4),
+        Ask("D", (("A", 8), (1, 4)), 1, at=5),
+        Ask("W2", (("W", 4), (2, 1)), 1, at=6),
+    ]
+    done = run(engine, asks, num_gpu_blocks=6)
+    assert done.column("evicted") == [0, 0, 0, 0, 1, 1, 2]
+    assert done.column("hits") == [{}, {"B": 4}, {}, {"C": 4}, {}, {"D": 8}, {}]
+
+
 def test_tokens_are_equal_wherever_their_segments_are_cut(engine: Engine) -> None:
     """A's 10 tokens and one of its own make a block with B's, whose prompt repeats all 12 and adds 4."""
     asks = [Ask("A", ((1, 10), (2, 2)), 1), Ask("B", (("A", 12), (3, 4)), 1, at=1), Ask("C", ((1, 9), (2, 3)), 1, at=2)]
