@@ -40,10 +40,11 @@ NUM_TIMEOUTS = 500_000
 
 
 class Case(NamedTuple):
-    """A trace, made from the folder of real ones, and the blocks that it has."""
+    """A trace, made from the folder of real ones, the blocks that it has, and the longest request allowed."""
 
     make: Callable[[Path], Trace]
     num_gpu_blocks: int = NUM_BLOCKS
+    max_model_len: int = 131_072
 
 
 def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
@@ -78,7 +79,7 @@ CASES = {
     "azure x1, million": Case(million),
     "burst 10,000": Case(burst),
     "mooncake": Case(mooncake),
-    "azure x4, 2,000 blocks": Case(lambda folder: azure(folder, 4.0), 2_000),
+    "azure x4, 2,000 blocks": Case(lambda folder: azure(folder, 4.0), 2_000, 16_384),
 }
 
 
@@ -114,7 +115,7 @@ HEADER = (
 def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> str:
     """Simulate the case a few times in this process and once in its own."""
     trace = case.make(folder)
-    config, model = deployment(case.num_gpu_blocks)
+    config, model = deployment(case)
     timings = []
     for _ in range(repeat):
         timing, records = timed(lambda: simulate(trace, config, model))
@@ -132,13 +133,12 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     )
 
 
-def deployment(num_gpu_blocks: int) -> tuple[SchedulerConfig, StepTimeModel]:
+def deployment(case: Case) -> tuple[SchedulerConfig, StepTimeModel]:
     """vLLM's newest defaults but for the limits above."""
     model, gpu = load_model(MODEL), load_gpu(GPU)
     engine = resolve_engine(LIMITS, model, gpu)
-    assert engine.max_model_len is not None
     config = SchedulerConfig(
-        engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_model_len, num_gpu_blocks, rules=engine.rules
+        engine.max_num_seqs, engine.max_num_batched_tokens, case.max_model_len, case.num_gpu_blocks, rules=engine.rules
     )
     return config, step_time_model(model, gpu, engine)
 
@@ -165,7 +165,7 @@ def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
         path = Path(folder, "trace.jsonl" if trace.segments else "trace.csv")
         write_trace(replace(trace, source=str(path)), path)
         flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
-        flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks)]
+        flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks), "--max-model-len", str(case.max_model_len)]
         arguments = ["simulate", MODEL, "--gpu", GPU, "--trace", str(path), "--json", *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-c", PROCESS, *arguments]
@@ -190,7 +190,7 @@ def bare_timeouts_s() -> float:
 
 def step_cost_us(num_running: int, lengths: Sequence[int] = (2_000, 4_000)) -> float:
     """CPU us that one more step of so many running requests costs: two runs of different length, set against each other."""
-    config, model = deployment(100_000_000 // 16)
+    config, model = deployment(Case(burst, 6_000_000))
     config = replace(config, max_num_seqs=num_running, max_num_batched_tokens=max(2048, num_running))
 
     def run_s(output_tokens: int) -> float:

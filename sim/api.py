@@ -28,6 +28,7 @@ from sim.report.folder import write_folder
 from sim.search.entry import capacity, optimize
 from sim.serving import replica
 from sim.serving.config import scheduler_config
+from sim.serving.kv_cache import can_ever_fit
 from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
@@ -171,14 +172,13 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
 
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times. `progress` is called with (done, all) requests, `step_log` with
-    each step. Raises DoesNotFitError where vLLM would not start (not if step times and KV blocks are both given), and
-    other SimErrors for bad input.
+    each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
+    blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
     started_s = time.perf_counter()
     _require_one_stage(engine)
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
-    if not (step_time_model and engine.num_gpu_blocks_override):
-        _require_fit(deployment)
+    _require_fit(deployment, has_step_times=step_time_model is not None)
     step_time = _step_time(deployment, step_time_model, composition)
     requests = _trace(trace, rate_scale=rate_scale, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
@@ -250,9 +250,16 @@ def calibrate(
     return calibration.calibrate(chosen, gpu, progress=progress)
 
 
-def _require_fit(deployment: Deployment) -> None:
-    if not deployment.plan.feasible:
-        raise DoesNotFitError(f"{deployment} does not start: {deployment.plan.reason}")
+def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
+    """Blocks that an override asks for beyond the memory there is are a what-if; too few for one request are a mistake."""
+    plan, engine = deployment.plan, deployment.engine
+    if plan.feasible or (engine.num_gpu_blocks_override and has_step_times):
+        return
+    if engine.num_gpu_blocks_override:
+        config = scheduler_config(engine, plan)
+        if can_ever_fit(config.max_model_len, config):
+            return
+    raise DoesNotFitError(f"{deployment} does not start: {plan.reason}")
 
 
 def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:

@@ -135,3 +135,13 @@ def test_a_simulation_imports_nothing_that_it_does_not_need() -> None:
     code = f"import sim, sys; {run}; sys.exit(str({heavy} & set(sys.modules) or ''))"
     call = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert call.stderr.strip() == ""
+
+
+def test_more_blocks_than_memory_has_are_a_what_if() -> None:
+    """An override beyond the GPU's memory is simulated as asked; one too small for a single request is refused."""
+    ample = sim.EngineConfig(num_gpu_blocks_override=10_000_000)
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", engine=ample, limit=20)
+    assert not result.deployment.plan.feasible
+    assert (result.summary["completed"], result.summary["num_gpu_blocks"]) == (20, 10_000_000)
+    with pytest.raises(DoesNotFitError, match="does not start"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", engine=sim.EngineConfig(num_gpu_blocks_override=10), limit=20)

@@ -70,12 +70,18 @@ def simulate(
     else:
         typer.echo(f"{result.deployment}, vLLM {result.summary['vllm_version']}, {result.summary['trace']}")
         typer.echo(str(result))
-    warn((*_rejections(result), _closing(result.summary, out)))
+    warn((*_overridden(result), *_rejections(result), _closing(result.summary, out)))
 
 
 def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
     place = f"; results are in {out}" if out else ""
     return f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s, {summary['confidence']['text']}{place}."
+
+
+def _overridden(result: "Result") -> Iterator[str]:
+    """Blocks that were asked for are simulated whether or not vLLM would start with them."""
+    if not result.deployment.plan.feasible:
+        yield f"vLLM would not start with these --num-gpu-blocks-override blocks: {result.deployment.plan.reason}"
 
 
 def _rejections(result: "Result") -> Iterator[str]:
