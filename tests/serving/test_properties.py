@@ -8,7 +8,7 @@ from tests.serving.laws import LAWS
 from tests.workloads import Workload, workloads
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(workload=workloads())
 def test_all_laws_hold_of_any_run(engine: Engine, workload: Workload) -> None:
     """Requests, tokens, blocks and time are conserved; order, victims and limits are the policy's."""
