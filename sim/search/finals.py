@@ -8,11 +8,12 @@ import numpy as np
 
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.perturbed import AS_MODELLED, PERTURBATIONS
-from sim.search.ranking import Candidate, decisive_loss, different, is_tied, ranked, simplicity
+from sim.search.ranking import Candidate, decisive_loss, different, is_tied, is_within_noise, ranked, simplicity
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
 
 CONTENDERS = 5
+SIMPLEST = 2  # of them, in for needing few flags
 NUM_SLICES = 4
 SLICE_SHARE = 0.2
 ACCEPTED_LOSS = 0.05  # how far a winner may be behind another contender on the whole trace
@@ -52,12 +53,23 @@ def judge(
 ) -> Verdict | None:
     """The verdict on the candidates that were replayed in full; None where none is feasible."""
     in_full = [candidate for candidate in candidates if candidate.share == 1.0]
-    contenders = different(ranked(in_full, scenario.target), scenario.target)[:CONTENDERS]
+    contenders = _contenders(scenario, in_full)
     if not contenders:
         return None
     replays = _rescored(contenders, split, runner, seed=seed)
     finalists = _finalists(scenario, contenders, replays, split, runner)
     return Verdict(_accepted_first(scenario, finalists))
+
+
+def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candidate]:
+    """The leader, the simplest of those within noise of it, and the best of the rest, none doing exactly what another does."""
+    target = scenario.target
+    order = different(ranked(in_full, target), target)
+    level = [one for one in order[1:] if is_within_noise(target, order[0].metrics, one.metrics)]
+    chosen = [*order[:1], *sorted(level, key=simplicity)[:SIMPLEST]]
+    rest = [one for one in order if one not in chosen]
+    chosen += rest[: CONTENDERS - len(chosen)]
+    return sorted(chosen, key=order.index)
 
 
 def _rescored(contenders: Sequence[Candidate], split: Split, runner: Runner, *, seed: int) -> list[list[Outcome]]:

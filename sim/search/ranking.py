@@ -72,6 +72,14 @@ def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
     return target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
 
 
+def is_within_noise(target: Target, leader: Metrics, metrics: Metrics) -> bool:
+    """Whether one replay gives no reason to prefer the leader: no worse limits, and a loss up to NOISE above its own."""
+    if target.violation(metrics) > target.violation(leader):
+        return False
+    best = decisive_loss(target, leader, leader)
+    return decisive_loss(target, leader, metrics) - best <= NOISE * abs(best)
+
+
 def is_tied(leader: Sequence[float], other: Sequence[float]) -> bool:
     """Whether paired losses leave open who is better.
 

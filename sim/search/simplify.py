@@ -1,10 +1,9 @@
 """Takes back what makes no difference: the leader with fewer flags."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sim.search.fidelity import Round, Search
-from sim.search.ranking import NOISE, Candidate, decisive_loss, ranked
+from sim.search.ranking import Candidate, is_within_noise, ranked
 from sim.search.slices import Slice
 from sim.search.space import Params
 
@@ -17,7 +16,12 @@ def simplified(search: Search, candidates: list[Candidate]) -> list[Candidate]:
         return candidates
     leader, known = order[0], {candidate.key for candidate in in_full}
     tried = _without_one(search, leader)
-    spare = {name: None for name, candidate in tried.items() if _is_as_good(search, leader, candidate)}
+
+    def is_spare(candidate: Candidate) -> bool:
+        is_feasible = candidate.outcome.is_feasible
+        return is_feasible and is_within_noise(search.scenario.target, leader.metrics, candidate.metrics)
+
+    spare = {name: None for name, candidate in tried.items() if is_spare(candidate)}
     tried_all = _replay(search, {"all": {**leader.params, **spare}}) if len(spare) > 1 else {}
     new = {candidate.key: candidate for candidate in (*tried.values(), *tried_all.values())}
     added = [candidate for key, candidate in new.items() if key not in known]
@@ -36,16 +40,3 @@ def _replay(search: Search, params: Mapping[str, Params]) -> dict[str, Candidate
     stage = Round("simplifying", Slice(search.split.seen), 1.0)
     allowed = {name: one for name, one in params.items() if search.space.allows(one)}
     return dict(zip(allowed, search.replay(list(allowed.values()), stage), strict=True))
-
-
-def _is_as_good(search: Search, leader: Candidate, candidate: Candidate) -> bool:
-    target = search.scenario.target
-    if not candidate.outcome.is_feasible or _violates_more(search, leader.metrics, candidate.metrics):
-        return False
-    best = decisive_loss(target, leader.metrics, leader.metrics)
-    return decisive_loss(target, leader.metrics, candidate.metrics) - best <= NOISE * abs(best)
-
-
-def _violates_more(search: Search, leader: dict[str, Any], metrics: dict[str, Any]) -> bool:
-    target = search.scenario.target
-    return target.violation(metrics) > target.violation(leader)
