@@ -7,9 +7,9 @@ import numpy as np
 
 from sim.serving.records import Floats, Ints
 
-PART = 1 << 20
+PART = 1 << 17
 """Longer columns are worked on in parts of this length."""
-SKETCH, MARGIN = 1 << 16, 1 << 10
+SKETCH, MARGIN = 1 << 14, 1 << 8
 """A rank is sought so many places left and right of where it lies among so many samples."""
 
 
