@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sim.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sim.api import Result, calibrate, capacity, optimize, plan_memory, read_measured, simulate, validate
     from sim.errors import SimError
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from sim.workload.readers import read_trace
     from sim.workload.trace import Trace
 
-__version__ = "0.1.0"
 
 __all__ = [
     "EngineConfig",

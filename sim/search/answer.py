@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from sim import __version__
 from sim.search.bench_command import bench_command
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.finals import Finalist
@@ -15,6 +14,7 @@ from sim.search.ranking import Candidate
 from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
 from sim.specs.serve_command import serve_command
 from sim.units import MS
+from sim.version import __version__
 
 
 def answer(findings: Findings) -> dict[str, Any]:

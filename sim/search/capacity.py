@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sim import __version__
 from sim.errors import ConfigError
 from sim.search.answer import engine_json
 from sim.search.bench_command import bench_command
@@ -14,6 +13,7 @@ from sim.search.probe import Deployment, Probe
 from sim.search.space import num_gpus
 from sim.specs.serve_command import serve_command
 from sim.units import MS
+from sim.version import __version__
 
 PRECISION = 0.02  # of the highest rate
 MOST_DOUBLINGS = 12

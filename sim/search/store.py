@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from sim import __version__
 from sim.errors import ConfigError
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.limits import Limits
+from sim.version import __version__
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS trials (study TEXT, task TEXT, outcome TEXT, PRIMARY KEY (study, task)) WITHOUT ROWID
