@@ -13,6 +13,7 @@ from typing import Any
 
 import simpy
 
+from sim.errors import ConfigError
 from sim.serving.arrivals import arrivals
 from sim.serving.batch import Batch
 from sim.serving.config import SchedulerConfig
@@ -28,6 +29,8 @@ from sim.workload.trace import Trace
 
 Process = Generator[simpy.Event, Any, None]
 Progress = Callable[[int, int], None]
+
+MOST_FRUITLESS_PREEMPTIONS = 10_000
 
 
 class Replica:
@@ -61,6 +64,7 @@ class Replica:
         self._inbox: list[Request] = []
         self._woken = env.event()
         self._horizon_s = 0.0
+        self._num_fruitless_preemptions = 0
         self.scheduler = Scheduler(config, num_keys)
         self.on_finished: Callable[[Sequence[Request], float], None] | None = None
 
@@ -126,6 +130,7 @@ class Replica:
     def _do_steady(self, ends: list[float], start_s: float) -> None:
         """Steady passes up to one after which requests may leave."""
         scheduler, recorder = self.scheduler, self._recorder
+        self._num_fruitless_preemptions = 0
         num_decodes = scheduler.decodes.count
         if self._log:
             self._log.leap(scheduler, self._num_launched, ends, (self._now_s, start_s))
@@ -154,6 +159,7 @@ class Replica:
             batch = self.scheduler.schedule(self._num_launched)
             self._passes_left -= 1
             if not batch.did_nothing:
+                self._require_progress(batch)
                 self._launch(batch)
                 if self._num_launched - self._num_collected < self._depth:
                     return True
@@ -161,6 +167,19 @@ class Replica:
             return False
         self._collect()
         return True
+
+    def _require_progress(self, batch: Batch) -> None:
+        """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
+        if batch.shape and batch.shape.num_sampled:
+            self._num_fruitless_preemptions = 0
+            return
+        self._num_fruitless_preemptions += len(batch.preempted)
+        if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
+            raise ConfigError(
+                f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
+                f" them, {len(self.scheduler.running)} running and {len(self.scheduler.waiting)} waiting at"
+                f" {self._now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
+            )
 
     def _launch(self, batch: Batch) -> None:
         start_s = max(self._now_s, self._device_free_s)

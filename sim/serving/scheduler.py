@@ -121,8 +121,7 @@ class Scheduler:
         chunks = []
         for request in self.prefills:
             wanted = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
-            if wanted > batch.longest_chunk:
-                wanted = batch.longest_chunk
+            wanted = min(wanted, batch.longest_chunk)
             if wanted > budget:
                 if len(self.prefills) > 1 or next(reversed(self.running)) is not request:
                     return False
