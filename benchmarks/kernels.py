@@ -1,9 +1,10 @@
 """How far the operators are off measured kernels, by operator and GPU, beside a plain roofline.
 
-    python benchmarks/kernels.py ../shared/steptime/data [GPU ...]
+    python -m benchmarks.kernels ../shared/steptime/data [GPU ...]
 
 Times measured with a warm L2 cache are left out: a model's weights and contexts do not fit there. The tables hold the
-shapes that parameters were fitted on as well as those held out, so errors here are a little lower than out of sample.
+shapes that parameters were fitted on as well as those held out, so errors here are a little lower than out of sample;
+fit_kernels.py prints those on held-out shapes.
 """
 
 import sys
@@ -18,6 +19,7 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
+    PrefillWork,
     all_reduce_s,
     decode_attention,
     decode_attention_s,
@@ -25,7 +27,9 @@ from sim.steptime.operators import (
     gemm_s,
     prefill_attention_s,
     prefill_work,
+    riding_work,
 )
+from sim.steptime.routing import Routing
 from sim.units import US
 
 GPUS = {
@@ -44,105 +48,169 @@ FORMATS = {
     "nvfp4": WeightFormat("nvfp4", 4, 0.5, "fp4"),
 }
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+LARGEST_MESSAGE = 128 * 2**20
+LITTLE_KV_BYTES = 4 * 2**20
 
 
-class Scored(NamedTuple):
-    """One kernel call: measured and predicted seconds, and what a roofline at full peaks says."""
+class Call(NamedTuple):
+    """One measured kernel: its shape in words, its seconds, what the model says on a GPU, and a roofline at full peaks."""
 
+    shape: str
     measured_s: float
-    predicted_s: float
+    predict_s: Callable[[HardwareProfile], float]
     roofline_s: float
+
+
+Calls = Callable[[Path, str, HardwareProfile], Iterator[Call]]
 
 
 def main(data: Path, only: list[str]) -> None:
     """Prints one row for each operator and GPU: calls, median and 90th percentile of the absolute error in %."""
     print(f"{'operator':22}{'GPU':12}{'calls':>7}{'median %':>10}{'P90 %':>8}{'bias %':>8}{'roofline median %':>19}")
-    for operator, score in OPERATORS.items():
+    for operator, calls in OPERATORS.items():
         for name, profile in GPUS.items():
             if not only or name in only:
-                _print_row(operator, name, list(score(data, name, load_gpu(profile))))
+                gpu = load_gpu(profile)
+                _print_row(operator, name, gpu, list(calls(data, name, gpu)))
 
 
-def _print_row(operator: str, gpu: str, scored: list[Scored]) -> None:
-    if not scored:
+def _print_row(operator: str, name: str, gpu: HardwareProfile, calls: list[Call]) -> None:
+    if not calls:
         return
-    measured, predicted, roofline = np.array(scored).T
-    error, plain = 100 * (predicted / measured - 1), 100 * abs(roofline / measured - 1)
+    measured = np.array([call.measured_s for call in calls])
+    error = 100 * (np.array([call.predict_s(gpu) for call in calls]) / measured - 1)
+    plain = 100 * abs(np.array([call.roofline_s for call in calls]) / measured - 1)
     median, p90 = np.percentile(abs(error), [50, 90])
-    row = f"{operator:22}{gpu:12}{len(scored):7}{median:10.1f}{p90:8.1f}{np.median(error):8.1f}{np.median(plain):19.1f}"
+    row = f"{operator:22}{name:12}{len(calls):7}{median:10.1f}{p90:8.1f}{np.median(error):8.1f}{np.median(plain):19.1f}"
     print(row)
 
 
-def _rows(data: Path, table: str, gpu: str) -> pd.DataFrame:
-    """The table's rows of that GPU from the source its parameters were fitted on, with a cold L2."""
+def rows_of(data: Path, table: str, gpu: str) -> pd.DataFrame:
+    """The table's rows of that GPU from the source its parameters were fitted on, with a cold L2.
+
+    Decode attention keeps warm rows of little KV: they are the short calls that show what a launch costs.
+    """
     rows = pd.read_csv(data / f"{table}.csv.gz")
     source = "LLMServingSim" if gpu == "RTX4090" else "aiconfigurator"
+    if table == "attention_mixed":
+        return rows[rows["gpu"] == gpu]
     rows = rows[(rows["gpu"] == gpu) & rows["source"].str.startswith(source)] if "source" in rows else rows
+    if table == "attention_decode":
+        kv_bytes = 4 * rows["b"] * rows["ctx"] * rows["hkv"] * rows["hd"]
+        return rows[(rows["l2_warm"] == 0) | (kv_bytes <= LITTLE_KV_BYTES)]
     return rows[rows["l2_warm"] == 0] if "l2_warm" in rows else rows
 
 
-def _calls(rows: pd.DataFrame) -> Iterator[Any]:
+def _rows(rows: pd.DataFrame) -> Iterator[Any]:
     """The table's rows, each with its columns as attributes."""
     return iter(rows.itertuples())
 
 
-def _gemm(dtype: str) -> Callable[[Path, str, HardwareProfile], Iterator[Scored]]:
-    def score(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Scored]:
-        rows, weight = _rows(data, "gemm", name), FORMATS[dtype]
+def _gemm(dtype: str) -> Calls:
+    def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+        rows, weight = rows_of(data, "gemm", name), FORMATS[dtype]
         if weight.compute not in gpu.peak_flops:
             return
-        for row in _calls(rows[rows["dtype"] == dtype]):
+        for row in _rows(rows[rows["dtype"] == dtype]):
             linear = Linear("gemm", int(row.k), int(row.n), "replicated", weight=weight)
             moved = linear.num_bytes + row.m * row.k * weight.bits / 8 + ACTIVATION_BYTES * row.m * row.n
-            plain = _roofline_s(gpu, 2.0 * row.m * row.n * row.k, moved, weight)
-            yield Scored(row.time_us * US, gemm_s(float(row.m), linear, gpu), plain)
+            plain_s = _roofline_s(gpu, 2.0 * row.m * row.n * row.k, moved, weight)
+            yield Call(f"{row.n}x{row.k}", row.time_us * US, _of(gemm_s, float(row.m), linear), plain_s)
 
-    return score
+    return calls
 
 
-def _decode(kv_cache_dtype: str) -> Callable[[Path, str, HardwareProfile], Iterator[Scored]]:
-    def score(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Scored]:
-        rows, kv_bytes = _rows(data, "attention_decode", name), KV_BYTES[kv_cache_dtype]
-        for row in _calls(rows[(rows["kv_cache_dtype"] == kv_cache_dtype) & (rows["hd"] == 128)]):
+def _of(operator: Callable[..., float], *arguments: object) -> Callable[[HardwareProfile], float]:
+    return lambda gpu: operator(*arguments, gpu)
+
+
+def _decode(kv_cache_dtype: str) -> Calls:
+    def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+        rows, kv_bytes = rows_of(data, "attention_decode", name), KV_BYTES[kv_cache_dtype]
+        for row in _rows(rows[(rows["kv_cache_dtype"] == kv_cache_dtype) & (rows["hd"] == 128)]):
             attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-            work = decode_attention(row.b, attention, kv_bytes, gpu)
             context_tokens = float(row.b * row.ctx)
-            predicted = work.fixed_s + decode_attention_s(work, context_tokens)
-            plain = _roofline_s(gpu, 0.0, context_tokens * attention.kv_numbers_per_token * kv_bytes)
-            yield Scored(row.time_us * US, predicted, plain)
+            plain_s = _roofline_s(gpu, 0.0, context_tokens * attention.kv_numbers_per_token * kv_bytes)
+            predict = _of(_decode_s, row.b, attention, kv_bytes, context_tokens)
+            yield Call(f"{row.hq}/{row.hkv}/{row.ctx}", row.time_us * US, predict, plain_s)
 
-    return score
+    return calls
 
 
-def _prefill(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Scored]:
-    rows = _rows(data, "attention_prefill", name)
-    launch_s = gpu.operators.prefill_attention.launch_s
-    for row in _calls(rows[(rows["kv_cache_dtype"] == "bfloat16") & (rows["hd"] == 128)]):
+def _decode_s(num: float, attention: Attention, kv_bytes: float, context_tokens: float, gpu: HardwareProfile) -> float:
+    work = decode_attention(num, attention, kv_bytes, gpu)
+    return work.fixed_s + decode_attention_s(work, context_tokens)
+
+
+def _prefill(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+    rows = rows_of(data, "attention_prefill", name)
+    for row in _rows(rows[(rows["kv_cache_dtype"] == "bfloat16") & (rows["hd"] == 128)]):
         attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-        flops, num_tiles, moved = (row.b * one for one in prefill_work(row.q, row.kv_prev, attention, 2.0))
-        plain = _roofline_s(gpu, 4.0 * row.b * row.hq * row.hd * row.q * (row.kv_prev + row.q / 2), moved)
-        yield Scored(row.time_us * US, launch_s + prefill_attention_s(flops, num_tiles, moved, gpu), plain)
+        work = PrefillWork(*(row.b * one for one in prefill_work(row.q, row.kv_prev, attention, 2.0)))
+        flops = 4.0 * row.b * row.hq * row.hd * row.q * (row.kv_prev + row.q / 2)
+        plain_s = _roofline_s(gpu, flops, work.moved_bytes)
+        yield Call(f"{row.hq}/{row.hkv}/{row.q}", row.time_us * US, _of(_prefill_s, work), plain_s)
 
 
-def _experts(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Scored]:
-    rows = _rows(data, "moe", name)
-    distribution = "power_law_1.01" if name == "A100" else "balanced"
-    rows = rows[(rows["moe_dtype"] == "bfloat16") & (rows["distribution"] == distribution) & (rows["moe_ep_size"] == 1)]
-    for row in _calls(rows):
-        per_gpu = int(row.inter_size // row.moe_tp_size)
-        experts = Experts(int(row.num_experts), int(row.topk), int(row.hidden_size), per_gpu)
-        routed = float(row.num_tokens * row.topk)
-        read = min(experts.num_experts, routed) * experts.num_weights_per_expert * 2.0
-        plain = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read)
-        yield Scored(row.time_us * US, experts_s(float(row.num_tokens), experts, gpu), plain)
+def _prefill_s(work: PrefillWork, gpu: HardwareProfile) -> float:
+    return gpu.operators.prefill_attention.launch_s + prefill_attention_s(*work, gpu)
 
 
-def _all_reduce(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Scored]:
-    rows = _rows(data, "allreduce", name)
-    for row in _calls(rows[(rows["backend"] == "vllm_graph") & (rows["message_bytes"] <= 128 * 2**20)]):
+def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+    for row in _rows(rows_of(data, "attention_mixed", name)):
+        attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
+        chunk = prefill_work(row.prefill_chunk, row.kv_prefill, attention, 2.0)
+        decodes = (int(row.n_decode), float(row.n_decode * row.kv_decode))
+        moved = chunk.moved_bytes + decodes[1] * attention.kv_numbers_per_token * 2.0
+        plain_s = _roofline_s(gpu, chunk.flops, moved)
+        yield Call(
+            f"{row.prefill_chunk}/{row.kv_prefill}",
+            row.time_us * US,
+            _of(_mixed_s, chunk, attention, *decodes),
+            plain_s,
+        )
+
+
+def _mixed_s(
+    chunk: PrefillWork, attention: Attention, num_decodes: int, context_tokens: float, gpu: HardwareProfile
+) -> float:
+    """Decodes in the chunk's kernel, as AttentionWork.mixed_s has it for one layer."""
+    fit = gpu.operators.prefill_attention
+    riding = riding_work(num_decodes, context_tokens, attention, 2.0, fit.decode_rows)
+    work = PrefillWork(*(a + b for a, b in zip(chunk, riding, strict=True)))
+    return _prefill_s(work, gpu) + fit.decode_wave_s * num_decodes * attention.num_heads / gpu.num_sms
+
+
+def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
+    def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+        rows = rows_of(data, "moe", name)
+        distribution = "power_law_1.01" if name == "A100" else "balanced"
+        routing: Routing = "uniform" if name == "A100" else "balanced"
+        chosen = (rows["moe_dtype"] == moe_dtype) & (rows["distribution"] == distribution) & (rows["moe_ep_size"] == 1)
+        if weight.compute not in gpu.peak_flops:
+            return
+        for row in _rows(rows[chosen]):
+            per_gpu = int(row.inter_size // row.moe_tp_size)
+            experts = Experts(int(row.num_experts), int(row.topk), int(row.hidden_size), per_gpu, weight=weight)
+            routed = float(row.num_tokens * row.topk)
+            read = min(experts.num_experts, routed) * experts.num_weights_per_expert * weight.bits / 8
+            plain_s = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read, weight)
+            shape = f"{row.num_experts}/{row.topk}/{row.hidden_size}/{per_gpu}"
+            yield Call(shape, row.time_us * US, _experts_of(float(row.num_tokens), experts, routing), plain_s)
+
+    return calls
+
+
+def _experts_of(tokens: float, experts: Experts, routing: Routing) -> Callable[[HardwareProfile], float]:
+    return lambda gpu: experts_s(tokens, experts, gpu, routing)
+
+
+def _all_reduce(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+    rows = rows_of(data, "allreduce", name)
+    for row in _rows(rows[(rows["backend"] == "vllm_graph") & (rows["message_bytes"] <= LARGEST_MESSAGE)]):
         num_gpus, message_bytes = int(row.num_gpus), float(row.message_bytes)
-        plain = 2 * (num_gpus - 1) / num_gpus * message_bytes / gpu.all_reduce_bytes_per_s(num_gpus)
-        yield Scored(row.time_us * US, all_reduce_s(message_bytes, num_gpus, gpu), plain)
+        plain_s = 2 * (num_gpus - 1) / num_gpus * message_bytes / gpu.all_reduce_bytes_per_s(num_gpus)
+        yield Call(str(num_gpus), row.time_us * US, _of(all_reduce_s, message_bytes, num_gpus), plain_s)
 
 
 def _roofline_s(gpu: HardwareProfile, flops: float, moved_bytes: float, weight: WeightFormat | None = None) -> float:
@@ -150,7 +218,7 @@ def _roofline_s(gpu: HardwareProfile, flops: float, moved_bytes: float, weight: 
     return max(flops / peak, moved_bytes / gpu.memory_bandwidth_bytes_per_s)
 
 
-OPERATORS: dict[str, Callable[[Path, str, HardwareProfile], Iterator[Scored]]] = {
+OPERATORS: dict[str, Calls] = {
     "gemm bf16": _gemm("bfloat16"),
     "gemm fp8": _gemm("fp8"),
     "gemm fp8_block": _gemm("fp8_block"),
@@ -158,7 +226,9 @@ OPERATORS: dict[str, Callable[[Path, str, HardwareProfile], Iterator[Scored]]] =
     "decode attention": _decode("bfloat16"),
     "decode attention fp8": _decode("fp8"),
     "prefill attention": _prefill,
-    "experts bf16": _experts,
+    "mixed attention": _mixed,
+    "experts bf16": _experts("bfloat16", FORMATS["bfloat16"]),
+    "experts fp8_block": _experts("fp8_block", FORMATS["fp8_block"]),
     "all-reduce": _all_reduce,
 }
 

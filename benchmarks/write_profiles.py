@@ -2,7 +2,7 @@
 
     python benchmarks/write_profiles.py ../shared
 
-Nothing fitted is typed here: kernels' numbers come from `steptime/params.json`, those of sampler, host and front end from
+Nothing fitted is typed here: kernels' numbers come from `kernel_fits.json` (fit_kernels.py writes it), those of sampler, host and front end from
 `serving_fits.json` (fit_serving.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
 Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
 """
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
 SERVING_FITS = Path(__file__).with_name("serving_fits.json")
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 HEADER = (
@@ -116,10 +117,6 @@ GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; experts and al
 GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
 
 FLASH_ATTENTION_2 = {"8.0", "8.6", "8.9", "12.0"}
-RIDING = {
-    "RTX4090": {"decode_rows": 49.1, "decode_wave_us": 5.25},
-    "RTXPRO6000": {"decode_rows": 80.7, "decode_wave_us": 4.81},
-}
 
 LAUNCHES_PER_LAYER = 12  # four GEMMs, attention, KV write, two norms, rope, activation, two all-reduces
 EAGER_LAYER_US = {"A100": 550.0}  # Splitwise, Llama-2-70B without CUDA graphs: token time floor over 80 layers
@@ -156,7 +153,7 @@ def main(shared: Path) -> None:
     """Writes one YAML for each GPU named above."""
     lines = (shared / "catalog/gpus.csv").read_text(encoding="utf-8").splitlines()
     rows = {row["name"]: row for row in csv.DictReader(lines)}
-    params = json.loads((shared / "steptime/params.json").read_text(encoding="utf-8"))
+    params = json.loads(KERNEL_FITS.read_text(encoding="utf-8"))
     served = json.loads(SERVING_FITS.read_text(encoding="utf-8"))
     for name, gpu in GPUS.items():
         profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}
@@ -232,8 +229,18 @@ class Fits:
             basis, source = ("fitted" if is_own else "derived"), self._source(chip, operator)
             values = self._params[chip][operator]
         if borrowed_for:
-            basis, source = ("derived" if chip else "generic"), f"as fp8, for want of {borrowed_for} fits; {source}"
+            basis, source = ("derived" if chip else "generic"), f"for want of {borrowed_for} fits; {source}"
         return {"basis": basis, "source": source, **_renamed(operator, values)}
+
+    def block_or(self, operator: str, otherwise: str, wanted: str) -> dict[str, Any]:
+        """`operator` where its chip has it, else what is nearest to it."""
+        return self.block(operator) if self._chip_with(operator) else self.block(otherwise, borrowed_for=wanted)
+
+    def riding(self, chip: str | None) -> tuple[dict[str, float], str]:
+        """What decodes cost in the kernel of chunks, and the chip where that was measured: its own, or an RTX 4090."""
+        source = chip if chip and "attn_mixed" in self._params[chip] else "RTX4090"
+        fit = self._params[source]["attn_mixed"]
+        return {"decode_rows": fit["rows"], "decode_wave_us": fit["wave"]}, source
 
     def _chip_with(self, operator: str) -> str | None:
         chip = self._gpu.chip
@@ -257,7 +264,7 @@ class Fits:
 
 
 def _renamed(operator: str, values: dict[str, float]) -> dict[str, float]:
-    """From the names of params.json to those of the profile."""
+    """From the names of kernel_fits.json to those of the profile."""
     names = {"e_c": "compute_efficiency", "e_m": "memory_efficiency", "t0": "launch_us", "xh": "wave_penalty"}
     names |= {"c": "per_wave_us", "a0": "base_us", "a1": "per_gpu_us", "e_link": "link_efficiency"}
     block = {name: values[key] for key, name in names.items() if key in values}
@@ -268,8 +275,9 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
     fits = Fits(gpu, params)
     dtypes = list(profile["peak_tflops"])
     return {
-        "gemm": {dtype: _by_dtype(fits, dtype, "gemm_bf16", "gemm_fp8") for dtype in dtypes},
+        "gemm": _gemm(fits, dtypes),
         "decode_attention": fits.block("attn_decode"),
+        "decode_attention_fp8": fits.block_or("attn_decode_fp8", "attn_decode", "fp8 KV"),
         "prefill_attention": _prefill_attention(fits, gpu, profile),
         "experts": {dtype: _by_dtype(fits, dtype, "moe_bf16", "moe_fp8_block") for dtype in dtypes},
         "all_reduce": fits.block("allreduce"),
@@ -279,13 +287,20 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
     }
 
 
+def _gemm(fits: Fits, dtypes: list[str]) -> dict[str, Any]:
+    own = {"bf16": "gemm_bf16", "fp8": "gemm_fp8", "fp4": "gemm_fp4"}
+    narrow = [dtype for dtype in dtypes if dtype != "bf16"]
+    blocks = {dtype: fits.block_or(own.get(dtype, "gemm_int8"), "gemm_fp8", dtype) for dtype in narrow}
+    return {"bf16": fits.block("gemm_bf16"), **blocks}
+
+
 def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:
     """FlashAttention 2, which runs decodes and chunks in one kernel, is what Hopper and data-centre Blackwell do not use."""
     block = fits.block("attn_prefill")
     if profile["compute_capability"] not in FLASH_ATTENTION_2:
         return block
-    riding = RIDING.get(gpu.chip or "", RIDING["RTX4090"])
-    source = f"{block['source']}; decodes riding along: LLMServingSim's mixed calls on RTX 4090 or RTX PRO 6000"
+    riding, chip = fits.riding(gpu.chip)
+    source = f"{block['source']}; decodes riding along: LLMServingSim's mixed calls on {chip}"
     return {**block, "source": source, **riding}
 
 

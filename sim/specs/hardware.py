@@ -7,7 +7,7 @@ from typing import Literal
 
 from sim.errors import ProfileError, nearest
 from sim.specs.data import data_dir
-from sim.specs.hardware_file import HardwareFile, HostBlock, OperatorsBlock
+from sim.specs.hardware_file import DecodeAttentionBlock, HardwareFile, HostBlock, OperatorsBlock
 from sim.specs.operator_fits import (
     AllReduceFit,
     ComputeDtype,
@@ -121,20 +121,15 @@ def hardware_profile(file: HardwareFile) -> HardwareProfile:
 
 
 def _fits(blocks: OperatorsBlock) -> OperatorFits:
-    decode, prefill, experts = blocks.decode_attention, blocks.prefill_attention, blocks.experts
+    prefill, experts = blocks.prefill_attention, blocks.experts
     reduce, elementwise = blocks.all_reduce, blocks.elementwise
     return OperatorFits(
         gemm={
             dtype: GemmFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.wave_penalty, b.basis)
             for dtype, b in blocks.gemm.items()
         },
-        decode_attention=DecodeAttentionFit(
-            decode.compute_efficiency,
-            decode.memory_efficiency,
-            decode.launch_us * US,
-            decode.per_wave_us * US,
-            decode.basis,
-        ),
+        decode_attention=_decode_fit(blocks.decode_attention),
+        decode_attention_fp8=_decode_fit(blocks.decode_attention_fp8),
         prefill_attention=PrefillAttentionFit(
             prefill.compute_efficiency,
             prefill.memory_efficiency,
@@ -154,6 +149,16 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
             blocks.sampler.sort_entry_ns * NS, blocks.sampler.sort_bytes_per_logit, blocks.sampler.basis
         ),
         host=_host_fit(blocks.host),
+    )
+
+
+def _decode_fit(decode: DecodeAttentionBlock) -> DecodeAttentionFit:
+    return DecodeAttentionFit(
+        decode.compute_efficiency,
+        decode.memory_efficiency,
+        decode.launch_us * US,
+        decode.per_wave_us * US,
+        decode.basis,
     )
 
 

@@ -83,6 +83,7 @@ class SamplerBlock(FitBlock):
 class OperatorsBlock(Strict):
     gemm: Mapping[ComputeDtype, GemmBlock]
     decode_attention: DecodeAttentionBlock
+    decode_attention_fp8: DecodeAttentionBlock
     prefill_attention: PrefillAttentionBlock
     experts: Mapping[ComputeDtype, ExpertsBlock]
     all_reduce: AllReduceBlock

@@ -112,10 +112,11 @@ class HostFit:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFits:
-    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in."""
+    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in, decode attention by that of the KV cache."""
 
     gemm: Mapping[ComputeDtype, GemmFit]
     decode_attention: DecodeAttentionFit
+    decode_attention_fp8: DecodeAttentionFit
     prefill_attention: PrefillAttentionFit
     experts: Mapping[ComputeDtype, ExpertsFit]
     all_reduce: AllReduceFit

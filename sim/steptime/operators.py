@@ -76,7 +76,7 @@ def decode_attention(
     what prefill kernels do (FlashMLA reports 660 TFLOPS on H800), not what a decode kernel of few heads per KV head does.
     """
     fits, bandwidth = gpu.operators, gpu.memory_bandwidth_bytes_per_s
-    fit = fits.decode_attention
+    fit = fits.decode_attention_fp8 if kv_dtype_bytes == 1 else fits.decode_attention
     is_latent = attention.kind == "mla"
     query_dim, value_dim = _latent_dims(attention) if is_latent else (attention.head_dim, attention.v_head_dim)
     efficiency = fits.prefill_attention.compute_efficiency if is_latent else fit.compute_efficiency

@@ -6,13 +6,48 @@ from typing import Any
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Layer, Linear, ModelSpec
+from sim.specs.operator_fits import (
+    AllReduceFit,
+    DecodeAttentionFit,
+    ElementwiseFit,
+    ExpertsFit,
+    GemmFit,
+    HostFit,
+    OperatorFits,
+    PrefillAttentionFit,
+    SamplerFit,
+)
 from sim.specs.vllm import resolve_engine
+from sim.units import MS, NS, US
 
 FULL = Attention("full", num_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128)
 
 
+DECODE_FIT = DecodeAttentionFit(0.114, 0.915, 11.959 * US, 2.005 * US, "fitted")
+FITS = OperatorFits(
+    gemm={
+        "bf16": GemmFit(0.836, 0.896, 3.687 * US, 0.0, "fitted"),
+        "fp8": GemmFit(0.563, 0.85, 6.47 * US, 0.392, "fitted"),
+        "int8": GemmFit(0.563, 0.85, 6.47 * US, 0.392, "derived"),
+    },
+    decode_attention=DECODE_FIT,
+    decode_attention_fp8=DECODE_FIT,
+    prefill_attention=PrefillAttentionFit(0.622, 0.328, 11.796 * US, 0.822, 0.0, 0.0, "fitted"),
+    experts={
+        "bf16": ExpertsFit(0.45, 0.901, 47.671 * US, "fitted"),
+        "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, "fitted"),
+        "int8": ExpertsFit(0.213, 0.856, 47.718 * US, "derived"),
+    },
+    all_reduce=AllReduceFit(4.176 * US, 0.169 * US, 0.593, "fitted"),
+    elementwise=ElementwiseFit(0.5, 2.3 * US, "fitted"),
+    sampler=SamplerFit(3.5 * NS, 215.0, "fitted"),
+    host=HostFit(300 * US, 4 * US, 100 * US, 29.2 * US, 6.8 * MS, 33 * US, "generic"),
+)
+
+
 def h100() -> HardwareProfile:
-    return load_gpu("h100-sxm")
+    """An H100 whose fits stand still, so that numbers can be worked by hand."""
+    return replace(load_gpu("h100-sxm"), operators=FITS)
 
 
 def faster(gpu: HardwareProfile, factor: float) -> HardwareProfile:
