@@ -1,6 +1,5 @@
 """The answer of a search as text: the winner first, then why, then how sure."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from sim.report.tables import aligned
 from sim.units import GIB
 
 Row = Mapping[str, Any]
+FEW = 4  # values of a list that are all shown
 
 
 def optimization_text(summary: Row) -> str:
@@ -30,7 +30,7 @@ def _verdict(summary: Row) -> str:
     best, unit = summary["best"], summary["score_unit"]
     on_all = f"on all of it {_whole_score(summary)}, vLLM as given {figure(summary['baseline']['score'])}"
     lines = [
-        f"best for {', '.join(summary['objective'])}: {describe(best)}",
+        f"{'best' if summary['feasible'] else 'nearest'} for {', '.join(summary['objective'])}: {describe(best)}",
         f"score {figure(best['score'])} {unit} on a part of the trace that the search did not see ({on_all})",
     ]
     if not summary["feasible"]:
@@ -107,7 +107,10 @@ def describe(row: Row) -> str:
 
 
 def _value(value: Any) -> str:
-    return shlex.quote(",".join(map(str, value))) if isinstance(value, list | tuple) else str(value)
+    """Long lists by their ends."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return ",".join(map(str, value if len(value) <= FEW else (*value[:2], "...", value[-1])))
 
 
 def figure(value: float | None) -> str:

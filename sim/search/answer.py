@@ -1,6 +1,5 @@
 """The answer of a search as one JSON object."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -151,13 +150,3 @@ def _confidence(findings: Findings) -> str:
 def _confidence_words(findings: Findings) -> Iterator[str]:
     yield "The score is from a part of the trace that the search did not see;"
     yield f"ties hold over {len(findings.verdict.finalists)} finalists' replays of other slices and step times {BAND:.0%} off."
-
-
-def one_line(engine: Mapping[str, Any], replicas: int = 1) -> str:
-    """Engine arguments in a line, for tables: `--max-num-seqs 64`, or `vLLM's defaults`."""
-    words = [f"{name}={_value(value)}" for name, value in engine.items()]
-    return " ".join([*words, *([f"replicas={replicas}"] if replicas > 1 else [])]) or "vLLM's defaults"
-
-
-def _value(value: Any) -> str:
-    return shlex.quote(",".join(map(str, value))) if isinstance(value, list | tuple) else str(value)

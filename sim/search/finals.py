@@ -129,7 +129,7 @@ def _accepted_first(scenario: Scenario, finalists: Sequence[Finalist]) -> tuple[
     best = min((finalist.whole.metrics for finalist in finalists), key=target.rank)
 
     def is_accepted(metrics: dict[str, Any]) -> bool:
-        if target.violation(metrics) > target.violation(best):
+        if target.violation(metrics) > target.violation(best) == 0:
             return False
         least = decisive_loss(target, best, best)
         return decisive_loss(target, best, metrics) - least <= ACCEPTED_LOSS * abs(least)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape, StepTimeModel
 
-BAND = 0.1  # fits of kernels are off by about this much, as hardware_profiles/ state for each GPU
+BAND = 0.1  # most measured runs are off by less, see docs/accuracy.md
 
 
 class Perturbation(NamedTuple):

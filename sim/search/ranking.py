@@ -68,13 +68,15 @@ def _by_fronts(ordered: Sequence[Candidate], target: Target) -> list[Candidate]:
 
 
 def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
-    """What candidates are compared by: the first goal, or the violation where even the leader keeps not all limits."""
-    return target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
+    """What candidates are compared by: the first goal, or the worst percentile as a multiple of its limit where even the
+    leader breaks one.
+    """
+    return 1 + target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
 
 
 def is_within_noise(target: Target, leader: Metrics, metrics: Metrics) -> bool:
     """Whether one replay gives no reason to prefer the leader: no worse limits, and a loss up to NOISE above its own."""
-    if target.violation(metrics) > target.violation(leader):
+    if target.violation(metrics) > target.violation(leader) == 0:
         return False
     best = decisive_loss(target, leader, leader)
     return decisive_loss(target, leader, metrics) - best <= NOISE * abs(best)
