@@ -73,11 +73,18 @@ Values = Annotated[
 
 
 class SpaceFile(Strict):
-    """The YAML of a search space."""
+    """The YAML of a search space; knobs alone need no heading."""
 
     knobs: dict[str, Values]
     conditions: list[ConditionBlock] | None = None
     gpus: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knobs_alone(cls, file: Any) -> Any:
+        if isinstance(file, Mapping) and cls.model_fields.keys().isdisjoint(file):
+            return {"knobs": file}
+        return file
 
 
 def read_space(path: Path) -> Space:

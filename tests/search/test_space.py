@@ -38,6 +38,7 @@ BAD_FILES = {
     "knobs: {max_num_seqs: [8]}\ncondition: []": "Did you mean conditions",
     "knobs: {max_num_seqs: [8]}\nconditions: [{when: {block_size: 16}, only: {max_num_seqs: 8}}]": "no knob of the space",
     "knobs: {max_num_seqs: [8]}\ngpus: 0": "at least 1, got 0",
+    "max_num_sqs: [1]": "Did you mean max_num_seqs",
     "knobs: [": "not valid YAML",
 }
 
@@ -55,6 +56,13 @@ def test_a_file_gives_lists_ranges_and_conditions(tmp_path: Path) -> None:
     assert space.knobs["gpu_memory_utilization"] == (0.8, 0.85, 0.9, 0.95)
     assert space.knobs["cudagraph_capture_sizes"] == (None, (1, 2, 4))
     assert (space.size, len(list(space.candidates()))) == (80, 60)
+
+
+def test_knobs_alone_need_no_heading(tmp_path: Path) -> None:
+    """The same space with and without `knobs:`."""
+    assert read_space(write(tmp_path, "max_num_seqs: [8, 16]")) == read_space(
+        write(tmp_path, "knobs: {max_num_seqs: [8, 16]}")
+    )
 
 
 @pytest.mark.parametrize(("text", "said"), BAD_FILES.items(), ids=BAD_FILES)

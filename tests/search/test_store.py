@@ -63,7 +63,14 @@ def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
         "knobs: {max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [128, 256, 512, 1024]}"
     )
     flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "2", "--json"]
-    places: list[str | Path] = ["--trace", trace, "--step-time-model", tmp_path / "steps.yaml", "--space", tmp_path / "space.yaml"]
+    places: list[str | Path] = [
+        "--trace",
+        trace,
+        "--step-time-model",
+        tmp_path / "steps.yaml",
+        "--space",
+        tmp_path / "space.yaml",
+    ]
     command: list[str | Path] = [
         sys.executable,
         "-c",
