@@ -28,7 +28,7 @@ def _blocks(summary: Row) -> Iterator[str]:
 
 def _verdict(summary: Row) -> str:
     best, unit = summary["best"], summary["score_unit"]
-    on_all = f"on all of it {_whole_score(summary)}, vLLM as given {figure(summary['baseline']['score'])}"
+    on_all = f"on all of it {_whole_score(summary)}, vLLM as given {_baseline(summary['baseline'])}"
     lines = [
         f"{'best' if summary['feasible'] else 'nearest'} for {', '.join(summary['objective'])}: {describe(best)}",
         f"score {figure(best['score'])} {unit} on a part of the trace that the search did not see ({on_all})",
@@ -54,6 +54,10 @@ def _whole_score(summary: Row) -> str:
         "cost": "usd_per_million_output_tokens",
     }[summary["objective"][0]]
     return figure(summary["best"]["metrics"][key])
+
+
+def _baseline(baseline: Row) -> str:
+    return "cannot serve it" if baseline["reason"] else figure(baseline["score"])
 
 
 def _winners(summary: Row) -> str:
