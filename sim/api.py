@@ -34,11 +34,13 @@ from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.sampling import Sampling
 from sim.specs.vllm import resolve_engine
 from sim.steptime import model as steptime
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition
+from sim.steptime.roofline import Composition, Traffic
+from sim.steptime.routing import Routing
 from sim.workload.readers import check_limit, read_trace, scale_rate
 from sim.workload.trace import Trace
 
@@ -164,6 +166,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     rate_scale: float = 1.0,
     limit: int | None = None,
     composition: Composition = "unified",
+    sampling: Sampling = "default",
+    routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     progress: Callable[[int, int], None] | None = None,
     step_log: Callable[[dict[str, Any]], None] | None = None,
@@ -171,7 +175,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
 
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. `step_time_model` replaces the
-    roofline, whose mixed steps `composition` times. `progress` is called with (done, all) requests, `step_log` with
+    roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
+    costs, and `routing` says how tokens spread over experts. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
@@ -179,7 +184,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     _require_one_stage(engine)
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
     _require_fit(deployment, has_step_times=step_time_model is not None)
-    step_time = _step_time(deployment, step_time_model, composition)
+    step_time = _step_time(deployment, step_time_model, composition, Traffic(sampling, routing))
     requests = _trace(trace, rate_scale=rate_scale, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
@@ -270,10 +275,11 @@ def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -
 
 
 def _step_time(
-    deployment: Deployment, given: str | Path | StepTimeModel | None, composition: Composition
+    deployment: Deployment, given: str | Path | StepTimeModel | None, composition: Composition, traffic: Traffic
 ) -> StepTimeModel:
     if given is None:
-        return steptime.step_time_model(deployment.model, deployment.gpu, deployment.engine, composition=composition)
+        model, gpu, engine = deployment.model, deployment.gpu, deployment.engine
+        return steptime.step_time_model(model, gpu, engine, composition=composition, traffic=traffic)
     return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
 
 

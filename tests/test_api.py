@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,6 +116,20 @@ def test_confidence_says_whether_such_runs_were_measured(gpu: str, level: str) -
     confidence = sim.simulate("Llama-3.1-8B", gpu, make_trace(), engine=engine).summary["confidence"]
     assert confidence["level"] == level
     assert confidence["bands_percent"]["tpot"] > 0
+
+
+def test_what_requests_ask_and_where_tokens_go_is_an_input() -> None:
+    """Greedy requests spare Llama's top-p; evenly spread tokens wake more of Mixtral's experts than popular ones do."""
+
+    def tpot_ms(model: str, **traffic: Any) -> float:
+        engine, trace = sim.EngineConfig(tensor_parallel_size=2), make_trace(6, gap_s=0.001)
+        return float(sim.simulate(model, "h100-sxm", trace, engine=engine, **traffic).summary["mean_tpot_ms"])
+
+    assert tpot_ms("Llama-3.1-8B", sampling="greedy") < tpot_ms("Llama-3.1-8B")
+    skewed, uniform, balanced = (
+        tpot_ms("Mixtral-8x7B-v0.1", routing=name) for name in ("skewed", "uniform", "balanced")
+    )
+    assert skewed < uniform < balanced
 
 
 def test_mixed_steps_cost_more_when_run_as_two_passes() -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 Composition = Literal["unified", "additive", "max"]
+Sampling = Literal["default", "greedy"]
+Routing = Literal["skewed", "uniform", "balanced"]
 
 
 @app.command(cls=EngineCommand)
@@ -37,6 +39,13 @@ def simulate(
     composition: Annotated[
         Composition | None, typer.Option(help="How mixed steps are timed, unified when absent.")
     ] = None,
+    sampling: Annotated[
+        Sampling | None,
+        typer.Option(help="What requests ask of the sampler: the checkpoint's default, or greedy (temperature 0)."),
+    ] = None,
+    expert_routing: Annotated[
+        Routing | None, typer.Option(help="How tokens spread over experts, skewed (by Zipf's law) when absent.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
@@ -44,8 +53,10 @@ def simulate(
     from sim.report.folder import check_folder
 
     parsed = engine_flags(ctx)
-    if composition and step_time_model:
-        raise ConfigError("--composition changes nothing with --step-time-model; leave one of them out.")
+    choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
+    for flag, choice in choices.items():
+        if choice and step_time_model:
+            raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
     if out:
         check_folder(out)
     warn(parsed.warnings)
@@ -59,6 +70,8 @@ def simulate(
             rate_scale=rate_scale,
             limit=limit,
             composition=composition or "unified",
+            sampling=sampling or "default",
+            routing=expert_routing or "skewed",
             step_time_model=step_time_model,
             progress=progress,
             step_log=write_step,
