@@ -19,6 +19,9 @@ class Grant(NamedTuple):
     num_new_blocks: int
 
 
+ONE_TOKEN = Grant(1, 0)
+
+
 def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
     """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
     Walk(scheduler, batch).run()
@@ -32,6 +35,7 @@ class Walk:
         self._kv = scheduler.kv
         self._batch = batch
         self._granted: dict[Request, Grant] = {}
+        self._busy_contexts = scheduler.busy_contexts
 
     def run(self) -> None:
         self._grant_in_order()
@@ -50,6 +54,11 @@ class Walk:
         index = 0
         while index < len(line) and batch.budget > 0:
             request = line[index]
+            if self._is_quiet(request):
+                self._granted[request] = ONE_TOKEN
+                batch.budget -= 1
+                index += 1
+                continue
             num_tokens = self._wanted(request)
             if num_tokens == 0:
                 index += 1
@@ -67,6 +76,20 @@ class Walk:
                 continue
             self._grant(request, num_tokens, new)
             index += 1
+
+    def _is_quiet(self, request: Request) -> bool:
+        """Whether a decode only takes its token: no block begins or fills, and no window passes one.
+
+        With a window this is the way of every pass, and three decodes of four are quiet. Those that just began or
+        had starved are looked at in full.
+        """
+        step = self._batch.step
+        return (
+            request.status is RequestStatus.DECODING
+            and step > request.first_decode_pass + 1
+            and step > request.starved_pass + 3
+            and (step - request.epoch) % self._scheduler.config.block_size not in self._busy_contexts
+        )
 
     def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         self._kv.pool.take(num_new_blocks)

@@ -43,6 +43,7 @@ class Scheduler:
         self._max_running = config.max_running
         self._token_budget = config.token_budget
         self._depth = config.num_batches_in_flight
+        self.busy_contexts = _busy_contexts(config)
         self._num_admitted = 0
         self._nothing_to_admit = True
         self._unregistered: dict[Request, None] = {}
@@ -147,7 +148,7 @@ class Scheduler:
         after = request.num_computed_tokens = before + num_tokens
         request.chunk_pass = batch.step
         request.num_chunk_tokens = num_tokens
-        if request in self._unregistered and (self.kv.has_windows or len(self._unregistered) > 1):
+        if self.kv.has_windows or (request in self._unregistered and len(self._unregistered) > 1):
             self._register_running(batch.step, request.serial)
             self.kv.keep_full_blocks(request, after)
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, after == request.num_tokens))
@@ -400,6 +401,16 @@ class Scheduler:
         if request.starved_pass == step - 2:  # nothing was in flight when the last pass scheduled it
             known_when_scheduled = self.num_computed_tokens(request, step)
         return max(known_when_scheduled, known - 1, min(scheduled_to, known))
+
+
+def _busy_contexts(config: SchedulerConfig) -> frozenset[int]:
+    """Contexts, modulo the block size, at which a decode begins a block, fills one, or a window passes one.
+
+    A block that fills is found from the pass that feeds its last token, under async scheduling up to two passes later.
+    """
+    lag = config.num_batches_in_flight - 1
+    passing = {group.window + lag for group in config.kv_groups if group.window is not None}
+    return frozenset(context % config.block_size for context in {0, 1, 2} | passing)
 
 
 def _serial(request: Request) -> int:
