@@ -47,10 +47,10 @@ def main(path: Path) -> None:
     points = [point for run in read_runs(path) for point in _points(run)]
     fitted = _fit_steps(points)
     print(f"sort {fitted[0]:.2f} ns an entry and {fitted[1]:.0f} bytes a logit, {fitted[2]:.0f} us of the host exposed")
-    _print_left_out(points)
+    left_out = _left_out(points)
     front_end = _fit_front_end(points, fitted)
     print(f"front end {front_end[0] / US:.0f} us and {front_end[1] / US:.1f} us for each request that streams")
-    _write(fitted, front_end, len({point.run.id for point in points}))
+    _write(fitted, front_end, left_out, len({point.run.id for point in points}))
 
 
 def _points(run: Run) -> list[Point]:
@@ -110,17 +110,29 @@ def _fit_steps(points: Sequence[Point]) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _print_left_out(points: Sequence[Point]) -> None:
-    """How far each model's stages are off when the fit has not seen it."""
+def _left_out(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    """Prints how far each model's stages are off when the fit has not seen it, and returns it."""
     print(f"{'left out':50}{'stages':>7}{'median %':>10}{'MAPE %':>8}{'bias %':>8}")
     every: list[float] = []
+    table = {}
     for name in sorted({point.run.model for point in points}):
         unseen = [point for point in points if point.run.model == name]
         theta = _fit_steps([point for point in points if point.run.model != name])
         errors = 100 * np.expm1(_log_errors(unseen, theta))
         every += list(errors)
+        table[name] = _sizes(list(errors))
         print(f"{name:50}{len(unseen):7}{np.median(abs(errors)):10.1f}{abs(errors).mean():8.1f}{errors.mean():8.1f}")
     print(f"{'all':50}{len(every):7}{np.median(np.abs(every)):10.1f}{np.mean(np.abs(every)):8.1f}{np.mean(every):8.1f}")
+    return table | {"all": _sizes(every)}
+
+
+def _sizes(errors: Sequence[float]) -> dict[str, float]:
+    sizes = np.abs(errors)
+    return {
+        "stages": len(sizes),
+        "mape": round(float(sizes.mean()), 1),
+        "median_ape": round(float(np.median(sizes)), 1),
+    }
 
 
 def _fit_front_end(points: Sequence[Point], theta: Floats) -> Floats:
@@ -142,7 +154,7 @@ def _fit_front_end(points: Sequence[Point], theta: Floats) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _write(theta: Floats, front_end: Floats, num_runs: int) -> None:
+def _write(theta: Floats, front_end: Floats, left_out: dict[str, dict[str, float]], num_runs: int) -> None:
     fitted_on = f"fitted by fit_serving.py to {num_runs} open-loop runs of vLLM 0.15.1 on H100 and A100"
     sampler = {"sort_entry_ns": round(theta[0], 3), "sort_bytes_per_logit": round(theta[1], 1), "source": fitted_on}
     host = {
@@ -151,7 +163,9 @@ def _write(theta: Floats, front_end: Floats, num_runs: int) -> None:
         "front_end_request_us": round(front_end[1] / US, 1),
         "source": f"the exposed part and the front end {fitted_on}",
     }
-    OUTPUT.write_text(json.dumps({"sampler": sampler, "host": host}, indent=2) + "\n", encoding="utf-8")
+    OUTPUT.write_text(
+        json.dumps({"sampler": sampler, "host": host, "left_out": left_out}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
