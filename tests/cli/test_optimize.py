@@ -34,7 +34,7 @@ def question(trace: Path, linear: Path, tmp_path: Path) -> list[str | Path]:
     """A small space over four requests, with given step times."""
     space = tmp_path / "space.yaml"
     space.write_text(SPACE)
-    model = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace]
+    model: list[str | Path] = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace]
     return [*model, "--step-time-model", linear, "--space", space, "--workers", "1"]
 
 
