@@ -50,12 +50,12 @@ EXPLAINED = {  # by run: what its error comes from, as far as the evidence goes
     "ip-67": "TTFT of 4.7 steps with KV offloading and tracing on; output counts were re-tokenised by the client",
     "ip-20260217-155451": "output counts were re-tokenised by the client, 21 to 23 % low",
     "ip-22": "10 % slower than four runs of the same model and workload, whose only difference is a budget of 1,024 tokens "
-    "that they never reach: another machine",
+    "that they never reach: probably another machine",
     "ip-41": "Llama-2-70B on four A100s: decode attention and all-reduce of that GPU, whose kernel fits are the weakest "
     "(P90 41 % and 29 %)",
-    "ip-7": "one per cent of its requests met a cold start; the mean is right and p99 stands at that edge",
-    "ip-51": "one per cent of its requests met a cold start; the mean is right and p99 stands at that edge",
-    "ip-21": "one per cent of its requests met a cold start; the mean is right and p99 stands at that edge",
+    "ip-7": "the mean is near and p99 is not: about one request in a hundred was slow, perhaps by a cold start",
+    "ip-51": "the mean is near and p99 is not: about one request in a hundred was slow, perhaps by a cold start",
+    "ip-21": "the mean is near and p99 is not: about one request in a hundred was slow, perhaps by a cold start",
     "ip-60": "Llama-3.1-70B on four H100s: kernel tables put its all-reduce at 0.4-0.8 MB, where algorithms switch",
     "ip-49": "its first requests met a cold start of up to 8 s, which is in the mean",
     "sg-rtx4090_aug17": "a burst that drains for minutes: TTFT is the sum of all steps before it",
@@ -112,7 +112,7 @@ def _served(validation: Validation) -> Iterator[str]:
     yield markdown_table(("by", "", "runs", *METRICS), group_rows(everything))
     yield "![Measured against predicted](accuracy.png)"
     yield f"### The worst {NUM_WORST} runs\n\nBy their largest error over the four metrics, signed, in %."
-    yield markdown_table(("run", "model", "GPU", *METRICS, "what explains it"), _worst(validation))
+    yield markdown_table(("run", "model", "GPU", *METRICS, "what probably explains it"), _worst(validation))
     yield "\n".join(f"- {sentence}" for sentence in unreplayed(everything))
 
 

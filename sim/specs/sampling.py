@@ -15,7 +15,8 @@ Sampling = Literal["default", "greedy"]
 Truncation = Literal["sort", "triton", "flashinfer"]
 """How rows are truncated: PyTorch sorts all logits, later versions have kernels that do not."""
 
-# Checkpoints whose generation_config.json (huggingface.co/<name>/raw/main/generation_config.json) sets top_p or top_k.
+# Checkpoints whose generation_config.json (huggingface.co/<name>/raw/main/generation_config.json) sets top_p or top_k, by short
+# name; as published, not read from the hub here.
 # Not so Mixtral, Mistral-Nemo, CodeLlama, Yi's and Qwen2.5's base models, gpt-oss and Kimi-K2.
 TRUNCATING = (
     "llama-2-*",

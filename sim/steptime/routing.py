@@ -11,8 +11,8 @@ from sim.steptime.protocol import FloatArray
 Routing = Literal["skewed", "uniform", "balanced"]
 """`skewed`: experts are popular by Zipf's law; `uniform`: each token chooses evenly; `balanced`: as few repeat as can be."""
 
-# Mixtral-8x7B and Llama-4-Scout on H100s woke 6.5 and 6.6 experts at 10 and 11 tokens, as this exponent has it, where
-# even choice would have been 7.5 and 8.1; benchmarks/fit_serving.py fits it again.
+# Step times of Mixtral-8x7B and Llama-4-Scout served on H100s tell of 6.5 and 6.7 experts read at 10 and 11 tokens, as this
+# exponent has it, where even choice would read 7.5 and 8.1. Routers trained to balance finer experts may be more even.
 ZIPF_EXPONENT = 1.0
 
 

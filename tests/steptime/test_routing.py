@@ -26,7 +26,7 @@ def test_balanced_choice_repeats_nothing_it_need_not() -> None:
     ("experts", "tokens", "measured"), [(MIXTRAL, 10, 6.5), (MIXTRAL, 20, 7.5), (SCOUT, 11, 6.7), (SCOUT, 33, 11.3)]
 )
 def test_popular_experts_as_served(experts: Experts, tokens: int, measured: float) -> None:
-    """What decode steps of two models on H100s needed to read, in experts a layer."""
+    """What step times of two models served on H100s tell, in experts a layer."""
     assert expected_distinct_experts(tokens, experts) == pytest.approx(measured, rel=0.03)
 
 
