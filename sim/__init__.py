@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from sim.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sim.api import Result, calibrate, capacity, optimize, plan_memory, read_measured, simulate, validate
+    from sim.api import Result, calibrate, plan_memory, read_measured, simulate, validate
     from sim.errors import SimError
     from sim.memory.plan import MemoryPlan
+    from sim.search.entry import capacity, optimize
     from sim.specs.engine import EngineConfig
     from sim.specs.hardware import HardwareProfile
     from sim.specs.model import ModelSpec
@@ -43,8 +44,8 @@ _HOMES = {
     "SimError": "sim.errors",
     "Trace": "sim.workload.trace",
     "calibrate": "sim.api",
-    "capacity": "sim.api",
-    "optimize": "sim.api",
+    "capacity": "sim.search.entry",
+    "optimize": "sim.search.entry",
     "plan_memory": "sim.api",
     "read_measured": "sim.api",
     "read_trace": "sim.workload.readers",

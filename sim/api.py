@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
-from sim.measure import calibrate as calibration
-from sim.measure import validate as validation
-from sim.measure.bench import Server
-from sim.measure.bench import read_measured as read_runs
-from sim.measure.calibrate import Calibration
 from sim.measure.confidence import confidence, traits
-from sim.measure.runs import Run, select
-from sim.measure.validate import Validation
 from sim.memory import plan as memory
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
@@ -25,7 +18,6 @@ from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
 from sim.report.console import result_table
 from sim.report.folder import write_folder
-from sim.search.entry import capacity, optimize
 from sim.serving import replica
 from sim.serving.config import scheduler_config
 from sim.serving.kv_cache import can_ever_fit
@@ -47,17 +39,9 @@ from sim.workload.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Deployment",
-    "Result",
-    "capacity",
-    "deploy",
-    "optimize",
-    "plan_memory",
-    "read_measured",
-    "simulate",
-    "validate",
-]
+    from sim.measure.calibrate import Calibration
+    from sim.measure.runs import Run
+    from sim.measure.validate import Validation
 
 DEFAULTS = EngineConfig()
 
@@ -209,11 +193,14 @@ def read_measured(
     gpu: str | None = None,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
-) -> tuple[Run, ...]:
+) -> "tuple[Run, ...]":
     """Measured runs from files: Servecast's format, or JSON of `vllm bench serve --save-result --save-detailed`.
 
     The latter names no server: `model`, `gpu`, `engine` and `vllm_version` do. Raises RunsError for what cannot be read.
     """
+    from sim.measure.bench import Server
+    from sim.measure.bench import read_measured as read_runs
+
     paths = [files] if isinstance(files, str | Path) else files
     given = {name: value for name, value in asdict(engine).items() if value != getattr(DEFAULTS, name)}
     server = Server(model, gpu, given, vllm_version) if model and gpu else None
@@ -221,36 +208,42 @@ def read_measured(
 
 
 def validate(
-    runs: str | Path | Sequence[Run],
+    runs: "str | Path | Sequence[Run]",
     *,
     only_known_args: bool = False,
     gpu: str | Path | HardwareProfile | None = None,
     composition: Composition = "unified",
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> Validation:
+) -> "Validation":
     """Replay measured runs, those of a file or as `read_measured` returned them, and compare.
 
     `only_known_args` leaves out runs whose engine arguments are unknown; `gpu` stands in for the GPUs that they name.
     `progress` is called with (done, all) runs. Raises SimError for bad input; runs that cannot be replayed say why.
     """
+    from sim.measure import validate as validation
+    from sim.measure.runs import select
+
     chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
     profile = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
     return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, progress=progress)
 
 
 def calibrate(
-    runs: str | Path | Sequence[Run],
+    runs: "str | Path | Sequence[Run]",
     gpu: str | Path,
     *,
     only_known_args: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Calibration:
+) -> "Calibration":
     """Fit a few named factors of a GPU's profile, a name or YAML, to the runs measured on it; `write` keeps the result.
 
     Errors before and after are given for runs fitted to and for runs held out; `verdict` says whether it helped beyond
     noise. `progress` is called with (done, all) fits. Raises SimError for bad input.
     """
+    from sim.measure import calibrate as calibration
+    from sim.measure.runs import select
+
     chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
     return calibration.calibrate(chosen, gpu, progress=progress)
 

@@ -34,7 +34,7 @@ def capacity(
     as_json: Json = False,
 ) -> None:
     """Find the highest request rate within limits on latency, and the GPUs that a given rate takes."""
-    from sim import api
+    import sim
     from sim.report.search import capacity_text
     from sim.report.search_folder import check_answer_folder, write_capacity
 
@@ -43,7 +43,7 @@ def capacity(
         check_answer_folder(out)
     warn(parsed.warnings)
     with _status() as on_probe:
-        result = api.capacity(
+        result = sim.capacity(
             chosen_model(model, parsed),
             gpu,
             trace,

@@ -71,7 +71,7 @@ def optimize(
     as_json: Json = False,
 ) -> None:
     """Find the engine arguments that serve a trace best, and say why and how sure that is."""
-    from sim import api
+    import sim
     from sim.report.search import optimization_text
     from sim.report.search_folder import check_answer_folder, write_optimization
 
@@ -80,7 +80,7 @@ def optimize(
         check_answer_folder(out)
     warn(parsed.warnings)
     with _progress() as progress:
-        result = api.optimize(
+        result = sim.optimize(
             chosen_model(model, parsed),
             gpu,
             trace,

@@ -7,16 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from sim.measure.runs import Run
-from sim.measure.validate import RunResult
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.operator_fits import Basis
+
+if TYPE_CHECKING:
+    from sim.measure.runs import Run
+    from sim.measure.validate import RunResult
 
 Level = Literal["validated", "extrapolated"]
 METRICS = {"output_throughput": "tpot_mean", "ttft": "ttft_mean", "tpot": "tpot_mean"}
@@ -79,7 +81,7 @@ def traits(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> Tr
     return Traits(gpu.name, model.model_type, model.quantization or "bf16", float(size), kernels)
 
 
-def residual_rows(results: Sequence[tuple[Run, RunResult, Traits]]) -> list[dict[str, Any]]:
+def residual_rows(results: "Sequence[tuple[Run, RunResult, Traits]]") -> list[dict[str, Any]]:
     """Validated runs as rows of `residuals.json`."""
     metrics = sorted(set(METRICS.values()))
     return [
