@@ -87,7 +87,7 @@ def replay(
     served = serve(run, gpu)
     requests = asked(run.workload, seed=seed, block_size=served.config.block_size)
     step_time = step_time_model(
-        served.model, served.gpu, served.engine, composition=composition, traffic=Traffic(sampling=run.asks_for)
+        served.model, served.gpu, served.engine, composition=composition, traffic=Traffic(run.asks_for, run.spreads)
     )
     host = served.gpu.operators.host
     if requests.concurrency is None:

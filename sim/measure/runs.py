@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from sim.errors import RunsError
 from sim.specs.sampling import Sampling
 from sim.specs.strict_yaml import Strict, read_json
+from sim.steptime.routing import Routing
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -137,6 +138,11 @@ class Run(Strict):
     @property
     def asks_for(self) -> Sampling:
         return self.sampling or ("default" if self.workload.kind == "open_loop" else "greedy")
+
+    @property
+    def spreads(self) -> Routing:
+        """Random tokens, as closed loops send, spread evenly over experts; a few prompts of text again and again do not."""
+        return "uniform" if self.workload.kind == "closed_loop" else "skewed"
 
     @property
     def vllm_version(self) -> str | None:
