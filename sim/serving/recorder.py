@@ -12,6 +12,7 @@ from sim.serving.front_door import Incoming
 from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.serving.request import Request
 from sim.serving.scheduler import Scheduler
+from sim.serving.standing import num_returned_tokens
 
 LEAP_FACTS = (
     "num_steps",
@@ -75,7 +76,7 @@ class Recorder:
     def records(self, scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
         for request in (*scheduler.running, *scheduler.waiting):
-            self.request(request, scheduler.num_returned_tokens(request))
+            self.request(request, num_returned_tokens(request, scheduler.num_collected))
         ends_s = _view(self.step_ends_s, np.float64)
         table = _view(self._leaps, np.int32).reshape(-1, len(LEAP_FACTS))
         columns = {name: table[:, number] for number, name in enumerate(LEAP_FACTS)}
@@ -125,7 +126,7 @@ def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
 
 
 def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
-    table = np.array(scheduler.decode_stretches, dtype=np.int64).reshape(-1, 3)
+    table = np.array(scheduler.history.stretches, dtype=np.int64).reshape(-1, 3)
     block_size, blocks_at_once = scheduler.config.block_size, scheduler.kv.num_groups
     return DecodeStretches(table[:, 0], table[:, 1], table[:, 2], block_size, blocks_at_once)
 
@@ -135,10 +136,10 @@ def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tu
 
     A decode's tokens are a step apart, but for those that had starved or been preempted in between.
     """
-    starved = [late for late in scheduler.late_decodes if late[0] < len(ends_s)]
+    starved = [late for late in scheduler.history.late if late[0] < len(ends_s)]
     for step, _ in starved:
         num_continued[step] -= 1
-    late = np.array([*starved, *scheduler.resumed_tokens], dtype=np.int64).reshape(-1, 2)
+    late = np.array([*starved, *scheduler.history.resumed], dtype=np.int64).reshape(-1, 2)
     late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
     gaps_s = np.diff(ends_s, prepend=ends_s[:1])  # a decode is never in the first step
     if not len(late):

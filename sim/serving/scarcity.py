@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.serving.request import Request, RequestStatus
+from sim.serving.standing import num_computed_tokens, num_processed_tokens
 
 if TYPE_CHECKING:
     from sim.serving.batch import Batch
@@ -110,8 +111,10 @@ class Walk:
         """Blocks for the next tokens; those that a window has passed are given back first."""
         if self._kv.has_windows:
             self._scheduler.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
-            self._kv.free_passed_windows(request, self._scheduler.num_processed_tokens(request, self._batch.step))
-        return self._kv.new_blocks(self._scheduler.num_computed_tokens(request, self._batch.step), num_tokens)
+            self._kv.free_passed_windows(
+                request, num_processed_tokens(request, self._batch.step, self._scheduler.num_collected)
+            )
+        return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
 
     def _victim(self, line: list[Request]) -> Request:
         """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""

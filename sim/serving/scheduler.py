@@ -8,15 +8,15 @@ Invariants: `running` is in order of admission and holds three kinds: decodes (c
 `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it).
 """
 
-from array import array
-
 from sim.serving import scarcity
 from sim.serving.batch import Batch, Chunk
 from sim.serving.config import SchedulerConfig
+from sim.serving.decode_history import DecodeHistory
 from sim.serving.decodes import Decodes
 from sim.serving.kv_cache import KVCacheManager, PrefixHit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
+from sim.serving.standing import num_computed_tokens, num_hashed_tokens
 
 NOBODY: list[Request] = []
 
@@ -33,10 +33,7 @@ class Scheduler:
         self.decodes = Decodes(config.block_size)
         self.ended: dict[int, list[Request]] = {}
         self.num_collected = 0
-        self.resumed_tokens: list[tuple[int, int]] = []
-        self.decode_stretches = array("q")
-        self._late_decodes: dict[Request, tuple[int, int]] = {}
-        self._settled_late_decodes: list[tuple[int, int]] = []
+        self.history = DecodeHistory()
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._block_size = config.block_size
@@ -233,9 +230,8 @@ class Scheduler:
         """Make what a request has decoded findable, up to pass `step`, which has scheduled it or not yet."""
         if request.keyed is not None and request.status is not RequestStatus.PREFILLING:
             runs = is_scheduled and request.starved_pass != step <= request.last_pass
-            self.kv.keep_full_blocks(
-                request, self._num_hashed_tokens(request, step, step - request.epoch if runs else 0)
-            )
+            scheduled_to = step - request.epoch if runs else 0
+            self.kv.keep_full_blocks(request, num_hashed_tokens(request, step, self.num_collected, scheduled_to))
 
     # -- after the pass --------------------------------------------------------------------------------------------
 
@@ -257,7 +253,7 @@ class Scheduler:
             return
         self._nothing_to_admit = not self.waiting
         for request in ending:
-            self.decode_stretches.extend((request.stretch_pass, step, request.epoch))
+            self.history.ends(request, step)
             request.status = RequestStatus.ENDED
             request.num_sampled_tokens = request.max_tokens
             request.sampled_pass = step
@@ -271,7 +267,7 @@ class Scheduler:
         if request.num_sampled_tokens == 0:
             request.first_token_pass = step
         else:
-            self.resumed_tokens.append((step, request.sampled_pass))
+            self.history.resumes(request, step)
         num_tokens = request.num_tokens
         request.epoch = step - num_tokens
         request.first_decode_pass = request.stretch_pass = step + 1
@@ -310,12 +306,7 @@ class Scheduler:
     def starve(self, request: Request, batch: Batch) -> None:
         """A decode that gets nothing in this pass: all that it would have done moves one pass on."""
         self.decodes.leave(request)
-        if request.starved_pass != batch.step - 1:
-            request.sampled_pass = batch.step - 1
-            self._settle_late_token(request)
-        self._late_decodes[request] = (batch.step + 1, request.sampled_pass)
-        self.decode_stretches.extend((request.stretch_pass, batch.step - 1, request.epoch))
-        request.stretch_pass = batch.step + 1
+        self.history.starves(request, batch.step)
         request.starved_pass = batch.step
         request.epoch += 1
         request.last_pass += 1
@@ -324,10 +315,13 @@ class Scheduler:
     def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
         """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
         step = batch.step
-        computed = self.num_computed_tokens(request, step)
-        hashed = self._num_hashed_tokens(request, step, computed + num_granted if num_granted else 0)
+        computed = num_computed_tokens(request, step)
+        scheduled_to = computed + num_granted if num_granted else 0
+        hashed = num_hashed_tokens(request, step, self.num_collected, scheduled_to)
         if request.status is RequestStatus.DECODING:
-            self._preempt_decode(request, step, computed)
+            self.decodes.leave(request)
+            self.history.is_preempted(request, step)
+            request.num_sampled_tokens = computed - request.num_prompt_tokens + 1
         elif request.status is RequestStatus.PREFILLING:
             del self.prefills[request]
         del self.running[request]
@@ -340,67 +334,6 @@ class Scheduler:
         self.waiting.put_back(request)
         self._nothing_to_admit = False
         batch.preempted.append(request)
-
-    def _preempt_decode(self, request: Request, step: int, computed: int) -> None:
-        self.decodes.leave(request)
-        self.decode_stretches.extend((request.stretch_pass, step - 1, request.epoch))
-        request.num_sampled_tokens = computed - request.num_prompt_tokens + 1
-        if request.starved_pass == step - 1:
-            del self._late_decodes[request]
-        else:
-            request.sampled_pass = step - 1
-
-    def _settle_late_token(self, request: Request) -> None:
-        late = self._late_decodes.pop(request, None)
-        if late is not None:
-            self._settled_late_decodes.append(late)
-
-    @property
-    def late_decodes(self) -> list[tuple[int, int]]:
-        """`(pass, pass of the token before)` of tokens that came of a decode that had starved."""
-        return self._settled_late_decodes + list(self._late_decodes.values())
-
-    # -- where a running request stands ------------------------------------------------------------------------------
-
-    def num_computed_tokens(self, request: Request, step: int) -> int:
-        """KV positions scheduled before pass `step`."""
-        if request.status is RequestStatus.PREFILLING:
-            return request.num_computed_tokens
-        return min(step - 1, request.last_pass) - request.epoch
-
-    def num_processed_tokens(self, request: Request, step: int) -> int:
-        """Those of them whose batch has come back."""
-        computed = self.num_computed_tokens(request, step)
-        if request.chunk_pass >= self.num_collected:
-            return computed - request.num_chunk_tokens
-        is_in_flight = request.status is RequestStatus.DECODING and request.starved_pass != step - 1
-        return computed - (is_in_flight and step - 1 >= self.num_collected)
-
-    def _num_known_tokens(self, request: Request) -> int:
-        """Tokens of a decode, its prompt included, that have come back."""
-        is_late = request.starved_pass >= self.num_collected
-        return max(self.num_collected, request.first_decode_pass - 1) - request.epoch + is_late
-
-    def num_returned_tokens(self, request: Request) -> int:
-        """Output tokens of a request that have come back, wherever it stands."""
-        if request.status is RequestStatus.DECODING:
-            return self._num_known_tokens(request) - request.num_prompt_tokens
-        return request.num_sampled_tokens - (
-            request.num_sampled_tokens > 0 and request.sampled_pass >= self.num_collected
-        )
-
-    def _num_hashed_tokens(self, request: Request, step: int, scheduled_to: int) -> int:
-        """Tokens in blocks that can be found in pass `step`: those known when they were scheduled, or since.
-
-        `scheduled_to` is what the pass itself has scheduled, 0 before the request's turn.
-        """
-        if request.status is RequestStatus.PREFILLING:
-            return max(request.num_computed_tokens, scheduled_to)
-        known = self._num_known_tokens(request)
-        known_when_scheduled = request.num_computed_tokens
-        if request.starved_pass == step - 2:  # nothing was in flight when the last pass scheduled it
-            known_when_scheduled = self.num_computed_tokens(request, step)
-        return max(known_when_scheduled, known - 1, min(scheduled_to, known))
 
 
 def _busy_contexts(config: SchedulerConfig) -> frozenset[int]:
