@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
-from sim.measure.confidence import confidence, traits
+from sim.measure.confidence import confidence, confidence_json, traits
 from sim.memory import plan as memory
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
@@ -289,10 +289,10 @@ def _summary(deployment: Deployment, trace: Trace, records: Records) -> dict[str
 
 
 def _confidence(deployment: Deployment, step_time_model: object) -> dict[str, Any]:
-    """How far the forecast can be trusted, by the errors on measured runs like it; step times from elsewhere are not judged."""
+    """How far the forecast can be trusted, by the errors on measured runs like it."""
     if step_time_model is not None:
-        return {"level": "unknown", "text": "step times as given"}
-    return confidence(traits(deployment.model, deployment.gpu, deployment.engine)).to_json()
+        return confidence_json(None)
+    return confidence_json(confidence(traits(deployment.model, deployment.gpu, deployment.engine)))
 
 
 def _dispatch(engine: ResolvedEngine) -> GraphDispatch:

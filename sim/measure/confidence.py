@@ -121,6 +121,11 @@ def confidence(of: Traits, residuals: Sequence[Residual] | None = None) -> Confi
     return Confidence(level, apart, len(like), bands)
 
 
+def confidence_json(found: Confidence | None) -> dict[str, Any]:
+    """As answers carry it; None stands for step times from elsewhere, which are not judged."""
+    return found.to_json() if found else {"level": "unknown", "text": "step times as given"}
+
+
 def tied(first: float, second: float, band_percent: float) -> bool:
     """Whether two figures of one metric lie inside each other's band, so that the forecast does not tell them apart."""
     return abs(first - second) <= band_percent / 100 * min(abs(first), abs(second))

@@ -43,7 +43,12 @@ def _verdict(summary: Row) -> str:
     if best["tied_with"]:
         lines.append(f"tied with {len(best['tied_with'])} more within noise; this one is the simplest")
     lines += [f"{name} was left to vLLM: {reason}" for name, reason in summary["fixed"].items()]
+    lines.append(_confidence(summary))
     return "\n".join(lines)  # fmt: skip
+
+
+def _confidence(summary: Row) -> str:
+    return f"confidence: {summary['confidence']['text']}"
 
 
 def _whole_score(summary: Row) -> str:
@@ -124,7 +129,8 @@ def figure(value: float | None) -> str:
 
 def capacity_text(summary: Row) -> str:
     """The highest rate, what it means, the curve and, where a rate was asked for, how many GPUs it takes."""
-    return "\n\n".join(block for block in (_most(summary), _curve(summary), _sizing(summary)) if block)
+    blocks = (_most(summary), _curve(summary), _sizing(summary), _confidence(summary))
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _most(summary: Row) -> str:

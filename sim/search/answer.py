@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from sim.measure.confidence import confidence_json
 from sim.search.bench_command import bench_command
 from sim.search.evaluate import Outcome, Scenario
-from sim.search.finals import Finalist
+from sim.search.finals import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
-from sim.search.perturbed import BAND
 from sim.search.ranking import Candidate
 from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
+from sim.search.trust import forecast_confidence, step_times_off
 from sim.specs.serve_command import serve_command
 from sim.units import MS
 from sim.version import __version__
@@ -143,10 +144,15 @@ def _sensitivity(findings: Findings) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _confidence(findings: Findings) -> str:
-    return " ".join(_confidence_words(findings))
+def _confidence(findings: Findings) -> dict[str, Any]:
+    """That of the winner's forecast, and what the search adds to it."""
+    found = forecast_confidence(findings.scenario, findings.verdict.winner.candidate.params)
+    return confidence_json(found) | {"notes": list(_notes(findings.verdict))}
 
 
-def _confidence_words(findings: Findings) -> Iterator[str]:
-    yield "The score is from a part of the trace that the search did not see;"
-    yield f"ties hold over {len(findings.verdict.finalists)} finalists' replays of other slices and step times {BAND:.0%} off."
+def _notes(verdict: Verdict) -> Iterator[str]:
+    yield "The score is from a part of the trace that the search did not see."
+    off = step_times_off(verdict.band)
+    yield f"Ties hold over {len(verdict.finalists)} finalists' replays of other slices and of step times {off:.1%} off."
+    if verdict.band is not None:
+        yield f"Finalists up to {verdict.band:.1%} behind are tied: the forecast may be off by as much."

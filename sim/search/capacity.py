@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
+from sim.measure.confidence import confidence_json
 from sim.search.answer import engine_json
 from sim.search.bench_command import bench_command
 from sim.search.evaluate import Scenario
 from sim.search.goals import excess
 from sim.search.probe import Deployment, Probe
 from sim.search.space import num_gpus
+from sim.search.trust import forecast_confidence
 from sim.specs.serve_command import serve_command
 from sim.units import MS
 from sim.version import __version__
@@ -117,6 +119,7 @@ def capacity(scenario: Scenario, *, rate: float | None = None, replicas: int = 1
         "curve": [_curve_row(scenario, probe) for probe in curve],
         "knee_request_rate": _knee(scenario, curve),
         "sizing": _sizing(scenario, deployment, rate, replicas, kept, on_probe) if rate else None,
+        "confidence": confidence_json(forecast_confidence(scenario, {})),
     }
 
 

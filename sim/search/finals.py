@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.perturbed import AS_MODELLED, PERTURBATIONS
+from sim.search.perturbed import AS_MODELLED, Perturbation, perturbations
 from sim.search.ranking import Candidate, decisive_loss, different, is_tied, is_within_noise, ranked, simplicity
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
+from sim.search.trust import forecast_band, step_times_off
 
 CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags
@@ -34,9 +35,13 @@ class Finalist:
 
 
 class Verdict(NamedTuple):
-    """Finalists, the winner first, then those tied with it, simplest first, then the rest in order."""
+    """Finalists, the winner first, then those tied with it, simplest first, then the rest in order.
+
+    `band` is the share inside which the forecast does not tell them apart, None where step times are given.
+    """
 
     finalists: tuple[Finalist, ...]
+    band: float | None
 
     @property
     def winner(self) -> Finalist:
@@ -56,9 +61,10 @@ def judge(
     contenders = _contenders(scenario, in_full)
     if not contenders:
         return None
-    replays = _rescored(contenders, split, runner, seed=seed)
+    band = _band(scenario, contenders)
+    replays = _rescored(contenders, split, runner, perturbations(step_times_off(band)), seed=seed)
     finalists = _finalists(scenario, contenders, replays, split, runner)
-    return Verdict(_accepted_first(scenario, finalists))
+    return Verdict(_accepted_first(scenario, finalists), band)
 
 
 def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candidate]:
@@ -72,12 +78,18 @@ def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candid
     return sorted(chosen, key=order.index)
 
 
-def _rescored(contenders: Sequence[Candidate], split: Split, runner: Runner, *, seed: int) -> list[list[Outcome]]:
+def _band(scenario: Scenario, contenders: Sequence[Candidate]) -> float | None:
+    return forecast_band(scenario, [contender.params for contender in contenders])
+
+
+def _rescored(
+    contenders: Sequence[Candidate], split: Split, runner: Runner, off_by: Sequence[Perturbation], *, seed: int
+) -> list[list[Outcome]]:
     """For each contender its replays: on other slices of what may be seen, and with step times that are off."""
     rng = np.random.default_rng([seed, 2])
     parts = [representative(split.seen, SLICE_SHARE, rng) for _ in range(NUM_SLICES)]
     variants = [(part, AS_MODELLED) for part in parts]
-    variants += [(part, perturbation) for part, perturbation in zip(parts, PERTURBATIONS, strict=True)]
+    variants += [(part, perturbation) for part, perturbation in zip(parts, off_by, strict=True)]
     tasks = [Task(contender.params, part, off) for contender in contenders for part, off in variants]
     outcomes = iter(runner.run(tasks, "re-scoring"))
     return [[next(outcomes) for _ in variants] for _ in contenders]
@@ -106,6 +118,7 @@ def _finalists(
 def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence[Sequence[Outcome]]) -> list[bool]:
     """Whether each is level with the first, over its replay in full and all others."""
     target, leader = scenario.target, contenders[0].metrics
+    band = _band(scenario, contenders) or 0.0
 
     def losses(place: int) -> list[float]:
         outcomes = (contenders[place].outcome, *replays[place])
@@ -113,7 +126,7 @@ def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence
 
     best, kept = losses(0), target.violation(leader) == 0
     return [
-        is_tied(best, losses(place)) and (not kept or target.violation(contender.metrics) == 0)
+        is_tied(best, losses(place), band) and (not kept or target.violation(contender.metrics) == 0)
         for place, contender in enumerate(contenders)
     ]
 

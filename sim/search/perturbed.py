@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape, StepTimeModel
 
-BAND = 0.1  # most measured runs are off by less, see docs/accuracy.md
-
 
 class Perturbation(NamedTuple):
     """Factors on the time of decode-only steps and of steps with prefill."""
@@ -15,12 +13,17 @@ class Perturbation(NamedTuple):
 
 
 AS_MODELLED = Perturbation()
-PERTURBATIONS = (
-    Perturbation(1 + BAND, 1.0),
-    Perturbation(1 - BAND, 1.0),
-    Perturbation(1.0, 1 + BAND),
-    Perturbation(1.0, 1 - BAND),
-)
+
+
+def perturbations(band: float) -> tuple[Perturbation, ...]:
+    """Decodes, then prefills, slower and faster by a share, as 0.1; faster is the inverse, so that no time falls to 0."""
+    slower = 1 + band
+    return (
+        Perturbation(decode=slower),
+        Perturbation(decode=1 / slower),
+        Perturbation(prefill=slower),
+        Perturbation(prefill=1 / slower),
+    )
 
 
 class ScaledCurve(NamedTuple):

@@ -82,16 +82,17 @@ def is_within_noise(target: Target, leader: Metrics, metrics: Metrics) -> bool:
     return decisive_loss(target, leader, metrics) - best <= NOISE * abs(best)
 
 
-def is_tied(leader: Sequence[float], other: Sequence[float]) -> bool:
+def is_tied(leader: Sequence[float], other: Sequence[float], band: float = 0.0) -> bool:
     """Whether paired losses leave open who is better.
 
-    They do where the mean relative difference is below NOISE, or below two standard errors of the differences.
+    They do where the mean relative difference is below NOISE, below the share `band` by which the forecast may be off, or
+    below two standard errors of the differences.
     """
     differences = [_relative(loss - best, best) for best, loss in zip(leader, other, strict=True)]
     if not all(map(math.isfinite, differences)):
         return False
     mean = sum(differences) / len(differences)
-    if mean <= NOISE:
+    if mean <= max(NOISE, band):
         return True
     spread = math.sqrt(sum((value - mean) ** 2 for value in differences) / max(1, len(differences) - 1))
     return len(differences) > 1 and mean <= 2 * spread / math.sqrt(len(differences))

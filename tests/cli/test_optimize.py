@@ -54,6 +54,7 @@ def test_json_is_one_object_with_the_keys_that_are_promised(question: list[str |
     assert status == 0
     found = json.loads(out)
     assert {"best", "pareto", "evaluated", "infeasible", "candidates", "confidence"} <= set(found)
+    assert found["confidence"]["level"] == "unknown"
     assert {"engine", "metrics", "score", "tied_with", "serve_command"} <= set(found["best"])
     assert found["evaluated"] == len(found["candidates"]) == 4
     assert found["best"]["serve_command"].startswith("vllm serve meta-llama/Llama-3.1-8B --")
@@ -64,6 +65,7 @@ def test_the_text_ends_with_lines_to_paste(question: list[str | Path], servecast
     status, out, err = servecast("optimize", *question)
     assert status == 0
     assert "best for throughput" in out
+    assert "confidence: step times as given" in out
     assert "memory per GPU: weights" in out
     assert "\n  vllm serve meta-llama/Llama-3.1-8B" in out
     assert "\n  vllm bench serve --model meta-llama/Llama-3.1-8B" in out
@@ -114,6 +116,7 @@ def test_capacity_tells_rate_curve_and_gpus(trace: Path, linear: Path, tmp_path:
     assert status == 0
     assert "1 x h100-sxm takes" in out
     assert "20 requests/s take 2 replicas on 2 GPUs" in out
+    assert out.endswith("confidence: step times as given\n")
     assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png"}
     found = json.loads(servecast(*call, "--json").out)
     assert found["sizing"] is None
