@@ -126,7 +126,7 @@ def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
 
 
 def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
-    table = np.array(scheduler.history.stretches, dtype=np.int64).reshape(-1, 3)
+    table = _view(scheduler.history.stretches, np.int64).reshape(-1, 3)
     block_size, blocks_at_once = scheduler.config.block_size, scheduler.kv.num_groups
     return DecodeStretches(table[:, 0], table[:, 1], table[:, 2], block_size, blocks_at_once)
 
@@ -141,7 +141,8 @@ def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tu
         num_continued[step] -= 1
     late = np.array([*starved, *scheduler.history.resumed], dtype=np.int64).reshape(-1, 2)
     late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
-    gaps_s = np.diff(ends_s, prepend=ends_s[:1])  # a decode is never in the first step
+    gaps_s = np.zeros_like(ends_s)  # a decode is never in the first step
+    np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1:])
     if not len(late):
         return gaps_s, num_continued
     counts = np.concatenate((num_continued, np.ones(len(late_s), dtype=num_continued.dtype)))
