@@ -149,6 +149,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     vllm_version: str | None = None,
     rate_scale: float = 1.0,
     limit: int | None = None,
+    seed: int = 0,
     composition: Composition = "unified",
     sampling: Sampling = "default",
     routing: Routing = "skewed",
@@ -158,7 +159,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Result:
     """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
 
-    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. `step_time_model` replaces the
+    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. A replay draws nothing at random:
+    `seed` is stamped on the summary, for those who made the trace with it. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `routing` says how tokens spread over experts. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
@@ -173,6 +175,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
     summary = _summary(deployment, requests, records)
+    summary["seed"] = seed
     summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)

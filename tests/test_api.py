@@ -160,3 +160,13 @@ def test_more_blocks_than_memory_has_are_a_what_if() -> None:
     assert (result.summary["completed"], result.summary["num_gpu_blocks"]) == (20, 10_000_000)
     with pytest.raises(DoesNotFitError, match="does not start"):
         sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", engine=sim.EngineConfig(num_gpu_blocks_override=10), limit=20)
+
+
+def test_a_seed_is_stamped_on_the_result_and_changes_nothing_else() -> None:
+    """A replay draws nothing at random."""
+    first, second = (
+        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=20, seed=seed).summary | {"wall_time_s": 0.0}
+        for seed in (0, 7)
+    )
+    assert (first.pop("seed"), second.pop("seed")) == (0, 7)
+    assert first == second
