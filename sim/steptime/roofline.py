@@ -10,7 +10,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling, truncation
 from sim.steptime.attention import AttentionWork, DecodeCurve
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.protocol import StepShape
 from sim.steptime.routing import Routing
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
@@ -78,10 +78,6 @@ class RooflineStepTime:
         gpu_s = sum(map(self._pass_s, self._passes(shape)))
         host_s = self._host_s(shape.num_decodes + len(shape.chunks))
         return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
-
-    def decode_steps_s(self, num_decodes: int, context_tokens: FloatArray) -> FloatArray:
-        """Durations of decode-only steps, one for each sum of contexts."""
-        return self.decode_curve(num_decodes).over(context_tokens)
 
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """Where `step_s` goes, operator by operator; linear layers are split between prefill and decode by tokens.

@@ -210,7 +210,7 @@ def test_many_decode_steps_equal_single_ones(num_decodes: int, contexts: list[in
     model = steps(make_model(attention=replace(FULL, kind="sliding", window=4096)))
     sums = np.array([float(num_decodes * context) for context in contexts])
     singly = [model.step_s(decode(num_decodes, context)) for context in contexts]
-    np.testing.assert_allclose(model.decode_steps_s(num_decodes, sums), singly, rtol=1e-12)
+    np.testing.assert_allclose(model.decode_curve(num_decodes).over(sums), singly, rtol=1e-12)
 
 
 @given(shape=SHAPES, composition=st.sampled_from(COMPOSITIONS))
@@ -235,6 +235,6 @@ def test_the_same_shape_takes_the_same_time(shape: StepShape) -> None:
     """Step times are pure: what was asked before changes nothing, to the last bit."""
     warm = steps()
     warm.step_s(decode(7, 77))
-    warm.decode_steps_s(9, np.array([99.0]))
+    warm.decode_curve(9).over(np.array([99.0]))
     first = warm.step_s(shape)
     assert first == warm.step_s(shape) == steps().step_s(shape)
