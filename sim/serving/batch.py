@@ -50,13 +50,13 @@ class Batch:
     def did_nothing(self) -> bool:
         return not (self.num_decodes or self.chunks or self.preempted)
 
-    def close(self, decode_context_tokens: int) -> StepShape | None:
-        """The step's work in plain numbers; None when there is none. A chunk of one token counts as a decode."""
+    def close(self, decode_context_tokens: int) -> None:
+        """Set `shape`, the step's work in plain numbers, if there is any. A chunk of one token counts as a decode."""
         self.num_tokens = self.num_decodes
         if not self.chunks:
             if self.num_decodes:
                 self.shape = StepShape(self.num_decodes, decode_context_tokens, (), self.num_decodes)
-            return self.shape
+            return
         num_decodes = num_sampled = self.num_decodes
         chunks = []
         for chunk in self.chunks:
@@ -68,4 +68,3 @@ class Batch:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
         self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)
-        return self.shape

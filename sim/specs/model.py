@@ -289,7 +289,3 @@ class ModelSpec:
         vocabulary = sum(end.per_rank(tensor_parallel_size).num_bytes for end in ends)
         vision = ceil_div(2 * self.num_vision_parameters, tensor_parallel_size)
         return layers + vocabulary + 2 * self.num_final_parameters + vision
-
-    @property
-    def is_moe(self) -> bool:
-        return any(layer.experts for layer in self.layers)

@@ -33,11 +33,6 @@ def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int
     return min(blocks, blocks_for(reach, config.block_size) + 1)
 
 
-def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
-    """Whether the KV of that many tokens could be held by a request that is alone."""
-    return sum(most_blocks(group, num_tokens, config) for group in config.kv_groups) <= config.num_usable_blocks
-
-
 class KVCacheManager:
     """Block tables by group over one pool. Nothing is allocated unless all that was asked for fits."""
 

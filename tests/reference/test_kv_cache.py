@@ -3,9 +3,10 @@
 import pytest
 
 from sim.serving.config import KVGroup, SchedulerConfig
+from sim.serving.kv_cache import can_ever_fit
 from tests.makers import make_config
 from tests.reference.content import BlockKeys
-from tests.reference.kv_cache import KVCacheManager, can_ever_fit, most_blocks
+from tests.reference.kv_cache import KVCacheManager, most_blocks
 from tests.reference.request import Request
 
 
