@@ -15,13 +15,6 @@ from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 
 
-class AnsweringReplica(Replica):
-    """A replica whose every answer may bring the next request, so that it never leaps past one."""
-
-    def _leap(self, num_passes: int) -> None:
-        super()._leap(self.scheduler.num_passes_to_release(self._num_launched, num_passes))
-
-
 class Clients:
     """Send requests in order of the trace; `delay_s` passes between a client's last token and its next request's arrival."""
 
@@ -53,7 +46,7 @@ def simulate_closed_loop(
     env = simpy.Environment()
     incoming = Incoming(trace, config)
     recorder = Recorder(incoming)
-    replica = AnsweringReplica(env, config, step_time, recorder, num_keys=incoming.num_keys)
+    replica = Replica(env, config, step_time, recorder, num_keys=incoming.num_keys)
     clients = Clients(env, replica, incoming, delay_s)
     replica.on_finished = clients.received
     env.process(replica.run())

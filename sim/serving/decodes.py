@@ -66,11 +66,15 @@ class Decodes:
 
     def blocks_crossed(self, first: int, num_passes: int) -> int:
         """Blocks that all decodes together grow into over consecutive passes."""
-        full_turns, rest = divmod(num_passes, self._block_size)
-        begin = first % self._block_size
-        beyond = max(0, begin + rest - self._block_size)
-        crossings = self.crossings
-        return full_turns * self.count + sum(crossings[begin : begin + rest]) + sum(crossings[:beyond])
+        size, crossings = self._block_size, self.crossings
+        begin, blocks = first % size, 0
+        if num_passes >= size:
+            full_turns, num_passes = divmod(num_passes, size)
+            blocks = full_turns * self.count
+        end = begin + num_passes
+        if end > size:
+            blocks += sum(crossings[: end - size])
+        return blocks + sum(crossings[begin:end])
 
     def passes_within(self, first: int, limit: int, num_blocks: int) -> int:
         """How many consecutive passes, at most `limit`, grow into no more than `num_blocks` blocks."""

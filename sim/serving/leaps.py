@@ -1,71 +1,119 @@
-"""The end times of consecutive steps that run the same decodes.
+"""Consecutive steps that run the same decodes, as one formula.
 
-Contexts grow by one token a step and a decode, and a step's time hardly bends over them: a parabola through three steps
-gives those between to better than 1e-9, so that four evaluations replace hundreds; the fourth checks it.
+Contexts grow by one token a step and a decode, and a step's time hardly bends over them. So the range of summed contexts is
+cut into panels, each a 16th to a 32nd of the contexts in it, and a parabola is laid over each panel when it is first used:
+within a panel, a leap over any number of steps costs the same. A parabola is good to 1e-10, or it is not used.
 """
 
-from bisect import bisect_left
-from itertools import accumulate, repeat
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+from sim.serving.records import Floats
 from sim.steptime.protocol import DecodeCurve
 
-LONGEST_STRETCH = 256
-FEW_STEPS = 5
-"""Fewer steps than this are evaluated one by one."""
-GROWTH = 4
-"""A parabola spans at most 1 / GROWTH of the mean context; its error was seen to stay below 1e-9 there."""
+NumT = TypeVar("NumT", float, Floats)
+
+PANEL_BITS = 5
+"""A panel holds the sums of contexts that share their first so many bits."""
 TOLERANCE = 1e-10
-"""Relative error at the step that checks a parabola; beyond, as where a curve has a knee, steps are evaluated singly."""
+"""Relative error at the points that check a parabola; beyond, as where a curve has a knee, steps are taken singly."""
 
 
-class Parabola(NamedTuple):
-    """How durations of consecutive steps go on from the first: by this difference, which itself grows by `bend_s`."""
+class Leap(NamedTuple, Generic[NumT]):
+    """Steps one after the other from `start_s` on: the first lasts `duration_s`, the next `growth_s` longer.
 
-    difference_s: float
-    bend_s: float
-
-
-def decode_step_ends(
-    curve: DecodeCurve, num_decodes: int, context_tokens: int, max_steps: int, start_s: float, until_s: float
-) -> list[float]:
-    """Ends of at most `max_steps` steps from `start_s` on, the last the first that ends at or after `until_s`.
-
-    `context_tokens` is the sum of contexts after the first step; every step adds one token a decode.
+    Growth itself grows by `bend_s` a step.
     """
-    ends: list[float] = []
-    end_s, left = start_s, max_steps
-    while True:
-        duration_s = curve.at(context_tokens)
-        stretch = min(left, LONGEST_STRETCH, context_tokens // (GROWTH * num_decodes))
-        if end_s + stretch * duration_s > until_s:
-            stretch = int((until_s - end_s) / duration_s) + 1
-        parabola = _fit(curve, num_decodes, context_tokens, duration_s, stretch) if stretch >= FEW_STEPS else None
-        if parabola is None:
-            stretch = 1
-            ends.append(end_s + duration_s)
-        else:
-            differences = accumulate(repeat(parabola.bend_s, stretch - 2), initial=parabola.difference_s)
-            durations = accumulate(differences, initial=duration_s)
-            ends += list(accumulate(durations, initial=end_s))[1:]
-        left -= stretch
-        end_s = ends[-1]
-        if end_s >= until_s:
-            return ends[: bisect_left(ends, until_s) + 1]
-        if not left:
-            return ends
-        context_tokens += stretch * num_decodes
+
+    num_steps: int
+    start_s: NumT
+    duration_s: NumT
+    growth_s: NumT
+    bend_s: NumT
 
 
-def _fit(curve: DecodeCurve, num_decodes: int, context_tokens: int, first_s: float, num_steps: int) -> Parabola | None:
-    """The parabola over so many steps, or None where the curve is not one."""
-    half = (num_steps - 1) // 2
-    quarter = half // 2
-    middle_s = curve.at(context_tokens + half * num_decodes)
-    last_s = curve.at(context_tokens + 2 * half * num_decodes)
-    curvature = (first_s - 2 * middle_s + last_s) / (2 * half * half)
-    slope = (middle_s - first_s) / half - curvature * half
-    checked_s = curve.at(context_tokens + quarter * num_decodes)
-    if abs(first_s + quarter * (slope + quarter * curvature) - checked_s) > TOLERANCE * checked_s:
-        return None
-    return Parabola(slope + curvature, 2 * curvature)
+def end_s(leap: Leap[NumT], num_steps: NumT | int) -> NumT:
+    """When the first so many steps of a leap have ended."""
+    _, start_s, duration_s, growth_s, bend_s = leap
+    return start_s + num_steps * (duration_s + (num_steps - 1) / 2 * (growth_s + (num_steps - 2) / 3 * bend_s))
+
+
+def after(leap: Leap[float], num_steps: int) -> Leap[float]:
+    """What is left of a leap after its first steps."""
+    total, _, duration_s, growth_s, bend_s = leap
+    return Leap(
+        total - num_steps,
+        end_s(leap, num_steps),
+        duration_s + num_steps * (growth_s + (num_steps - 1) / 2 * bend_s),
+        growth_s + num_steps * bend_s,
+        bend_s,
+    )
+
+
+def num_launched_before(leap: Leap[float], until_s: float, lag: int) -> int:
+    """How many steps of a leap, at least one, are launched before that time.
+
+    A step is launched when the one before it ends or, with a lag of 1, the one before that.
+    """
+    last = leap.num_steps - 1 - lag
+    if last < 0:
+        return 1
+    last_end_s = end_s(leap, last)
+    if last_end_s < until_s:
+        return leap.num_steps
+    if until_s <= leap.start_s:
+        return 1
+    count = int(last * (until_s - leap.start_s) / (last_end_s - leap.start_s))
+    while end_s(leap, count) < until_s:
+        count += 1
+    while end_s(leap, count - 1) >= until_s:
+        count -= 1
+    return count + lag
+
+
+class Panel(NamedTuple):
+    """Seconds of a step at summed contexts from `first_tokens` on and before `end_tokens`, by tokens beyond the first."""
+
+    first_tokens: int
+    end_tokens: int
+    first_s: float
+    slope_s: float
+    bend_s: float
+    is_parabola: bool
+
+
+class DecodeSteps:
+    """Steps of a fixed number of decodes, by the sum of their contexts."""
+
+    def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
+        self._curve = curve
+        self._num_decodes = num_decodes
+        self._panels: dict[tuple[int, int], Panel] = {}
+
+    def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
+        """At most so many steps from `start_s` on; every step adds a token for each decode to `context_tokens`."""
+        shift = max(0, context_tokens.bit_length() - PANEL_BITS)
+        number = context_tokens >> shift
+        panel = self._panels.get((shift, number))
+        if panel is None:
+            panel = self._panels[shift, number] = self._fit(number << shift, (number + 1) << shift)
+        first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola = panel
+        if not is_parabola:
+            return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
+        num_decodes, tokens = self._num_decodes, context_tokens - first_tokens
+        return Leap(
+            min(max_steps, -((context_tokens - end_tokens) // num_decodes)),
+            start_s,
+            first_s + tokens * (slope_s + tokens * bend_s),
+            num_decodes * (slope_s + (2 * tokens + num_decodes) * bend_s),
+            2 * num_decodes * num_decodes * bend_s,
+        )
+
+    def _fit(self, first_tokens: int, end_tokens: int) -> Panel:
+        """The parabola through both ends and the middle; between them it is checked."""
+        at, width = self._curve.at, end_tokens - first_tokens
+        first_s, last_s = at(first_tokens), at(end_tokens)
+        bend_s = 2 * (first_s - 2 * at(first_tokens + width / 2) + last_s) / width**2
+        slope_s = (last_s - first_s) / width - bend_s * width
+        quarters = {tokens: at(first_tokens + tokens) for tokens in (width / 4, 3 * width / 4)}
+        errors_s = (abs(first_s + tokens * (slope_s + tokens * bend_s) - s) / s for tokens, s in quarters.items())
+        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, max(errors_s) <= TOLERANCE)

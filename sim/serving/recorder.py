@@ -1,7 +1,7 @@
 """Facts of a run, appended as they happen: a row a leap, a number a step, a row a request."""
 
 from array import array
-from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sim.serving.batch import Batch
 from sim.serving.front_door import Incoming
+from sim.serving.leaps import Leap, end_s
 from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.serving.request import Request
 from sim.serving.scheduler import Scheduler
@@ -16,79 +17,76 @@ from sim.serving.standing import num_returned_tokens
 
 LEAP_FACTS = (
     "num_steps",
-    "num_continued",
     "num_decodes",
     "num_chunk_tokens",
     "num_running",
     "num_waiting",
     "num_free_blocks",
     "num_preempted",
+    "start_s",
 )
+LEAP_TIMES = ("start_s", "duration_s", "growth_s", "bend_s")
+LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] + [(name, "f8") for name in LEAP_TIMES])
+REQUEST_FACTS = ("generated_tokens", "num_preemptions", "num_cached_tokens", "arrival_s", "first_scheduled_s")
+REQUEST_STEPS = ("first_token_step", "last_token_step")
+REQUEST = np.dtype([(name, "f8" if name.endswith("_s") else "i8") for name in (*REQUEST_FACTS, *REQUEST_STEPS)])
+pack_leap = Struct("8i4d").pack
+pack_request_into = Struct("3q2d2q").pack_into
 
 
 class Recorder:
-    """Leaps in columns, the end of every step, and what became of each request, by row of the trace."""
+    """Leaps in rows, the end of every step, and what became of each request, by row of the trace."""
 
     def __init__(self, incoming: Incoming) -> None:
-        num_requests = len(incoming)
         self._incoming = incoming
-        self._arrival_s = incoming.trace.arrival_s.copy()
-        self._leaps = array("i")
-        self._leap_starts_s = array("d")
-        self.step_ends_s = array("d")
-        self._first_scheduled_s = np.full(num_requests, np.nan)
-        self._first_token_step = np.full(num_requests, -1, dtype=np.int64)
-        self._last_token_step = np.full(num_requests, -1, dtype=np.int64)
-        self._num_generated = np.zeros(num_requests, dtype=np.int64)
-        self._num_preemptions = np.zeros(num_requests, dtype=np.int64)
-        self._num_cached_tokens = np.zeros(num_requests, dtype=np.int64)
+        self._leaps = bytearray()
+        self._requests = np.zeros(len(incoming), dtype=REQUEST)
+        self._requests["arrival_s"] = incoming.trace.arrival_s
+        self._requests["first_scheduled_s"] = np.nan
+        self._requests["first_token_step"] = self._requests["last_token_step"] = -1
+        self._request_bytes = self._requests.data.cast("B")
 
-    def leap(self, ends_s: Sequence[float], start_s: float, num_decodes: int, scheduler: Scheduler) -> None:
-        """Consecutive steps of the same decodes, after their passes."""
-        self._leap_starts_s.append(start_s)
-        self.step_ends_s.extend(ends_s)
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        free = scheduler.kv.pool.num_free
-        self._leaps.extend((len(ends_s), num_decodes, num_decodes, 0, running, waiting, free, 0))
+    def leap(self, leap: Leap[float], num_steps: int, num_decodes: int, scheduler: Scheduler) -> None:
+        """The first steps of a leap, after their passes."""
+        kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
+        counts = (num_steps, num_decodes, 0, len(running), len(waiting), kv.pool.num_free, 0, num_decodes)
+        self._leaps += pack_leap(*counts, *leap[1:])
 
-    def step(self, batch: Batch, start_s: float, end_s: float, scheduler: Scheduler) -> None:
+    def step(self, batch: Batch, start_s: float, duration_s: float, scheduler: Scheduler) -> None:
         """A pass of its own, after it has been done."""
-        self._leap_starts_s.append(start_s)
-        self.step_ends_s.append(end_s)
+        kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
         decodes = batch.shape.num_decodes if batch.shape else 0
-        tokens = (1, batch.num_decodes, decodes, batch.num_tokens - decodes)
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        self._leaps.extend((*tokens, running, waiting, scheduler.kv.pool.num_free, len(batch.preempted)))
+        counts = (1, decodes, batch.num_tokens - decodes, len(running), len(waiting), kv.pool.num_free)
+        self._leaps += pack_leap(*counts, len(batch.preempted), batch.num_decodes, start_s, duration_s, 0.0, 0.0)
 
     def request(self, request: Request, num_generated: int) -> None:
         """What became of a request."""
-        row = request.index
-        self._arrival_s[row] = request.arrival_s
-        if request.first_scheduled_s is not None:
-            self._first_scheduled_s[row] = request.first_scheduled_s
-        self._first_token_step[row] = request.first_token_pass
-        self._num_generated[row] = num_generated
-        self._num_preemptions[row] = request.num_preemptions
-        self._num_cached_tokens[row] = request.num_cached_tokens
-        if num_generated == request.max_tokens:
-            self._last_token_step[row] = request.last_pass
+        pack_request_into(
+            self._request_bytes,
+            request.index * REQUEST.itemsize,
+            num_generated,
+            request.num_preemptions,
+            request.num_cached_tokens,
+            request.arrival_s,
+            request.first_scheduled_s,
+            request.first_token_pass,
+            request.last_pass if num_generated == request.max_tokens else -1,
+        )
 
     def records(self, scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
         for request in (*scheduler.running, *scheduler.waiting):
             self.request(request, num_returned_tokens(request, scheduler.num_collected))
-        ends_s = _view(self.step_ends_s, np.float64)
-        table = _view(self._leaps, np.int32).reshape(-1, len(LEAP_FACTS))
-        columns = {name: table[:, number] for number, name in enumerate(LEAP_FACTS)}
-        num_continued = np.repeat(columns.pop("num_continued"), columns["num_steps"])
+        leaps = np.frombuffer(self._leaps, dtype=LEAP)
+        ends_s = _step_ends_s(leaps)
+        num_continued = np.repeat(leaps["num_continued"], leaps["num_steps"])
         itl_s, itl_count = _token_gaps(ends_s, num_continued, scheduler)
         return Records(
             requests=self._request_records(ends_s),
             leaps=LeapRecords(
-                start_s=_view(self._leap_starts_s, np.float64),
                 step_end_s=ends_s,
                 decode_stretches=_decode_stretches(scheduler),
-                **columns,
+                **{name: leaps[name] for name in LEAP_FACTS},
             ),
             itl_s=itl_s,
             itl_count=itl_count,
@@ -98,19 +96,24 @@ class Recorder:
         )
 
     def _request_records(self, ends_s: Floats) -> RequestRecords:
-        rejected = self._incoming.rejected
+        table, rejected = self._requests, self._incoming.rejected
         return RequestRecords(
-            arrival_s=self._arrival_s,
             prompt_tokens=self._incoming.trace.prompt_tokens,
             output_tokens=self._incoming.max_tokens,
-            generated_tokens=self._num_generated,
-            first_scheduled_s=self._first_scheduled_s,
-            first_token_s=_ends_of(self._first_token_step, ends_s),
-            finish_s=_ends_of(self._last_token_step, ends_s),
-            num_preemptions=self._num_preemptions,
-            num_cached_tokens=self._num_cached_tokens,
-            rejected=tuple(rejected.get(row) for row in range(len(self._arrival_s))),
+            first_token_s=_ends_of(table["first_token_step"], ends_s),
+            finish_s=_ends_of(table["last_token_step"], ends_s),
+            rejected=tuple(rejected.get(row) for row in range(len(table))),
+            **{name: table[name] for name in REQUEST_FACTS},
         )
+
+
+def _step_ends_s(leaps: NDArray[Any]) -> Floats:
+    """When each step of all leaps ended."""
+    counts = leaps["num_steps"]
+    first_steps = np.cumsum(counts) - counts
+    numbers = np.arange(int(counts.sum()), dtype=np.float64) - np.repeat(first_steps - 1.0, counts)
+    times_s = (np.repeat(leaps[name], counts) for name in LEAP_TIMES)
+    return end_s(Leap(len(numbers), *times_s), numbers)
 
 
 def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:

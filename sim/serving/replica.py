@@ -18,7 +18,7 @@ from sim.serving.arrivals import arrivals
 from sim.serving.batch import Batch
 from sim.serving.config import SchedulerConfig
 from sim.serving.front_door import Incoming
-from sim.serving.leaps import decode_step_ends
+from sim.serving.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.request import Request
@@ -36,8 +36,9 @@ MOST_FRUITLESS_PREEMPTIONS = 10_000
 class Replica:
     """A scheduler and a device that runs one batch after the other. `on_finished` is told who finished, and when.
 
-    Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_depth` of them; `_now_s` is the
-    time of the next pass, never before the simulation's own.
+    Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_lag` + 1, which is 1 or 2: the last
+    ends at `_device_free_s`, the other at `_oldest_end_s`. `_now_s` is the time of the next pass, never before the
+    simulation's own.
     """
 
     def __init__(
@@ -52,15 +53,16 @@ class Replica:
         max_passes: int = sys.maxsize,
     ) -> None:
         self._env = env
-        self._depth = config.num_batches_in_flight
+        self._lag = config.num_batches_in_flight - 1
         self._step_time = step_time
+        self._decode_steps: dict[int, DecodeSteps] = {}
         self._recorder = recorder
         self._log = log
         self._passes_left = max_passes
         self._num_launched = 0
         self._num_collected = 0
         self._now_s = env.now
-        self._device_free_s = env.now
+        self._device_free_s = self._oldest_end_s = env.now
         self._inbox: list[Request] = []
         self._woken = env.event()
         self._horizon_s = 0.0
@@ -102,9 +104,9 @@ class Replica:
 
     def _advance(self) -> bool:
         """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
-        scheduler, full = self.scheduler, self._depth - 1
+        scheduler, lag = self.scheduler, self._lag
         while self._passes_left > 0:
-            is_full = self._num_launched - self._num_collected == full
+            is_full = self._num_launched - self._num_collected == lag
             num_passes = scheduler.num_steady_passes(self._num_launched) if is_full else 0
             if num_passes:
                 self._leap(num_passes)
@@ -114,44 +116,39 @@ class Replica:
                 return True
         return False
 
-    def _leap(self, num_passes: int) -> None:
+    def _leap(self, max_passes: int) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
+        scheduler, step = self.scheduler, self._num_launched
+        num_decodes = scheduler.decodes.count
+        steps = self._decode_steps.get(num_decodes)
+        if steps is None:
+            steps = self._decode_steps[num_decodes] = DecodeSteps(
+                self._step_time.decode_curve(num_decodes), num_decodes
+            )
         start_s = max(self._now_s, self._device_free_s)
-        ends = self._ends_before(min(num_passes, self._passes_left), start_s)
-        self._passes_left -= len(ends)
-        self._device_free_s = ends[-1]
-        done = 0
-        while done < len(ends):
-            count = self.scheduler.num_passes_to_release(self._num_launched, len(ends) - done)
-            self._do_steady(ends[done : done + count], start_s)
-            done += count
-            start_s = ends[done - 1]
-
-    def _do_steady(self, ends: list[float], start_s: float) -> None:
-        """Steady passes up to one after which requests may leave."""
-        scheduler, recorder = self.scheduler, self._recorder
+        leap = steps.leap(scheduler.decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
+        num_passes = num_launched_before(leap, self._horizon_s, self._lag)
         self._num_fruitless_preemptions = 0
+        to_release = scheduler.num_passes_to_release(step, num_passes)
+        self._do_steady(leap, to_release)
+        if to_release < num_passes and self._now_s < self._horizon_s:
+            self._do_steady(after(leap, to_release), num_passes - to_release)
+
+    def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
+        """The first passes of a leap, after the last of which requests may leave."""
+        scheduler, step = self.scheduler, self._num_launched
         num_decodes = scheduler.decodes.count
         if self._log:
-            self._log.leap(scheduler, self._num_launched, ends, (self._now_s, start_s))
-        scheduler.leap(self._num_launched, len(ends))
-        recorder.leap(ends, start_s, num_decodes, scheduler)
-        self._num_launched += len(ends)
-        self._num_collected += len(ends)
-        collected = self._num_collected - 1
-        self._now_s = recorder.step_ends_s[collected]
-        self._take_in(collected)
-
-    def _ends_before(self, num_passes: int, start_s: float) -> list[float]:
-        """Ends of the steps of all passes before the horizon: a pass begins when the batch `depth` before it ends."""
-        decodes, step, horizon_s = self.scheduler.decodes, self._num_launched, self._horizon_s
-        curve = self._step_time.decode_curve(decodes.count)
-        if self._depth > 1 and start_s >= horizon_s:
-            num_passes = 1
-        ends = decode_step_ends(curve, decodes.count, decodes.context_sum(step), num_passes, start_s, horizon_s)
-        if self._depth > 1 and len(ends) < num_passes:
-            ends.append(ends[-1] + curve.at(decodes.context_sum(step + len(ends))))
-        return ends
+            ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
+            self._log.leap(scheduler, step, ends_s, (self._now_s, leap.start_s))
+        scheduler.leap(step, num_passes)
+        self._recorder.leap(leap, num_passes, num_decodes, scheduler)
+        self._passes_left -= num_passes
+        self._num_launched += num_passes
+        self._num_collected += num_passes
+        self._device_free_s = end_s(leap, num_passes)
+        self._now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
+        self._take_in(self._num_collected - 1)
 
     def _pass(self) -> bool:
         """One pass; a batch is collected once enough are in flight or nothing more runs. False where neither is left."""
@@ -159,9 +156,10 @@ class Replica:
             batch = self.scheduler.schedule(self._num_launched)
             self._passes_left -= 1
             if not batch.did_nothing:
-                self._require_progress(batch)
+                if batch.preempted or self._num_fruitless_preemptions:
+                    self._require_progress(batch)
                 self._launch(batch)
-                if self._num_launched - self._num_collected < self._depth:
+                if self._num_launched - self._num_collected <= self._lag:
                     return True
         if self._num_launched == self._num_collected:
             return False
@@ -183,21 +181,23 @@ class Replica:
 
     def _launch(self, batch: Batch) -> None:
         start_s = max(self._now_s, self._device_free_s)
-        end_s = start_s + (self._step_time.step_s(batch.shape) if batch.shape else 0.0)
-        self._device_free_s = end_s
+        duration_s = self._step_time.step_s(batch.shape) if batch.shape else 0.0
+        self._oldest_end_s = self._device_free_s
+        self._device_free_s = start_s + duration_s
         self._num_launched += 1
         for request in batch.admitted:
-            if request.first_scheduled_s is None:
+            if request.num_preemptions == 0:
                 request.first_scheduled_s = self._now_s
-        self._recorder.step(batch, start_s, end_s, self.scheduler)
+        self._recorder.step(batch, start_s, duration_s, self.scheduler)
         if self._log:
-            self._log.step(self.scheduler, batch, (self._now_s, start_s, end_s))
+            self._log.step(self.scheduler, batch, (self._now_s, start_s, self._device_free_s))
 
     def _collect(self) -> None:
         """Wait for the oldest batch in flight and take its tokens in."""
         oldest = self._num_collected
         self._num_collected += 1
-        self._now_s = max(self._now_s, self._recorder.step_ends_s[oldest])
+        is_last = self._num_collected == self._num_launched
+        self._now_s = max(self._now_s, self._device_free_s if is_last else self._oldest_end_s)
         self._take_in(oldest)
 
     def _take_in(self, batch: int) -> None:

@@ -6,6 +6,7 @@ the token fed in it included, is `s - epoch`; `last_pass` is the pass that sampl
 
 from dataclasses import dataclass
 from enum import Enum
+from math import nan
 
 from sim.serving.prefix_cache import KeyedBlocks
 
@@ -52,7 +53,7 @@ class Request:
     first_token_pass: int = -1
     num_preemptions: int = 0
     num_cached_tokens: int = 0
-    first_scheduled_s: float | None = None
+    first_scheduled_s: float = nan
     passed_blocks: list[int] | None = None
 
     @property

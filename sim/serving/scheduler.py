@@ -80,8 +80,7 @@ class Scheduler:
         blocks = self.decodes.blocks_crossed(step, num_passes)
         if blocks:
             self.kv.pool.take(blocks * self.kv.num_groups)
-        if step + num_passes > self.decodes.next_end:
-            self._end_decodes(step + num_passes - 1)
+        self._end_decodes(step + num_passes - 1)
 
     # -- one pass --------------------------------------------------------------------------------------------------
 
