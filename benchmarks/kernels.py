@@ -19,15 +19,20 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
-    PrefillWork,
     all_reduce_s,
     decode_attention,
     decode_attention_s,
     experts_s,
     gemm_s,
+)
+from sim.steptime.prefill import (
+    PrefillWork,
+    prefill_attention,
     prefill_attention_s,
+    prefill_speed,
     prefill_work,
     riding_work,
+    together,
 )
 from sim.steptime.routing import Routing
 from sim.units import US
@@ -146,23 +151,25 @@ def _prefill(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
     rows = rows_of(data, "attention_prefill", name)
     for row in _rows(rows[(rows["kv_cache_dtype"] == "bfloat16") & (rows["hd"] == 128)]):
         attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-        work = PrefillWork(*(row.b * one for one in prefill_work(row.q, row.kv_prev, attention, 2.0)))
+        work = prefill_work(prefill_attention(attention, 2.0), ((row.q, row.kv_prev),) * row.b)
+        _, _, moved_bytes = work
         flops = 4.0 * row.b * row.hq * row.hd * row.q * (row.kv_prev + row.q / 2)
-        plain_s = _roofline_s(gpu, flops, work.moved_bytes)
+        plain_s = _roofline_s(gpu, flops, moved_bytes)
         yield Call(f"{row.hq}/{row.hkv}/{row.q}", row.time_us * US, _of(_prefill_s, work), plain_s)
 
 
 def _prefill_s(work: PrefillWork, gpu: HardwareProfile) -> float:
-    return gpu.operators.prefill_attention.launch_s + prefill_attention_s(*work, gpu)
+    return gpu.operators.prefill_attention.launch_s + prefill_attention_s(work, prefill_speed(gpu))
 
 
 def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
     for row in _rows(rows_of(data, "attention_mixed", name)):
         attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-        chunk = prefill_work(row.prefill_chunk, row.kv_prefill, attention, 2.0)
+        chunk = prefill_work(prefill_attention(attention, 2.0), ((row.prefill_chunk, row.kv_prefill),))
         decodes = (int(row.n_decode), float(row.n_decode * row.kv_decode))
-        moved = chunk.moved_bytes + decodes[1] * attention.kv_numbers_per_token * 2.0
-        plain_s = _roofline_s(gpu, chunk.flops, moved)
+        flops, _, moved_bytes = chunk
+        moved = moved_bytes + decodes[1] * attention.kv_numbers_per_token * 2.0
+        plain_s = _roofline_s(gpu, flops, moved)
         yield Call(
             f"{row.prefill_chunk}/{row.kv_prefill}",
             row.time_us * US,
@@ -177,8 +184,9 @@ def _mixed_s(
     """Decodes in the chunk's kernel, as AttentionWork.mixed_s has it for one layer."""
     fit = gpu.operators.prefill_attention
     riding = riding_work(num_decodes, context_tokens, attention, 2.0, fit.decode_rows)
-    work = PrefillWork(*(a + b for a, b in zip(chunk, riding, strict=True)))
-    return _prefill_s(work, gpu) + fit.decode_wave_s * num_decodes * attention.num_heads / gpu.num_sms
+    return (
+        _prefill_s(together(chunk, riding), gpu) + fit.decode_wave_s * num_decodes * attention.num_heads / gpu.num_sms
+    )
 
 
 def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:

@@ -7,14 +7,14 @@ import numpy as np
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, ModelSpec
-from sim.steptime.operators import (
-    DecodeAttention,
-    PrefillWork,
-    decode_attention,
-    decode_attention_s,
+from sim.steptime.operators import DecodeAttention, decode_attention, decode_attention_s
+from sim.steptime.prefill import (
+    prefill_attention,
     prefill_attention_s,
+    prefill_speed,
     prefill_work,
     riding_work,
+    together,
 )
 from sim.steptime.protocol import FloatArray
 
@@ -24,43 +24,56 @@ class DecodeCurve:
     """Seconds of a decode step of a fixed number of requests, by the sum of their contexts.
 
     `layers` holds each kind of layer's attention with how many layers have it; `constant_s` is all that does not depend
-    on contexts. The step takes at least `floor_s` (what the host needs meanwhile), and `after_s` more.
+    on contexts. The step takes at least `floor_s`.
     """
 
     constant_s: float
     layers: tuple[tuple[int, DecodeAttention], ...]
     floor_s: float = 0.0
-    after_s: float = 0.0
 
     def at(self, context_tokens: float) -> float:
         """Seconds at one sum of contexts."""
         seconds = self.constant_s
         for count, work in self.layers:
-            seconds += count * decode_attention_s(work, float(min(context_tokens, work.most_context_tokens)))
-        return max(seconds, self.floor_s) + self.after_s
+            most = work.most_context_tokens
+            read_tokens = context_tokens if most is None else min(context_tokens, most)
+            seconds += count * decode_attention_s(work, read_tokens)
+        return max(seconds, self.floor_s)
 
     def over(self, context_tokens: FloatArray) -> FloatArray:
         """`at` for many sums at once."""
         seconds = np.full(context_tokens.shape, self.constant_s)
         for count, work in self.layers:
-            seconds += count * decode_attention_s(work, np.minimum(context_tokens, work.most_context_tokens))
-        total: FloatArray = np.maximum(seconds, self.floor_s) + self.after_s
+            most = work.most_context_tokens
+            read_tokens = context_tokens if most is None else np.minimum(context_tokens, most)
+            seconds += count * decode_attention_s(work, read_tokens)
+        total: FloatArray = np.maximum(seconds, self.floor_s)
         return total
 
 
 class AttentionWork:
-    """The attention layers of a model as one GPU holds them; equal layers are timed once and multiplied."""
+    """The attention layers of a model as one GPU holds them; equal layers are timed once and multiplied.
+
+    `prefill_launch_s` is what launching prefill attention costs over all layers; a kernel that decodes as well is
+    launched once. `decodes_ride_along` where decodes of a mixed step run in that kernel, as in FlashAttention 2.
+    """
 
     def __init__(
         self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int, kv_dtype_bytes: float
     ) -> None:
+        layers: Counter[Attention] = Counter()
+        for layer, count in model.distinct_layers.items():
+            layers[layer.attention.per_rank(tensor_parallel_size)] += count
+            if layer.attention.index_topk:
+                layers[_indexer(layer.attention)] += count
         self._gpu = gpu
         self._kv_dtype_bytes = kv_dtype_bytes
-        self._layers: Counter[Attention] = Counter()
-        for layer, count in model.distinct_layers.items():
-            self._layers[layer.attention.per_rank(tensor_parallel_size)] += count
-            if layer.attention.index_topk:
-                self._layers[_indexer(layer.attention)] += count
+        self._layers = tuple(
+            (count, layer, prefill_attention(layer, kv_dtype_bytes)) for layer, count in layers.items()
+        )
+        self._prefill_speed = prefill_speed(gpu)
+        self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
+        self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
 
     def decode(self, num_decodes: int) -> DecodeCurve:
         """Seconds of attention alone, by the decodes' summed context; a constant 0 without decodes."""
@@ -68,21 +81,16 @@ class AttentionWork:
             return DecodeCurve(0.0, ())
         works = [
             (count, decode_attention(num_decodes, attention, self._kv_dtype_bytes, self._gpu))
-            for attention, count in self._layers.items()
+            for count, attention, _ in self._layers
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))
 
     def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Seconds for the chunks together, without launches."""
-        return sum(
-            count * prefill_attention_s(*self._prefill_work(chunks, attention), self._gpu)
-            for attention, count in self._layers.items()
-        )
-
-    @property
-    def decodes_ride_along(self) -> bool:
-        """Whether decodes of a mixed step run in the kernel of its chunks, as in FlashAttention 2."""
-        return self._gpu.operators.prefill_attention.decode_rows > 0
+        seconds = 0.0
+        for count, _, layer in self._layers:
+            seconds += count * prefill_attention_s(prefill_work(layer, chunks), self._prefill_speed)
+        return seconds
 
     def mixed_s(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
         """Seconds for chunks and decodes in one kernel, without launches; a decode's row fills a tile of its own.
@@ -90,27 +98,12 @@ class AttentionWork:
         Measured on RTX 4090 and RTX PRO 6000, where such calls take 1.5 times their parts apart.
         """
         fit, seconds = self._gpu.operators.prefill_attention, 0.0
-        for attention, count in self._layers.items():
-            chunk_work = self._prefill_work(chunks, attention)
+        for count, attention, layer in self._layers:
             riding = riding_work(num_decodes, context_tokens, attention, self._kv_dtype_bytes, fit.decode_rows)
-            work = PrefillWork(*(a + b for a, b in zip(chunk_work, riding, strict=True)))
+            work = together(prefill_work(layer, chunks), riding)
             num_waves = num_decodes * attention.num_heads / self._gpu.num_sms
-            seconds += count * (prefill_attention_s(*work, self._gpu) + fit.decode_wave_s * num_waves)
+            seconds += count * (prefill_attention_s(work, self._prefill_speed) + fit.decode_wave_s * num_waves)
         return seconds
-
-    def _prefill_work(self, chunks: tuple[tuple[int, int], ...], attention: Attention) -> PrefillWork:
-        flops = num_tiles = moved_bytes = 0.0
-        for num_tokens, num_computed in chunks:
-            work = prefill_work(num_tokens, num_computed, attention, self._kv_dtype_bytes)
-            flops += work.flops
-            num_tiles += work.num_tiles
-            moved_bytes += work.moved_bytes
-        return PrefillWork(flops, num_tiles, moved_bytes)
-
-    @property
-    def prefill_launch_s(self) -> float:
-        """What launching prefill attention costs over all layers; a kernel that decodes as well is launched once."""
-        return self._layers.total() * self._gpu.operators.prefill_attention.launch_s
 
 
 def _indexer(attention: Attention) -> Attention:

@@ -4,7 +4,8 @@ Forms and parameters were fitted to measured kernels; a CUDA graph's cost per ke
 functions take plain numbers and numpy arrays alike. Times are seconds, sizes bytes.
 """
 
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
@@ -53,18 +54,19 @@ def _quantise_s(num_inputs: NumT, dtype: ComputeDtype, bandwidth: float) -> NumT
     return num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype]) / (bandwidth * QUANTISE_EFFICIENCY)
 
 
-class DecodeAttention(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecodeAttention:
     """Decode attention of a fixed set of requests, as a function of their summed context.
 
     Only the sum matters: how contexts are spread over requests moves the time by 2 % in the median.
-    `most_context_tokens` is what a window lets the requests read together.
+    `most_context_tokens` is what a window lets the requests read together, if there is one.
     """
 
     fixed_s: float
     memory_base_s: float
     memory_per_token_s: float
     compute_per_token_s: float
-    most_context_tokens: float
+    most_context_tokens: float | None
 
 
 def decode_attention(
@@ -92,7 +94,7 @@ def decode_attention(
         memory_base_s=num_requests * request_bytes / (bandwidth * fit.memory_efficiency),
         memory_per_token_s=attention.kv_numbers_per_token * kv_dtype_bytes / (bandwidth * fit.memory_efficiency),
         compute_per_token_s=flops_per_token / (gpu.peak_flops["bf16"] * efficiency),
-        most_context_tokens=num_requests * reads_at_most if reads_at_most else float("inf"),
+        most_context_tokens=num_requests * reads_at_most if reads_at_most else None,
     )
 
 
@@ -100,76 +102,6 @@ def decode_attention_s(work: DecodeAttention, context_tokens: NumT) -> NumT:
     """Seconds at that sum of contexts, which may not exceed `most_context_tokens`; without `fixed_s`."""
     memory_s = work.memory_base_s + work.memory_per_token_s * context_tokens
     return smooth_max(memory_s, work.compute_per_token_s * context_tokens, 3)
-
-
-class PrefillWork(NamedTuple):
-    """What the chunks of a step ask of one layer's attention together; sums over chunks."""
-
-    flops: float
-    num_tiles: float
-    moved_bytes: float
-
-
-def prefill_work(
-    chunk_tokens: float, computed_tokens: float, attention: Attention, kv_dtype_bytes: float
-) -> PrefillWork:
-    """One chunk of so many tokens behind `computed_tokens` others, of heads as one GPU holds them.
-
-    Queries are computed in tiles of 128. Each sees what stands before it, within the window if there is one.
-    """
-    heads, dims = attention.num_heads, attention.head_dim + attention.v_head_dim
-    num_tiles = -(-chunk_tokens // TILE_ROWS)
-    if attention.kind == "linear":
-        # The state is updated and read by each token, and moved once a tile.
-        state_numbers = heads * attention.head_dim * attention.v_head_dim
-        moved = 2 * num_tiles * attention.state_bytes + ACTIVATION_BYTES * chunk_tokens * heads * dims * 2
-        return PrefillWork(4.0 * chunk_tokens * state_numbers, heads * num_tiles, moved)
-    kv_heads = heads if attention.kind == "mla" else attention.num_kv_heads
-    keys_seen = mean_keys_seen(chunk_tokens, computed_tokens, attention.window or attention.index_topk)
-    keys_read = computed_tokens + chunk_tokens
-    if attention.window:
-        keys_read = min(keys_read, attention.window + chunk_tokens)
-    return PrefillWork(
-        flops=2 * heads * dims * num_tiles * TILE_ROWS * (keys_seen + TILE_ROWS / 2),
-        num_tiles=heads * num_tiles,
-        moved_bytes=dims * (ACTIVATION_BYTES * heads * chunk_tokens + kv_dtype_bytes * kv_heads * keys_read),
-    )
-
-
-def riding_work(
-    num_decodes: int, context_tokens: float, attention: Attention, kv_dtype_bytes: float, rows: float
-) -> PrefillWork:
-    """Decodes in the kernel of a step's chunks: each fills a tile, at the cost of `rows` query rows.
-
-    A linear layer's decodes read and write their state.
-    """
-    if attention.kind == "linear":
-        return PrefillWork(0.0, 0.0, 2.0 * num_decodes * attention.state_bytes)
-    reads_at_most = attention.window or attention.index_topk
-    context_tokens = min(context_tokens, num_decodes * reads_at_most) if reads_at_most else context_tokens
-    dims = attention.head_dim + attention.v_head_dim
-    return PrefillWork(
-        flops=2 * attention.num_heads * dims * rows * context_tokens,
-        num_tiles=num_decodes * attention.num_heads,
-        moved_bytes=attention.kv_numbers_per_token * kv_dtype_bytes * context_tokens,
-    )
-
-
-def mean_keys_seen(chunk_tokens: float, computed_tokens: float, window: int | None) -> float:
-    """How many tokens stand before a query of the chunk on average, counting at most `window` for each."""
-    if window is None or computed_tokens + chunk_tokens <= window:
-        return computed_tokens + chunk_tokens / 2
-    num_unbounded = max(0.0, window - computed_tokens)
-    unbounded = num_unbounded * (computed_tokens + num_unbounded / 2)
-    return (unbounded + (chunk_tokens - num_unbounded) * window) / chunk_tokens
-
-
-def prefill_attention_s(flops: NumT, num_tiles: NumT, moved_bytes: NumT, gpu: HardwareProfile) -> NumT:
-    """Seconds of one layer's attention over all chunks of a step, without the launch."""
-    fit = gpu.operators.prefill_attention
-    compute_s = flops / (gpu.peak_flops["bf16"] * fit.compute_efficiency)
-    compute_s = compute_s * (1 + fit.wave_penalty * gpu.num_sms / num_tiles)
-    return smooth_max(moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency), compute_s, 2)
 
 
 def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, routing: Routing = "skewed") -> float:

@@ -21,18 +21,21 @@ class StepShape(NamedTuple):
     num_sampled: int
 
     @property
-    def num_chunk_tokens(self) -> int:
-        return sum(tokens for tokens, _ in self.chunks)
+    def num_tokens(self) -> int:
+        num_tokens = self.num_decodes
+        for chunk_tokens, _ in self.chunks:
+            num_tokens += chunk_tokens
+        return num_tokens
 
     @property
-    def num_tokens(self) -> int:
-        return self.num_decodes + self.num_chunk_tokens
+    def num_chunk_tokens(self) -> int:
+        return self.num_tokens - self.num_decodes
 
 
 class DecodeCurve(Protocol):
     """Seconds of a step of a fixed number of decodes and nothing else, by the sum of their contexts."""
 
-    def at(self, context_tokens: int) -> float:
+    def at(self, context_tokens: float) -> float:
         """Seconds at one sum of contexts."""
         ...
 

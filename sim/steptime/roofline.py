@@ -73,10 +73,11 @@ class RooflineStepTime:
 
     def step_s(self, shape: StepShape) -> float:
         """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
-        if not shape.chunks and shape.num_sampled == shape.num_decodes:
-            return self.decode_curve(shape.num_decodes).at(shape.decode_context_tokens)
-        gpu_s = sum(map(self._pass_s, self._passes(shape)))
-        host_s = self._host_s(shape.num_decodes + len(shape.chunks))
+        num_decodes, context_tokens, chunks, num_sampled = shape
+        if not chunks and num_sampled == num_decodes:
+            return self.decode_curve(num_decodes).at(context_tokens)
+        gpu_s = self._pass_s(shape) if self._composition == "unified" else sum(map(self._pass_s, self._passes(shape)))
+        host_s = self._host_s(num_decodes + len(chunks))
         return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
 
     def explain(self, shape: StepShape) -> list[OperatorTime]:
@@ -99,24 +100,24 @@ class RooflineStepTime:
 
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
-        batch = self._batch(shape.num_tokens, not shape.chunks)
-        seconds = batch.tokens_s + self._sampling_s(shape.num_sampled) + sum(self._attention_s(shape))
-        return max(seconds, batch.launches_s)
+        tokens_s, launches_s = self._batch(shape.num_tokens, not shape.chunks)
+        prefill_s, decode_s = self._attention_s(shape)
+        return max(tokens_s + self._sampling_s(shape.num_sampled) + prefill_s + decode_s, launches_s)
 
     def _attention_s(self, shape: StepShape) -> tuple[float, float]:
         """Seconds of attention for the chunks and for the decodes; a step that has both pays its launches once.
 
         Decodes that run in the chunks' kernel cost what they add to it.
         """
-        attention, num_decodes, context_tokens = self._attention, shape.num_decodes, shape.decode_context_tokens
+        attention, (num_decodes, context_tokens, chunks, _) = self._attention, shape
         decode_s = self._decode_attention(num_decodes).at(context_tokens)
-        if not shape.chunks:
+        if not chunks:
             return 0.0, decode_s
-        prefill_s = attention.prefill_s(shape.chunks)
+        prefill_s = attention.prefill_s(chunks)
         if not num_decodes:
             return prefill_s + attention.prefill_launch_s, 0.0
         if attention.decodes_ride_along:
-            mixed_s = attention.mixed_s(shape.chunks, num_decodes, context_tokens) + attention.prefill_launch_s
+            mixed_s = attention.mixed_s(chunks, num_decodes, context_tokens) + attention.prefill_launch_s
             decode_s = max(decode_s, mixed_s - prefill_s)
         return prefill_s, decode_s
 
@@ -132,10 +133,9 @@ class RooflineStepTime:
         attention = self._decode_attention(num_decodes)
         after_s = self._host.exposed_s if self._is_async else host_s
         return DecodeCurve(
-            constant_s=batch.tokens_s + self._sampling_s(num_decodes) + attention.constant_s,
+            constant_s=batch.tokens_s + self._sampling_s(num_decodes) + attention.constant_s + after_s,
             layers=attention.layers,
-            floor_s=max(batch.launches_s, host_s - after_s),
-            after_s=after_s,
+            floor_s=max(batch.launches_s + after_s, host_s),
         )
 
     def _host_s(self, num_requests: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.hardware import load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.steptime.operators import (
     all_gather_s,
@@ -18,9 +18,6 @@ from sim.steptime.operators import (
     elementwise_s,
     experts_s,
     gemm_s,
-    mean_keys_seen,
-    prefill_attention_s,
-    prefill_work,
     smooth_max,
 )
 from tests.steptime.makers import FULL, faster, h100
@@ -36,11 +33,7 @@ WEIGHTS = [WeightFormat(), FP8, INT4]
 
 def decode_s(num_requests: int, context_tokens: float, attention: Attention = FULL, kv_bytes: float = 2.0) -> float:
     work = decode_attention(num_requests, attention, kv_bytes, h100())
-    return work.fixed_s + decode_attention_s(work, min(context_tokens, work.most_context_tokens))
-
-
-def prefill_s(tokens: int, computed: int = 0, attention: Attention = FULL, gpu: HardwareProfile | None = None) -> float:
-    return prefill_attention_s(*prefill_work(tokens, computed, attention, 2.0), gpu or h100())
+    return work.fixed_s + decode_attention_s(work, min(context_tokens, work.most_context_tokens or context_tokens))
 
 
 def test_smooth_max_of_equal_times() -> None:
@@ -125,38 +118,6 @@ def test_fp8_cache_halves_what_decodes_read() -> None:
     assert two == pytest.approx(2 * one)
 
 
-def test_prefill_attention_by_hand() -> None:
-    """1,000 new tokens behind 2,000: 8 tiles of 128 queries for each of 32 heads, each query seeing 2,564 keys."""
-    flops = 4 * 32 * 128 * 1024 * (2000 + 500 + 64)
-    moved = 2 * 128 * (2 * 32 * 1000 + 2 * 8 * 3000)
-    work = prefill_work(1000, 2000, FULL, 2.0)
-    assert work == (flops, 256, moved)
-    compute_us = flops / (989.4e12 * 0.622) / US * (1 + 0.822 * 132 / 256)
-    memory_us = moved / (3.35e12 * 0.328) / US
-    assert prefill_s(1000, 2000) == pytest.approx((compute_us**2 + memory_us**2) ** 0.5 * US)
-
-
-def test_windowed_prefill_reads_its_window() -> None:
-    """1,000 tokens behind 9,000 within a window of 512: each query sees 512, together they read 1,512 keys."""
-    work = prefill_work(1000, 9000, replace(FULL, kind="sliding", window=512), 2.0)
-    assert work.flops == 4 * 32 * 128 * 1024 * (512 + 64)
-    assert work.moved_bytes == 2 * 128 * (2 * 32 * 1000 + 2 * 8 * 1512)
-
-
-def test_mla_prefill_has_keys_and_values_for_each_head() -> None:
-    """128 heads of 192 and 128 numbers, unpacked from the latent."""
-    assert prefill_work(100, 0, MLA, 2.0).moved_bytes == (192 + 128) * 2 * (128 * 100 + 128 * 100)
-
-
-@pytest.mark.parametrize(
-    ("chunk", "computed", "window", "expected"),
-    [(100, 0, None, 50), (100, 0, 100, 50), (100, 500, 100, 100), (100, 0, 50, (50 * 25 + 50 * 50) / 100)],
-)
-def test_mean_keys_seen(chunk: int, computed: int, window: int | None, expected: float) -> None:
-    """Half the chunk and all before it, or at most the window for each query."""
-    assert mean_keys_seen(chunk, computed, window) == pytest.approx(expected)
-
-
 def test_experts_by_hand() -> None:
     """One token of Mixtral reads two experts of 352 MB: 233 us beside 47.7 us of launches."""
     memory_us = (2 * 3 * 4096 * 14336 * 2 + 2 * 2 * (2 * 4096 + 3 * 14336)) / (3.35e12 * 0.901) / US
@@ -192,10 +153,9 @@ def test_more_rows_never_take_less(rows: int, more: int) -> None:
 
 @given(requests=st.integers(1, 512), context=st.integers(1, 100_000), more=st.integers(1, 10_000))
 def test_longer_contexts_never_take_less(requests: int, context: int, more: int) -> None:
-    """Decode attention grows with contexts and with requests; prefill attention with what was computed before."""
+    """Decode attention grows with contexts and with requests."""
     assert decode_s(requests, context + more) > decode_s(requests, context)
     assert decode_s(requests + 1, context) > decode_s(requests, context)
-    assert prefill_s(100, context + more) > prefill_s(100, context)
 
 
 @given(
@@ -209,7 +169,6 @@ def test_more_bandwidth_is_never_slower(rows: int, context: int, factor: float, 
     slow, fast, linear = h100(), faster(h100(), factor), replace(QKV, weight=weight)
     assert gemm_s(float(rows), linear, fast) < gemm_s(float(rows), linear, slow)
     assert experts_s(float(rows), MIXTRAL, fast) < experts_s(float(rows), MIXTRAL, slow)
-    assert prefill_s(rows, context, gpu=fast) < prefill_s(rows, context, gpu=slow)
     assert decode_attention_s(decode_attention(rows, FULL, 2.0, fast), float(context)) < decode_attention_s(
         decode_attention(rows, FULL, 2.0, slow), float(context)
     )
@@ -225,11 +184,3 @@ def test_no_gemm_beats_its_roofline(rows: int, in_features: int, out_features: i
     seconds = gemm_s(float(rows), linear, h100()) - fit.launch_s
     assert max(compute_s, memory_s) <= seconds * (1 + 1e-9)
     assert seconds <= (compute_s + memory_s) * (1 + 1e-9)
-
-
-@given(chunk=st.integers(1, 8192), computed=st.integers(0, 50_000), window=st.integers(1, 8192))
-def test_a_window_never_shows_more(chunk: int, computed: int, window: int) -> None:
-    """Keys seen are at most the window's, at most those there are, and grow with the window."""
-    seen = mean_keys_seen(chunk, computed, window)
-    assert seen <= min(window, computed + chunk / 2) + 1e-9
-    assert seen <= mean_keys_seen(chunk, computed, window + 1) + 1e-9

@@ -12,9 +12,17 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.models import load_model
 from sim.steptime.model import step_time_model
+from sim.steptime.prefill import (
+    prefill_attention,
+    prefill_attention_s,
+    prefill_speed,
+    prefill_work,
+    riding_work,
+    together,
+)
 from sim.steptime.protocol import StepShape
 from sim.steptime.roofline import Composition, RooflineStepTime
-from tests.steptime.makers import FULL, faster, h100, make_engine, make_model
+from tests.steptime.makers import FITS, FULL, faster, h100, make_engine, make_model
 
 COMPOSITIONS: tuple[Composition, ...] = ("unified", "additive", "max")
 
@@ -40,6 +48,10 @@ def prefill(*chunks: tuple[int, int]) -> StepShape:
 
 def mixed(num_decodes: int, context: int, *chunks: tuple[int, int]) -> StepShape:
     return StepShape(num_decodes, num_decodes * context, chunks, num_decodes + len(chunks))
+
+
+def attention_s(model: RooflineStepTime, shape: StepShape) -> float:
+    return next(time.prefill_s + time.decode_s for time in model.explain(shape) if time.operator == "attention")
 
 
 def test_a_lone_request_of_llama_8b_on_h100() -> None:
@@ -178,12 +190,20 @@ def test_unified_reads_weights_once() -> None:
 def test_attention_is_launched_once_in_a_mixed_step() -> None:
     """A mixed step's attention costs less than its decode and prefill attention apart: 32 launches fewer."""
     model = steps()
+    apart = attention_s(model, decode(32, 1000)) + attention_s(model, prefill((128, 0)))
+    assert apart - attention_s(model, mixed(32, 1000, (128, 0))) == pytest.approx(32 * 11.796e-6)
 
-    def attention_s(shape: StepShape) -> float:
-        return next(time.prefill_s + time.decode_s for time in model.explain(shape) if time.operator == "attention")
 
-    apart = attention_s(decode(32, 1000)) + attention_s(prefill((128, 0)))
-    assert apart - attention_s(mixed(32, 1000, (128, 0))) == pytest.approx(32 * 11.796e-6)
+def test_decodes_ride_in_the_kernel_of_the_chunks_where_it_takes_them() -> None:
+    """As in FlashAttention 2: one kernel a layer over both, with a tile for each decode and head, and 4.6 us a wave."""
+    fit = replace(FITS.prefill_attention, decode_rows=47.5, decode_wave_s=4.6e-6)
+    gpu = replace(h100(), operators=replace(FITS, prefill_attention=fit))
+    work = prefill_work(prefill_attention(FULL, 2.0), ((512, 1000),))
+    work = together(work, riding_work(64, 64 * 2000, FULL, 2.0, 47.5))
+    expected = 11.796e-6 + prefill_attention_s(work, prefill_speed(gpu)) + 4.6e-6 * 64 * 32 / 132
+    riding_s, apart_s = (attention_s(steps(gpu=g), mixed(64, 2000, (512, 1000))) for g in (gpu, h100()))
+    assert riding_s == pytest.approx(32 * expected)
+    assert riding_s > apart_s
 
 
 SHAPES = st.builds(

@@ -1,0 +1,135 @@
+"""Prefill attention: what a step's chunks ask of one layer, and how long a GPU's kernel takes over it.
+
+What decodes add where they run in the same kernel, as in FlashAttention 2, is counted alike.
+"""
+
+from dataclasses import dataclass
+
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import Attention
+from sim.steptime.operators import ACTIVATION_BYTES, TILE_ROWS, smooth_max
+
+PrefillWork = tuple[float, float, float]
+"""What a step asks of one layer's prefill attention: FLOPs, tiles (128 queries of one head) and bytes. Parts add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAttention:
+    """What chunks ask of one layer, of heads as one GPU holds them: FLOPs and bytes by the units of their work.
+
+    Queries are computed in tiles of 128; `flops_per_key` is a whole tile's against one key. A linear layer's work goes by
+    tokens and tiles alone. `window` bounds the keys read from before a chunk, `most_keys_seen` those that a query sees.
+    """
+
+    num_heads: int
+    bytes_per_token: float
+    flops_per_token: float = 0.0
+    flops_per_key: float = 0.0
+    bytes_per_key: float = 0.0
+    bytes_per_tile: float = 0.0
+    window: int | None = None
+    most_keys_seen: int | None = None
+
+
+def prefill_attention(attention: Attention, kv_dtype_bytes: float) -> PrefillAttention:
+    """One layer's prefill attention. MLA has keys and values for each head, unpacked from the latent."""
+    heads, dims = attention.num_heads, attention.head_dim + attention.v_head_dim
+    if attention.kind == "linear":
+        # The state is updated and read by each token, and moved once a tile.
+        return PrefillAttention(
+            num_heads=heads,
+            bytes_per_token=2 * ACTIVATION_BYTES * heads * dims,
+            flops_per_token=4 * heads * attention.head_dim * attention.v_head_dim,
+            bytes_per_tile=2 * attention.state_bytes,
+        )
+    kv_heads = heads if attention.kind == "mla" else attention.num_kv_heads
+    return PrefillAttention(
+        num_heads=heads,
+        bytes_per_token=ACTIVATION_BYTES * heads * dims,
+        flops_per_key=2 * heads * dims * TILE_ROWS,
+        bytes_per_key=kv_dtype_bytes * kv_heads * dims,
+        window=attention.window,
+        most_keys_seen=attention.window or attention.index_topk,
+    )
+
+
+def prefill_work(layer: PrefillAttention, chunks: tuple[tuple[int, int], ...]) -> PrefillWork:
+    """The sum over chunks, each of so many tokens behind so many computed before.
+
+    A query is computed against what stands before it, and half of its tile.
+    """
+    window, most_keys_seen = layer.window, layer.most_keys_seen
+    num_tokens = num_tiles = keys_read = 0
+    keys_seen = 0.0
+    for chunk_tokens, computed_tokens in chunks:
+        chunk_tiles = -(-chunk_tokens // TILE_ROWS)
+        num_tokens += chunk_tokens
+        num_tiles += chunk_tiles
+        keys_seen += chunk_tiles * (mean_keys_seen(chunk_tokens, computed_tokens, most_keys_seen) + TILE_ROWS / 2)
+        keys_read += chunk_tokens + (computed_tokens if window is None else min(computed_tokens, window))
+    return (
+        layer.flops_per_token * num_tokens + layer.flops_per_key * keys_seen,
+        layer.num_heads * num_tiles,
+        layer.bytes_per_token * num_tokens + layer.bytes_per_key * keys_read + layer.bytes_per_tile * num_tiles,
+    )
+
+
+def riding_work(
+    num_decodes: int, context_tokens: float, attention: Attention, kv_dtype_bytes: float, rows: float
+) -> PrefillWork:
+    """Decodes in the kernel of a step's chunks: each fills a tile, at the cost of `rows` query rows.
+
+    A linear layer's decodes read and write their state.
+    """
+    if attention.kind == "linear":
+        return 0.0, 0.0, 2.0 * num_decodes * attention.state_bytes
+    reads_at_most = attention.window or attention.index_topk
+    context_tokens = min(context_tokens, num_decodes * reads_at_most) if reads_at_most else context_tokens
+    dims = attention.head_dim + attention.v_head_dim
+    return (
+        2 * attention.num_heads * dims * rows * context_tokens,
+        num_decodes * attention.num_heads,
+        attention.kv_numbers_per_token * kv_dtype_bytes * context_tokens,
+    )
+
+
+def together(first: PrefillWork, second: PrefillWork) -> PrefillWork:
+    """Both in one kernel."""
+    return first[0] + second[0], first[1] + second[1], first[2] + second[2]
+
+
+def mean_keys_seen(chunk_tokens: float, computed_tokens: float, window: int | None) -> float:
+    """How many tokens stand before a query of the chunk on average, counting at most `window` for each."""
+    if window is None or computed_tokens + chunk_tokens <= window:
+        return computed_tokens + chunk_tokens / 2
+    if computed_tokens >= window:
+        return window
+    num_unbounded = window - computed_tokens
+    unbounded = num_unbounded * (computed_tokens + num_unbounded / 2)
+    return (unbounded + (chunk_tokens - num_unbounded) * window) / chunk_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpeed:
+    """What a GPU's prefill attention reaches; in few tiles, computing takes `wave_tiles` / tiles longer, relative."""
+
+    seconds_per_flop: float
+    seconds_per_byte: float
+    wave_tiles: float
+
+
+def prefill_speed(gpu: HardwareProfile) -> PrefillSpeed:
+    """As fitted to that GPU."""
+    fit = gpu.operators.prefill_attention
+    return PrefillSpeed(
+        seconds_per_flop=1 / (gpu.peak_flops["bf16"] * fit.compute_efficiency),
+        seconds_per_byte=1 / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency),
+        wave_tiles=fit.wave_penalty * gpu.num_sms,
+    )
+
+
+def prefill_attention_s(work: PrefillWork, speed: PrefillSpeed) -> float:
+    """Seconds of one layer's attention over all chunks of a step, without the launch."""
+    flops, num_tiles, moved_bytes = work
+    compute_s = flops * speed.seconds_per_flop * (1 + speed.wave_tiles / num_tiles)
+    return smooth_max(moved_bytes * speed.seconds_per_byte, compute_s, 2)
