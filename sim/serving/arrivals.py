@@ -28,7 +28,8 @@ class Due(simpy.Event):
     """A timeout that happens ahead of everything else at its instant, so that a pass at that instant sees the arrival."""
 
     def __init__(self, env: simpy.Environment, delay: float) -> None:
-        super().__init__(env)
+        self.env = env
+        self.callbacks = []
         self._ok = True
         self._value = None
         env.schedule(self, URGENT, delay)
@@ -45,8 +46,9 @@ def arrivals(
     `on_arrival` is told the row of each.
     """
     for request in requests:
-        if request.arrival_s > env.now:
-            yield Due(env, request.arrival_s - env.now)
+        delay_s = request.arrival_s - env.now
+        if delay_s > 0:
+            yield Due(env, delay_s)
         door.submit(request)
         if on_arrival:
             on_arrival(request.index)

@@ -23,7 +23,6 @@ class Batch:
         "admitted",
         "budget",
         "chunks",
-        "hits",
         "longest_chunk",
         "num_decodes",
         "num_tokens",
@@ -43,7 +42,6 @@ class Batch:
         self.preempted: list[Request] = []
         self.starved: list[Request] = []
         self.admitted: list[Request] = []
-        self.hits: dict[str, int] = {}
         self.shape: StepShape | None = None
 
     @property
@@ -52,19 +50,16 @@ class Batch:
 
     def close(self, decode_context_tokens: int) -> None:
         """Set `shape`, the step's work in plain numbers, if there is any. A chunk of one token counts as a decode."""
-        self.num_tokens = self.num_decodes
-        if not self.chunks:
-            if self.num_decodes:
-                self.shape = StepShape(self.num_decodes, decode_context_tokens, (), self.num_decodes)
-            return
-        num_decodes = num_sampled = self.num_decodes
+        num_decodes = num_sampled = num_tokens = self.num_decodes
         chunks = []
-        for chunk in self.chunks:
-            num_sampled += chunk.samples
-            self.num_tokens += chunk.num_tokens
-            if chunk.num_tokens > 1:
-                chunks.append((chunk.num_tokens, chunk.num_computed_before))
+        for _, num_chunk_tokens, num_computed_before, _, samples in self.chunks:
+            num_sampled += samples
+            num_tokens += num_chunk_tokens
+            if num_chunk_tokens > 1:
+                chunks.append((num_chunk_tokens, num_computed_before))
             else:
                 num_decodes += 1
-                decode_context_tokens += chunk.num_computed_before + 1
-        self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)
+                decode_context_tokens += num_computed_before + 1
+        self.num_tokens = num_tokens
+        if num_tokens:
+            self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

@@ -2,9 +2,10 @@
 
 Every decode advances by one token a pass, so none is touched while it does. Invariants, for the decodes of pass `s`:
 there are `count`; the sum of their contexts after it is `count * s - epoch_sum`; those that cross into a new block in it
-are `crossings[s % block_size]`; those that sample their last token in it are `ending_at(s)`.
+are `crossings[s % block_size]`. No decode samples its last token before pass `next_end`.
 """
 
+import sys
 from heapq import heappop, heappush
 
 from sim.serving.request import Request
@@ -13,7 +14,7 @@ from sim.serving.request import Request
 class Decodes:
     """The decoding requests, counted by what the next passes need to know of them."""
 
-    __slots__ = ("_block_size", "_ends", "_ends_order", "count", "crossings", "epoch_sum")
+    __slots__ = ("_block_size", "_ends", "_ends_order", "count", "crossings", "epoch_sum", "next_end")
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -22,18 +23,20 @@ class Decodes:
         self.count = 0
         self.epoch_sum = 0
         self.crossings = [0] * block_size
+        self.next_end = sys.maxsize
 
     def enter(self, request: Request) -> None:
         """From the next pass on the request decodes; its `epoch` and `last_pass` are set."""
+        epoch, last_pass = request.epoch, request.last_pass
         self.count += 1
-        self.epoch_sum += request.epoch
-        self.crossings[(request.epoch + 1) % self._block_size] += 1
-        ending = self._ends.get(request.last_pass)
-        if ending is None:
-            self._ends[request.last_pass] = [request]
-            heappush(self._ends_order, request.last_pass)
+        self.epoch_sum += epoch
+        self.crossings[(epoch + 1) % self._block_size] += 1
+        if last_pass in self._ends:
+            self._ends[last_pass].append(request)
         else:
-            ending.append(request)
+            self._ends[last_pass] = [request]
+            heappush(self._ends_order, last_pass)
+            self.next_end = self._ends_order[0]
 
     def leave(self, request: Request) -> None:
         """The request no longer decodes, before its end."""
@@ -41,24 +44,19 @@ class Decodes:
         self._ends[request.last_pass].remove(request)
 
     def _uncount(self, request: Request) -> None:
+        epoch = request.epoch
         self.count -= 1
-        self.epoch_sum -= request.epoch
-        self.crossings[(request.epoch + 1) % self._block_size] -= 1
+        self.epoch_sum -= epoch
+        self.crossings[(epoch + 1) % self._block_size] -= 1
 
-    def pop_ending_at(self, step: int) -> list[Request]:
-        """Take out the requests that sample their last token in pass `step`."""
-        if not self._ends_order or self._ends_order[0] != step:
-            return []
-        heappop(self._ends_order)
-        ending = self._ends.pop(step)
+    def pop_next_end(self) -> list[Request]:
+        """Take out the requests that sample their last token in pass `next_end`; none where all have left before it."""
+        order = self._ends_order
+        ending = self._ends.pop(heappop(order))
+        self.next_end = order[0] if order else sys.maxsize
         for request in ending:
             self._uncount(request)
         return ending
-
-    @property
-    def next_end(self) -> int:
-        """The first pass in which a decode may end; there is at least one decode."""
-        return self._ends_order[0]
 
     def context_sum(self, step: int) -> int:
         """Sum of the decodes' contexts after pass `step`."""

@@ -12,6 +12,8 @@ from sim.serving.records import Ints
 from sim.serving.request import Request
 from sim.workload.trace import Trace
 
+ROWS_AT_ONCE = 4096
+
 
 class Incoming:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
@@ -34,12 +36,18 @@ class Incoming:
         return len(self.trace)
 
     def __iter__(self) -> Iterator[Request]:
+        for first in range(0, len(self.trace), ROWS_AT_ONCE):
+            yield from self._requests(slice(first, first + ROWS_AT_ONCE))
+
+    def _requests(self, rows: slice) -> Iterator[Request]:
+        """The requests of some rows of the trace: plain numbers, for numpy's cost the engine dear."""
         trace = self.trace
-        arrivals_s, prompts, outputs = trace.arrival_s, trace.prompt_tokens, self.max_tokens
-        for row in range(len(trace)):
+        ids, arrivals_s = trace.request_id[rows], trace.arrival_s[rows].tolist()
+        prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
+        for row, *facts in zip(range(rows.start, rows.stop), ids, arrivals_s, prompts, outputs, strict=False):
             if row in self.rejected:
                 continue
-            request = Request(row, trace.request_id[row], float(arrivals_s[row]), int(prompts[row]), int(outputs[row]))
+            request = Request(row, *facts)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
             if self._keys and len(self._keys[row]):

@@ -177,10 +177,10 @@ class KVCacheManager:
         """Give back all blocks of a request that has computed that many tokens, of which so many are known."""
         held = -(-num_computed // self._block_size)
         hashed = num_hashed_tokens // self._block_size
-        self.keep_full_blocks(request, num_hashed_tokens)
         if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
             self._release_private(hashed, held - hashed)
             return
+        self.keep_full_blocks(request, num_hashed_tokens)
         for group in range(self.num_groups):
             passed = request.passed_blocks[group] if request.passed_blocks else 0
             self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))

@@ -114,6 +114,9 @@ class DecodeSteps:
         first_s, last_s = at(first_tokens), at(end_tokens)
         bend_s = 2 * (first_s - 2 * at(first_tokens + width / 2) + last_s) / width**2
         slope_s = (last_s - first_s) / width - bend_s * width
-        quarters = {tokens: at(first_tokens + tokens) for tokens in (width / 4, 3 * width / 4)}
-        errors_s = (abs(first_s + tokens * (slope_s + tokens * bend_s) - s) / s for tokens, s in quarters.items())
-        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, max(errors_s) <= TOLERANCE)
+        quarters = [(tokens, at(first_tokens + tokens)) for tokens in (width / 4, 3 * width / 4)]
+        is_parabola = all(
+            abs(first_s + tokens * (slope_s + tokens * bend_s) - exact_s) <= TOLERANCE * exact_s
+            for tokens, exact_s in quarters
+        )
+        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola)

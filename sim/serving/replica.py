@@ -85,12 +85,13 @@ class Replica:
         """Do all passes that are due, then sleep until the next or, with nothing to do, until a request comes."""
         env = self._env
         while self._passes_left != 0:
-            self._now_s = max(self._now_s, env.now)
+            now_s = env.now
+            self._now_s = max(self._now_s, now_s)
             self._drain_inbox()
             self._horizon_s = env.peek()
             if self._advance():
-                if self._now_s > env.now:
-                    yield env.timeout(self._now_s - env.now)
+                if self._now_s > now_s:
+                    yield env.timeout(self._now_s - now_s)
             else:
                 self._woken = env.event()
                 yield self._woken

@@ -13,7 +13,7 @@ from sim.serving.batch import Batch, Chunk
 from sim.serving.config import SchedulerConfig
 from sim.serving.decode_history import DecodeHistory
 from sim.serving.decodes import Decodes
-from sim.serving.kv_cache import KVCacheManager, PrefixHit
+from sim.serving.kv_cache import NO_HIT, KVCacheManager
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
 from sim.serving.standing import num_computed_tokens, num_hashed_tokens
@@ -38,6 +38,7 @@ class Scheduler:
         self.prefix_cache_hits = 0
         self._block_size = config.block_size
         self._max_running = config.max_running
+        self._watermark_blocks = config.watermark_blocks
         self._token_budget = config.token_budget
         self._depth = config.num_batches_in_flight
         self.busy_contexts = _busy_contexts(config)
@@ -80,7 +81,8 @@ class Scheduler:
         blocks = self.decodes.blocks_crossed(step, num_passes)
         if blocks:
             self.kv.pool.take(blocks * self.kv.num_groups)
-        self._end_decodes(step + num_passes - 1)
+        if step + num_passes > self.decodes.next_end:
+            self._end_decodes()
 
     # -- one pass --------------------------------------------------------------------------------------------------
 
@@ -147,7 +149,8 @@ class Scheduler:
         if self.kv.has_windows or (request in self._unregistered and len(self._unregistered) > 1):
             self._register_running(batch.step, request.serial)
             self.kv.keep_full_blocks(request, after)
-        batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, after == request.num_tokens))
+        samples = after == request.num_prompt_tokens + request.num_sampled_tokens
+        batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, samples))
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -173,43 +176,42 @@ class Scheduler:
         return bool(batch.chunks or passed_over or self._unregistered or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
-        config = self.config
-        if request.keyed is not None and self._unregistered:
-            self._register_running(batch.step)
-        hit = self.kv.find_prefix(request)
+        config, kv, hit = self.config, self.kv, NO_HIT
+        if request.keyed is not None:
+            if self._unregistered:
+                self._register_running(batch.step)
+            hit = kv.find_prefix(request)
+        num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
         num_hit_tokens = hit.num_blocks * self._block_size
-        num_tokens = min(request.num_tokens - num_hit_tokens, batch.longest_chunk)
+        num_tokens = min(num_known_tokens - num_hit_tokens, batch.longest_chunk)
         if num_tokens > batch.budget:
             if not config.enable_chunked_prefill:
                 return False
             num_tokens = batch.budget
-        reserve = config.watermark_blocks if self.running else 0
-        if config.scheduler_reserve_full_isl and not self.kv.can_admit(request.num_tokens, hit, reserve):
+        reserve = self._watermark_blocks if self.running else 0
+        if config.scheduler_reserve_full_isl and not kv.can_admit(num_known_tokens, hit, reserve):
             return False
-        num_new_blocks = self.kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
+        num_new_blocks = kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
         if num_new_blocks is None:
             return False
         self.waiting.pop_first()
-        self._start(request, hit, batch)
+        self._start(request, hit.num_blocks)
+        batch.admitted.append(request)
         batch.budget -= num_tokens
-        self.prefills[request] = None
         self.add_chunk(batch, request, num_tokens, num_new_blocks)
         return True
 
-    def _start(self, request: Request, hit: PrefixHit, batch: Batch) -> None:
+    def _start(self, request: Request, num_hit_blocks: int) -> None:
         request.status = RequestStatus.PREFILLING
         request.serial = self._num_admitted
         self._num_admitted += 1
-        self.running[request] = None
-        if request.num_shared_blocks > hit.num_blocks:
+        self.running[request] = self.prefills[request] = None
+        num_hit_tokens = request.num_computed_tokens = num_hit_blocks * self._block_size
+        if request.num_shared_blocks > num_hit_blocks:
             self._unregistered[request] = None
-        num_hit_tokens = request.num_computed_tokens = hit.num_blocks * self._block_size
-        batch.admitted.append(request)
-        if num_hit_tokens:
-            batch.hits[request.request_id] = num_hit_tokens
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_hit_tokens
-            self.prefix_cache_queries += request.num_tokens
+            self.prefix_cache_queries += request.num_prompt_tokens
             self.prefix_cache_hits += num_hit_tokens
 
     def _register_running(self, step: int, before: int | None = None) -> None:
@@ -236,7 +238,8 @@ class Scheduler:
 
     def _advance(self, batch: Batch) -> None:
         """What the pass changes for the next: decodes that end, prefills that become decodes."""
-        self._end_decodes(batch.step)
+        if self.decodes.next_end == batch.step:
+            self._end_decodes()
         for request in batch.starved:
             self.decodes.enter(request)
         for chunk in batch.chunks:
@@ -246,8 +249,10 @@ class Scheduler:
         if ended and len(ended) > 1:
             ended.sort(key=_serial)
 
-    def _end_decodes(self, step: int) -> None:
-        ending = self.decodes.pop_ending_at(step)
+    def _end_decodes(self) -> None:
+        """What becomes of those that sample their last token in pass `next_end`."""
+        step = self.decodes.next_end
+        ending = self.decodes.pop_next_end()
         if not ending:
             return
         self._nothing_to_admit = not self.waiting
@@ -267,10 +272,10 @@ class Scheduler:
             request.first_token_pass = step
         else:
             self.history.resumes(request, step)
-        num_tokens = request.num_tokens
-        request.epoch = step - num_tokens
+        num_prompt_tokens = request.num_prompt_tokens
+        epoch = request.epoch = step - num_prompt_tokens - request.num_sampled_tokens
         request.first_decode_pass = request.stretch_pass = step + 1
-        request.last_pass = request.epoch + request.num_prompt_tokens + request.max_tokens - 1
+        request.last_pass = epoch + num_prompt_tokens + request.max_tokens - 1
         request.num_sampled_tokens += 1
         if request.last_pass == step:
             request.status = RequestStatus.ENDED

@@ -39,7 +39,11 @@ class StepLogger:
         row["new"] = [request.request_id for request in batch.admitted if not request.num_preemptions]
         row["resumed"] = [request.request_id for request in batch.admitted if request.num_preemptions]
         row["preempted"] = [request.request_id for request in batch.preempted]
-        row["hits"] = batch.hits
+        row["hits"] = {
+            request.request_id: chunks[request].num_computed_before
+            for request in batch.admitted
+            if chunks[request].num_computed_before
+        }
         self._open[batch.step] = row
 
     def leap(self, scheduler: Scheduler, first: int, ends: Sequence[float], times_s: tuple[float, float]) -> None:
