@@ -13,15 +13,28 @@ Kinds = NDArray[Any]
 
 def step_graphs(num_decodes: Ints, num_chunk_tokens: Ints, dispatch: GraphDispatch) -> Kinds:
     """`full`, `piecewise` or `none` for each step of those shapes, by vLLM's dispatch rule."""
-    num_tokens = num_decodes + num_chunk_tokens
-    shapes, shape_of_step = np.unique(num_tokens * 2 + (num_chunk_tokens == 0), return_inverse=True)
-    kinds = [dispatch.dispatch(int(shape) // 2, is_uniform_decode=bool(shape % 2)).graph for shape in shapes]
-    return np.array(kinds, dtype=object)[shape_of_step]
+    shapes = _shapes(num_decodes, num_chunk_tokens)
+    counts = np.bincount(shapes)
+    kinds = np.empty(len(counts), dtype=object)
+    for shape in np.flatnonzero(counts).tolist():
+        kinds[shape] = _kind(shape, dispatch)
+    return kinds[shapes]
 
 
 def cudagraph_step_fraction(leaps: LeapRecords, dispatch: GraphDispatch) -> float | None:
     """Share of steps that replayed any graph; None without steps."""
     if not leaps.num_ran_steps:
         return None
-    in_graph = step_graphs(leaps.num_decodes, leaps.num_chunk_tokens, dispatch) != "none"
-    return int(leaps.num_steps[leaps.ran & in_graph].sum()) / leaps.num_ran_steps
+    shapes = _shapes(leaps.num_decodes, leaps.num_chunk_tokens)
+    num_steps = np.bincount(shapes, leaps.num_steps * leaps.ran)
+    in_graph = [shape for shape in np.flatnonzero(num_steps).tolist() if _kind(shape, dispatch) != "none"]
+    return int(num_steps[in_graph].sum()) / leaps.num_ran_steps
+
+
+def _shapes(num_decodes: Ints, num_chunk_tokens: Ints) -> Ints:
+    """A number for each step: twice its tokens, one more where all of them are decodes."""
+    return np.asarray((num_decodes + num_chunk_tokens) * 2 + (num_chunk_tokens == 0))
+
+
+def _kind(shape: int, dispatch: GraphDispatch) -> str:
+    return dispatch.dispatch(shape // 2, is_uniform_decode=bool(shape % 2)).graph

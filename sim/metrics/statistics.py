@@ -10,7 +10,7 @@ from sim.serving.records import Floats, Ints
 PART = 1 << 17
 """Longer columns are worked on in parts of this length."""
 SKETCH, MARGIN = 1 << 14, 1 << 8
-"""A rank is sought so many places left and right of where it lies among so many samples."""
+"""A percentile is sought so many places left and right of where it lies among so many samples."""
 
 
 class Statistics(NamedTuple):
@@ -31,8 +31,8 @@ def statistics(samples: Floats, counts: Ints | None = None) -> Statistics:
     if num_samples == 0:
         return Statistics()
     parts = [slice(first, first + PART) for first in range(0, len(samples), PART)]
-    mean = sum(float(samples[part] @ counts[part]) for part in parts) / num_samples
-    variance = sum(float((samples[part] - mean) ** 2 @ counts[part]) for part in parts) / num_samples
+    mean = sum(float((samples[part] * counts[part]).sum()) for part in parts) / num_samples
+    variance = sum(float(((samples[part] - mean) ** 2 * counts[part]).sum()) for part in parts) / num_samples
     median, p90, p95, p99 = percentiles(samples, counts, (50, 90, 95, 99))
     return Statistics(mean, median, variance**0.5, p90, p95, p99)
 
@@ -40,47 +40,50 @@ def statistics(samples: Floats, counts: Ints | None = None) -> Statistics:
 def percentiles(values: Floats, counts: Ints, levels: tuple[float, ...]) -> list[float]:
     """What `np.percentile(np.repeat(values, counts), levels)` returns, without repeating anything.
 
-    Between two samples numpy's linear rule interpolates. At least one count must be positive.
+    At least one count must be positive. Long columns are sorted near each percentile only, to save memory.
     """
     places = [level / 100 * (int(counts.sum()) - 1) for level in levels]
-    ranks = sorted({rank for place in places for rank in (math.floor(place), math.ceil(place))})
-    at_rank = dict(zip(ranks, _at_ranks(values, counts, ranks), strict=True))
-    found = []
-    for place in places:
-        below, above = at_rank[math.floor(place)], at_rank[math.ceil(place)]
-        found.append(below + (above - below) * (place - math.floor(place)))
-    return found
-
-
-def _at_ranks(values: Floats, counts: Ints, ranks: list[int]) -> list[float]:
-    """The samples of these ranks, from 0, in order of size. Long columns are sorted near each rank only, to save memory."""
     if len(values) <= PART:
-        order = np.argsort(values)
-        ends = np.cumsum(counts[order])
-        return [float(values[order[np.searchsorted(ends, rank, side="right")]]) for rank in ranks]
+        found = _ordered(values, counts)
+        return [found.at(place) for place in places]
     return [
-        _near_rank(values, counts, rank, *bounds)
-        for rank, bounds in zip(ranks, _bounds(values, ranks, counts), strict=True)
+        _near(values, counts, place, *bounds)
+        for place, bounds in zip(places, _bounds(values, places, counts), strict=True)
     ]
 
 
-def _bounds(values: Floats, ranks: list[int], counts: Ints) -> list[tuple[float, float]]:
-    """Between which samples those of these ranks should lie, from every n-th sample."""
+class _Ordered(NamedTuple):
+    """Values by size, with how many samples there are up to each."""
+
+    values: Floats
+    ends: Ints
+
+    def at(self, place: float) -> float:
+        """At a place between two samples, counted from 0, numpy's linear rule interpolates."""
+        rank = math.floor(place)
+        below, above = self.values[np.searchsorted(self.ends, (rank, math.ceil(place)), side="right")].tolist()
+        return float(below + (above - below) * (place - rank))
+
+
+def _ordered(values: Floats, counts: Ints) -> _Ordered:
+    order = np.argsort(values)
+    return _Ordered(values[order], np.cumsum(counts[order]))
+
+
+def _bounds(values: Floats, places: list[float], counts: Ints) -> list[tuple[float, float]]:
+    """Between which samples these places should lie, from every n-th sample."""
     stride = len(values) // SKETCH
     order = np.argsort(values[::stride])
     sketch = np.concatenate(([-np.inf], values[::stride][order], [np.inf]))
     shares = np.cumsum(counts[::stride][order])
-    places = np.searchsorted(shares, np.array(ranks) / counts.sum() * shares[-1])
-    return [(sketch[max(0, at - MARGIN)], sketch[min(len(sketch) - 1, at + MARGIN)]) for at in places.tolist()]
+    found = np.searchsorted(shares, np.array(places) / counts.sum() * shares[-1]).tolist()
+    return [(sketch[max(0, at - MARGIN)], sketch[min(len(sketch) - 1, at + MARGIN)]) for at in found]
 
 
-def _near_rank(values: Floats, counts: Ints, rank: int, low: float, high: float) -> float:
-    """The sample of a rank, sought between these bounds, or everywhere if it is not there."""
+def _near(values: Floats, counts: Ints, place: float, low: float, high: float) -> float:
+    """What is at a place, sought between these bounds, or everywhere if it is not there."""
     is_near = (values >= low) & (values <= high)
-    near, near_counts = values[is_near], counts[is_near]
-    rank_near = rank - int(counts[values < low].sum())
-    if not 0 <= rank_near < int(near_counts.sum()):
-        near, near_counts, rank_near = values, counts, rank
-    order = np.argsort(near)
-    ends = np.cumsum(near_counts[order])
-    return float(near[order[np.searchsorted(ends, rank_near, side="right")]])
+    place_near = place - int(counts[values < low].sum())
+    if not 0 <= place_near <= int(counts[is_near].sum()) - 1:
+        return _ordered(values, counts).at(place)
+    return _ordered(values[is_near], counts[is_near]).at(place_near)

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -42,6 +46,19 @@ def test_weighted_moments_equal_numpy_on_the_expanded_samples(pairs: list[tuple[
     found = statistics(values, counts)
     assert found.mean == pytest.approx(expanded.mean(), rel=1e-9, abs=1e-9)
     assert found.std == pytest.approx(expanded.std(), rel=1e-6, abs=1e-6)
+
+
+def test_every_machine_gives_the_same_digits() -> None:
+    """However many threads the linear algebra behind numpy would share a sum out to."""
+    code = (
+        "import numpy as np; from sim.metrics.statistics import statistics; "
+        "print(statistics(np.random.default_rng(0).random(100_000), np.arange(100_000) % 7))"
+    )
+    printed = {
+        subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "OPENBLAS_NUM_THREADS": threads})
+        for threads in ("1", "2")
+    }
+    assert len(printed) == 1
 
 
 @given(
