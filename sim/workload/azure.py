@@ -5,9 +5,10 @@ https://github.com/Azure/AzurePublicDataset: time stamps are `2023-11-16 18:15:4
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from sim.workload.sheet import Chunk, Sheet
 FORMAT = "azure"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 NS_PER_S = 10**9
+SECOND_AT = len("2023-11-16 18:15")
+_SECONDS = re.compile(r":\d\d\.\d{1,9}", re.ASCII)
 _STAMP = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )  # minute, second, fraction, zone
@@ -40,6 +43,9 @@ def parts(sheet: Sheet) -> Iterator[Part]:
 
 def _nanoseconds(sheet: Sheet, chunk: Chunk) -> Ints:
     """Time stamps as integers, so that differences are exact."""
+    alike = _all_alike(chunk.cells["TIMESTAMP"])
+    if alike is not None:
+        return alike
     stamps = [_stamp_ns(str(cell)) for cell in chunk.cells["TIMESTAMP"]]
     if None in stamps:
         row = stamps.index(None)
@@ -49,6 +55,29 @@ def _nanoseconds(sheet: Sheet, chunk: Chunk) -> Ints:
             f"`TIMESTAMP` must be a time like 2023-11-16 18:15:46.6805900, got {got}; correct the row or remove it.",
         )
     return np.array(stamps, dtype=np.int64)
+
+
+def _all_alike(cells: Sequence[Any]) -> Ints | None:
+    """The stamps at once when all plainly are of one length and without a zone, as in the files of 2023, else None."""
+    if set(map(type, cells)) != {str} or len(set(map(len, cells))) > 1:
+        return None
+    minutes = [cell[:SECOND_AT] for cell in cells]
+    minute_ns = {minute: _stamp_ns(f"{minute}:00") for minute in dict.fromkeys(minutes)}
+    second_ns = _second_ns("".join([cell[SECOND_AT:] for cell in cells]), len(cells))
+    if second_ns is None or None in minute_ns.values():
+        return None
+    return np.array([minute_ns[minute] for minute in minutes], dtype=np.int64) + second_ns
+
+
+def _second_ns(text: str, num_stamps: int) -> Ints | None:
+    """So many times `:46.6805900` as integers, None when one is anything else."""
+    if not text.isascii() or not _SECONDS.fullmatch(text[: len(text) // num_stamps]):
+        return None
+    characters = np.frombuffer(text.encode(), dtype=np.uint8).reshape(num_stamps, -1)
+    digits = np.delete(characters, (0, 3), axis=1) - ord("0")
+    if (characters[:, (0, 3)] != characters[0, (0, 3)]).any() or digits.max() > 9 or digits[:, 0].max() > 5:
+        return None
+    return digits @ 10 ** np.arange(10, 10 - digits.shape[1], -1)
 
 
 def _stamp_ns(text: str) -> int | None:

@@ -3,8 +3,10 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from sim.errors import TraceError, nearest
@@ -71,9 +73,27 @@ def text_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
         raise TraceError(
             f"{name}: a trace must be CSV, JSON lines or Parquet, got binary data (or UTF-16); save it as UTF-8 text."
         )
-    for number, line in enumerate(stream, 1):
+    return chain.from_iterable(_blocks(stream, name))
+
+
+def _blocks(stream: io.BufferedReader, name: str) -> Iterator[Iterable[str]]:
+    """Some lines at a time."""
+    num_before = 0
+    while block := stream.readlines(BUFFER_BYTES):
+        if not num_before:
+            block[0] = block[0].removeprefix(BOM_UTF8)
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield list(map(bytes.decode, block))
+        except UnicodeDecodeError:
+            yield _each_line(block, name, num_before)
+        num_before += len(block)
+
+
+def _each_line(block: list[bytes], name: str, num_before: int) -> Iterator[str]:
+    """Line by line, to name the one that is wrong when it is reached."""
+    for number, line in enumerate(block, num_before + 1):
+        try:
+            yield line.decode()
         except UnicodeDecodeError as error:
             bad = error.object[error.start]
             raise TraceError(

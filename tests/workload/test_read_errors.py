@@ -12,6 +12,7 @@ from sim.workload.readers import read_trace
 
 CSV = "arrival_s,prompt_tokens,output_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+STAMPS = AZURE + "2023-11-16 18:15:46.6805900,374,44\n"
 ROW = {"arrival_s": 0, "prompt_tokens": 20, "output_tokens": 1}
 MOONCAKE = {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
 
@@ -84,6 +85,10 @@ TEXTS = {
         AZURE + "yesterday,1,1\n",
         "t, line 2: `TIMESTAMP` must be a time like 2023-11-16 18:15:46.6805900, got yesterday",
     ),
+    "61st second": (STAMPS + "2023-11-16 18:15:61.6805900,1,1\n", "t, line 3: `TIMESTAMP` must be a time .*:61.68"),
+    "a letter": (STAMPS + "2023-11-16 18:15:46.68059x0,1,1\n", "t, line 3: `TIMESTAMP` must be a time .*059x0"),
+    "a comma": (STAMPS + '"2023-11-16 18:15:46,6805900",1,1\n', "t, line 3: `TIMESTAMP` must be a time .*46,68"),
+    "no such minute": (STAMPS + "2023-11-16 18:60:46.6805900,1,1\n", "t, line 3: `TIMESTAMP` must be a time"),
     "no such day": (AZURE + "2023-02-30 00:00:00.0,1,1\n", "t, line 2: `TIMESTAMP` must be a time"),
     "azure unsorted": (
         AZURE + "2023-11-16 18:00:01,1,1\n2023-11-16 18:00:00,1,1\n",
@@ -131,6 +136,10 @@ DATA = {
     "latin-1": (
         ("request_id," + CSV + "caf\u00e9,0,1,1\n").encode("latin-1"),
         "t, line 2: text must be UTF-8, got the byte 0xe9",
+    ),
+    "latin-1 far down": (
+        (CSV + "0,1,1\n" * 30_000).encode() + b"\xe9,1,1\n",
+        "t, line 30002: text must be UTF-8, got the byte 0xe9",
     ),
     "gzip cut": (gzip.compress((CSV + "0,1,1\n" * 999).encode())[:-12], "t: the gzip data is damaged or cut short"),
     "gzip broken": (b"\x1f\x8b" + b"x" * 99, "t: the gzip data is damaged or cut short"),

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sim.errors import ConfigError
 from sim.workload.readers import read_trace
@@ -61,6 +65,28 @@ def test_azure_times_are_exact_seconds_from_the_first_request(tmp_path: Path) ->
 def test_azure_2024_stamps_have_zones_and_whole_seconds(tmp_path: Path) -> None:
     """The 2024 variant writes an offset, and no fraction at a whole second; offsets count."""
     assert read(tmp_path, AZURE_2024).arrival_s.tolist() == [0.0, 0.99007, 2.49007]
+
+
+@given(
+    digits=st.integers(1, 9),
+    ticks=st.lists(st.integers(0, 10**9), min_size=2, max_size=9),
+    zone=st.sampled_from(["", "Z"]),
+)
+def test_azure_stamps_are_exact_at_every_length(digits: int, ticks: list[int], zone: str) -> None:
+    """One to nine digits behind the second, all of a file alike, with a zone or without."""
+    ticks, unit_ns = sorted(ticks), 10 ** (9 - digits)
+    first = datetime.fromisoformat("2023-12-31T23:59:58")
+    lines = [
+        f"{first + timedelta(seconds=tick // 10**digits)}.{tick % 10**digits:0{digits}}{zone},1,1\n" for tick in ticks
+    ]
+    with TemporaryDirectory() as folder:
+        trace = read(Path(folder), "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(lines))
+    assert trace.arrival_s.tolist() == [(tick - ticks[0]) * unit_ns / 10**9 for tick in ticks]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    """Spreadsheets write one."""
+    assert read(tmp_path, AZURE.encode("utf-8-sig")).prompt_tokens.tolist() == [374, 396, 879]
 
 
 def test_mooncake_prompts_are_blocks_of_512_and_a_rest(tmp_path: Path) -> None:
