@@ -6,11 +6,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from sim.metrics.statistics import percentiles
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -98,7 +99,7 @@ def _facts(of: Traits) -> dict[str, Any]:
 @cache
 def known_residuals() -> tuple[Residual, ...]:
     """Those that come with Servecast."""
-    text = (resources.files(__package__ or "sim.measure") / "residuals.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("residuals.json").read_text(encoding="utf-8")
     return tuple(
         Residual(Traits(row["gpu"], row["family"], row["dtype"], row["active_parameters_per_gpu"]), row["errors"])
         for row in json.loads(text)
@@ -152,7 +153,8 @@ def _band(
     metric: str, nearest: Sequence[Residual], known: Sequence[Residual], new: Sequence[str], kernels: float
 ) -> float:
     """The errors of the nearest runs, how much errors differ between the groups of each facet that is new, and kernels'."""
-    seen = float(np.percentile([abs(residual.errors[metric]) for residual in nearest], BAND_PERCENTILE))
+    errors = np.array([abs(residual.errors[metric]) for residual in nearest])
+    (seen,) = percentiles(errors, np.ones(len(errors), dtype=np.int64), (BAND_PERCENTILE,))
     spreads = [_spread(metric, facet, known) for facet in new]
     return round(float(np.hypot.reduce([seen, kernels, *(2 * spread for spread in spreads)])), 1)
 

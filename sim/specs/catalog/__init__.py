@@ -8,7 +8,7 @@ Each JSON file holds a family: a list of entries with `name`, `aliases` (other c
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.errors import ModelError
@@ -52,8 +52,7 @@ def read_catalog() -> tuple[CatalogEntry, ...]:
 
 
 def _written_entries() -> Iterator[Mapping[str, Any]]:
-    files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
-    for file in sorted(files, key=lambda file: file.name):
+    for file in sorted(Path(__file__).parent.glob("*.json")):
         yield from json.loads(file.read_text(encoding="utf-8"))
 
 
