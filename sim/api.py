@@ -17,7 +17,6 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
 from sim.report.console import result_table
-from sim.report.folder import write_folder
 from sim.serving import replica
 from sim.serving.config import scheduler_config
 from sim.serving.kv_cache import can_ever_fit
@@ -85,6 +84,8 @@ class Result:
 
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
+        from sim.report.folder import write_folder
+
         requests = request_columns(self.trace, self.records.requests)
         title = f"{self.deployment}, vLLM {self.deployment.engine.vllm_version}"
         write_folder(Path(folder), self.summary, requests, self._step_columns(), self.records, title=title)

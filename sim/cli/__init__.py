@@ -1,5 +1,6 @@
 """The command line: argument handling, calls of `sim.api`, and text. Each command is loaded when it is asked for."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -7,11 +8,21 @@ from typing import NoReturn
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+LEAN = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy starts and spins a thread a core for matrix products, and here are none
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",  # it seeks them in every package installed
+}
+PATIENT_GC = 100_000  # objects until garbage is sought: a start makes many, and all of them stay
 
 
 def main() -> NoReturn:
     """Run the command line and exit: 0 done, 2 bad input, 130 interrupted."""
-    sys.exit(run(sys.argv[1:]))
+    for name, value in LEAN.items():
+        os.environ.setdefault(name, value)
+    gc.set_threshold(PATIENT_GC)
+    status = run(sys.argv[1:])
+    gc.freeze()  # what is left goes with the process, and need not be searched for garbage first
+    sys.exit(status)
 
 
 def run(args: Sequence[str]) -> int:

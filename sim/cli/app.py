@@ -1,11 +1,12 @@
 """The commands and what each is for; only the one that runs is imported, so that help comes at once."""
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sim import __version__
 from sim.errors import ConfigError, nearest
 
 COMMANDS = {
@@ -49,6 +50,17 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"servecast {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def servecast() -> None:
+def servecast(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
     """Hold the commands."""

@@ -4,26 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from rich.box import ROUNDED
-from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 from typer.core import TyperCommand
 
 from sim.errors import ConfigError
-from sim.specs.releases import NEWEST
 from sim.specs.serve_command import ParsedServe, parse_engine_args, parse_serve_command
-from sim.specs.serve_flags import ENGINE_FLAGS
 from sim.specs.serve_tokens import split_flags
 
 _META_KEY = "sim.cli.engine_flags"
-_MORE_FLAGS = {
-    "-cc.cudagraph_mode": "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE",
-    "-O0 ... -O3": "optimisation level: 0 captures no CUDA graphs, 1 piecewise ones",
-    "--config": "a YAML file of flags, as for vllm serve",
-    "--vllm-version": f"defaults and rules of that version, {NEWEST} when absent",
-    "-- vllm serve ...": "a pasted command line, as it is",
-}
 
 
 class EngineCommand(TyperCommand):
@@ -40,8 +27,10 @@ class EngineCommand(TyperCommand):
         return super().parse_args(ctx, own_words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        from sim.cli.engine_help import print_engine_flags
+
         super().format_help(ctx, formatter)
-        Console().print(engine_flags_panel())
+        print_engine_flags()
 
 
 def engine_flags(ctx: typer.Context) -> ParsedServe:
@@ -58,16 +47,6 @@ def chosen_model(model: str | None, parsed: ParsedServe) -> str:
     if not (chosen := model or parsed.model):
         raise ConfigError("MODEL is missing; give a catalogue name, a Hugging Face id or a path to a config.json.")
     return chosen
-
-
-def engine_flags_panel() -> Panel:
-    """All engine flags with a line each, for --help."""
-    table = Table(show_header=False, box=None, padding=(0, 1))
-    for flag in ENGINE_FLAGS.values():
-        table.add_row(f"--\\[no-]{flag.name}" if flag.kind == "switch" else f"--{flag.name}", flag.help)
-    for flag_text, help_text in _MORE_FLAGS.items():
-        table.add_row(flag_text, help_text)
-    return Panel(table, title="Engine flags, as for vllm serve", title_align="left", border_style="dim", box=ROUNDED)
 
 
 def _split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:

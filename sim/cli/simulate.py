@@ -50,7 +50,6 @@ def simulate(
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
     from sim import api
-    from sim.report.folder import check_folder
 
     parsed = engine_flags(ctx)
     choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
@@ -58,6 +57,8 @@ def simulate(
         if choice and step_time_model:
             raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
     if out:
+        from sim.report.folder import check_folder
+
         check_folder(out)
     warn(parsed.warnings)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -167,8 +168,8 @@ def test_what_is_built_in_can_be_listed(command: str, name: str, servecast: Serv
 
 
 def test_version_names_the_package(servecast: Servecast) -> None:
-    """`servecast version`."""
-    assert servecast("version") == (0, f"servecast {sim.__version__}\n", "")
+    """`servecast version`, and `servecast --version` as commands have it."""
+    assert servecast("version") == servecast("--version") == (0, f"servecast {sim.__version__}\n", "")
 
 
 def test_no_command_shows_the_help(servecast: Servecast) -> None:
@@ -179,8 +180,34 @@ def test_no_command_shows_the_help(servecast: Servecast) -> None:
 
 def test_help_comes_at_once() -> None:
     """Listing the commands imports none of what they need."""
-    heavy = {"numpy", "pandas", "matplotlib", "transformers", "simpy"}
-    code = f"import sys; from sim.cli import run; run(['--help']); sys.exit(str({heavy} & set(sys.modules) or ''))"
-    call = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    call = _importing({"numpy", "pandas", "matplotlib", "transformers", "simpy", "pydantic", "yaml"}, "--help")
     assert call.stderr.strip() == ""
     assert "simulate" in call.stdout
+
+
+def test_a_simulation_starts_without_what_it_does_not_need(trace: Path) -> None:
+    """No coloured text, plots, DataFrames, masked arrays, hub or search where one result is printed into a pipe."""
+    heavy = {"rich", "matplotlib", "pandas", "numpy.ma", "scipy", "transformers", "optuna", "ray", "sim.search"}
+    call = _importing(heavy, "simulate", *LLAMA, "--trace", str(trace), "--json")
+    assert "4 requests in" in call.stderr
+    assert call.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system does not list a process's threads")
+def test_the_command_starts_no_threads_that_it_leaves_idle() -> None:
+    """Numpy's linear algebra would start one for each core and keep them spinning."""
+    code = (
+        "import os, sim.cli\n"
+        "def run(args):\n"
+        "    import numpy\n"
+        "    return len(os.listdir('/proc/self/task'))\n"
+        "sim.cli.run = run; sim.cli.main()"
+    )
+    own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    assert subprocess.run([sys.executable, "-c", code], env=own, check=False).returncode == 1
+
+
+def _importing(heavy: set[str], *args: str) -> subprocess.CompletedProcess[str]:
+    """A call of the command line that fails, naming them, where it imports any of the heavy modules."""
+    code = f"import sys; from sim.cli import run; sys.exit(run(sys.argv[1:]) or str({heavy} & set(sys.modules) or '') or 0)"
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
