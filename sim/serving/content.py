@@ -28,47 +28,57 @@ def shared_block_keys(trace: Trace, block_size: int) -> tuple[list[Keys], int]:
     """For each request the keys of its leading blocks that others have too, and the number of keys in all."""
     if trace.segments is None:
         return [NO_COPIES] * len(trace), 0
-    if all(_is_aligned(path, block_size) for path in trace.segments):
-        return _keys_of_segments(trace.segments, block_size)
+    depths = np.array([len(path) for path in trace.segments])
+    segments = np.array([segment for path in trace.segments for segment in path], dtype=np.int64)
+    content_ids, lengths = segments.reshape(-1, 2).T
+    is_last = np.zeros(len(lengths), dtype=np.bool_)
+    is_last[np.cumsum(depths)[depths > 0] - 1] = True
+    if content_ids.min(initial=0) >= 0 and (is_last | (lengths % block_size == 0)).all():
+        return _keys_of_segments(content_ids, lengths, depths, block_size)
     outputs = trace.output_tokens.tolist()
     paths = [(*path, (output_id(index), outputs[index])) for index, path in enumerate(trace.segments)]
     return _keys_of_blocks(paths, block_size)
 
 
-def _is_aligned(path: Path, block_size: int) -> bool:
-    """Whether every block of the prompt lies in one segment, and none is another request's output."""
-    return all(length % block_size == 0 for _, length in path[:-1]) and min(path)[0] >= 0
+def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[list[Keys], int]:
+    """A key range for each segment in its place, where every block of a prompt lies in one segment.
+
+    Segments stand path by path; `depths` says how many each path has.
+    """
+    nodes = _nodes(content_ids, lengths, depths)
+    num_visits = np.bincount(nodes)
+    num_shared = np.where(num_visits[nodes] > 1, lengths // block_size, 0)
+    sizes = np.zeros(len(num_visits), dtype=np.int64)
+    np.maximum.at(sizes, nodes, num_shared)
+    first_keys = np.cumsum(sizes) - sizes
+    ends = np.concatenate(([0], np.cumsum(num_shared)))
+    keys = np.repeat(first_keys[nodes] - ends[:-1], num_shared) + np.arange(ends[-1])
+    return np.split(keys, ends[np.cumsum(depths)[:-1]]), int(sizes.sum())
 
 
-def _keys_of_segments(paths: Sequence[Path], block_size: int) -> tuple[list[Keys], int]:
-    """A key range for each segment in its place: the tree of all prompts, by segment."""
-    nodes: dict[tuple[int, int, int], int] = {}
-    visits: list[int] = []
-    sizes: list[int] = []
-    trails = []
-    for path in paths:
-        place, trail = (-1, 0), []
-        for content_id, length in path:
-            node = nodes.setdefault((*place, content_id), len(visits))
-            if node == len(visits):
-                visits.append(0)
-                sizes.append(0)
-            visits[node] += 1
-            sizes[node] = max(sizes[node], length // block_size)
-            trail.append((node, length // block_size))
-            place = (node, length)
-        trails.append(trail)
-    first_keys = np.concatenate(([0], np.cumsum(np.array(sizes, dtype=np.int64))))
-    keys = [_trail_keys([step for step in trail if visits[step[0]] > 1], first_keys) for trail in trails]
-    return keys, int(first_keys[-1])
+def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
+    """The tree of all prompts, level by level: the number of the node at which each segment lies.
+
+    A node is a content behind a way from the root, and a way is the contents on it and their lengths.
+    """
+    contents, spans = _numbered(content_ids), _numbered(lengths)
+    firsts = np.cumsum(depths) - depths
+    ways = np.zeros(len(depths), dtype=np.int64)
+    nodes = np.zeros_like(content_ids)
+    num_nodes = 0
+    for level in range(depths.max(initial=0)):
+        reaching = np.flatnonzero(depths > level)
+        here = firsts[reaching] + level
+        places = _numbered(ways[reaching] * len(contents) + contents[here])
+        ways[reaching] = _numbered(places * len(contents) + spans[here])
+        nodes[here] = num_nodes + places
+        num_nodes += int(places.max()) + 1
+    return nodes
 
 
-def _trail_keys(trail: Sequence[tuple[int, int]], first_keys: Keys) -> Keys:
-    if not trail:
-        return NO_COPIES
-    nodes, counts = np.array(trail, dtype=np.int64).T
-    offsets = np.cumsum(counts) - counts
-    return np.repeat(first_keys[nodes] - offsets, counts) + np.arange(int(counts.sum()))
+def _numbered(values: Keys) -> Keys:
+    """Equal values get equal numbers, from 0 on."""
+    return np.unique(values, return_inverse=True)[1]
 
 
 def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys], int]:

@@ -29,6 +29,11 @@ class PrefixHit(NamedTuple):
 NO_HIT = PrefixHit(0, (), 0)
 
 
+def best_hit(request: Request) -> PrefixHit:
+    """What would be found of a request at best: all its keyed blocks, each held by somebody."""
+    return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0)
+
+
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """Blocks that hold that many tokens."""
     return -(-num_tokens // block_size)

@@ -2,7 +2,7 @@
 
 Contexts grow by one token a step and a decode, and a step's time hardly bends over them. So the range of summed contexts is
 cut into panels, each a 16th to a 32nd of the contexts in it, and a parabola is laid over each panel when it is first used:
-within a panel, a leap over any number of steps costs the same. A parabola is good to 1e-10, or it is not used.
+within a panel, a leap over any number of steps costs the same. A parabola is good to 3e-10, or it is not used.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ NumT = TypeVar("NumT", float, Floats)
 
 PANEL_BITS = 5
 """A panel holds the sums of contexts that share their first so many bits."""
-TOLERANCE = 1e-10
+TOLERANCE = 3e-10
 """Relative error at the points that check a parabola; beyond, as where a curve has a knee, steps are taken singly."""
 
 

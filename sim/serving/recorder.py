@@ -30,6 +30,7 @@ LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] +
 REQUEST_FACTS = ("generated_tokens", "num_preemptions", "num_cached_tokens", "arrival_s", "first_scheduled_s")
 REQUEST_STEPS = ("first_token_step", "last_token_step")
 REQUEST = np.dtype([(name, "f8" if name.endswith("_s") else "i8") for name in (*REQUEST_FACTS, *REQUEST_STEPS)])
+LEAPS_AT_ONCE = 16_384
 pack_leap = Struct("8i4d").pack
 pack_request_into = Struct("3q2d2q").pack_into
 
@@ -109,11 +110,16 @@ class Recorder:
 
 def _step_ends_s(leaps: NDArray[Any]) -> Floats:
     """When each step of all leaps ended."""
-    counts = leaps["num_steps"]
-    first_steps = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.float64) - np.repeat(first_steps - 1.0, counts)
-    times_s = (np.repeat(leaps[name], counts) for name in LEAP_TIMES)
-    return end_s(Leap(len(numbers), *times_s), numbers)
+    lasts = np.cumsum(leaps["num_steps"], dtype=np.int64)
+    ends_s = np.empty(lasts[-1] if len(lasts) else 0)
+    for first in range(0, len(leaps), LEAPS_AT_ONCE):
+        part = leaps[first : first + LEAPS_AT_ONCE]
+        counts, last = part["num_steps"], lasts[first : first + LEAPS_AT_ONCE]
+        begin, end = int(last[0] - counts[0]), int(last[-1])
+        numbers = np.arange(begin + 1.0, end + 1.0) - np.repeat(last - counts, counts)
+        times_s = (np.repeat(part[name], counts) for name in LEAP_TIMES)
+        ends_s[begin:end] = end_s(Leap(len(numbers), *times_s), numbers)
+    return ends_s
 
 
 def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from sim.serving.batch import Batch, Chunk
 from sim.serving.config import SchedulerConfig
 from sim.serving.decode_history import DecodeHistory
 from sim.serving.decodes import Decodes
-from sim.serving.kv_cache import NO_HIT, KVCacheManager
+from sim.serving.kv_cache import NO_HIT, KVCacheManager, PrefixHit, best_hit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
 from sim.serving.standing import num_computed_tokens, num_hashed_tokens
@@ -172,26 +172,39 @@ class Scheduler:
 
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
-        needs_only_its_chunk = not self.config.scheduler_reserve_full_isl and self.waiting[0].keyed is not None
+        head = self.waiting[0]
+        if self._is_out_of_reach(head):
+            return bool(passed_over)
+        needs_only_its_chunk = not self.config.scheduler_reserve_full_isl and head.keyed is not None
         return bool(batch.chunks or passed_over or self._unregistered or needs_only_its_chunk)
 
+    def _is_out_of_reach(self, request: Request) -> bool:
+        """Whether the admission gate holds a request back whatever of it is found in the cache: before looking."""
+        return self.config.scheduler_reserve_full_isl and not self._passes_gate(request, best_hit(request))
+
+    def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+        num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
+        return self.kv.can_admit(num_known_tokens, hit, self._watermark_blocks if self.running else 0)
+
     def _admit(self, request: Request, batch: Batch) -> bool:
-        config, kv, hit = self.config, self.kv, NO_HIT
+        config, hit = self.config, NO_HIT
+        if self._is_out_of_reach(request):
+            return False
         if request.keyed is not None:
             if self._unregistered:
                 self._register_running(batch.step)
-            hit = kv.find_prefix(request)
-        num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
+            hit = self.kv.find_prefix(request)
+            if config.scheduler_reserve_full_isl and not self._passes_gate(request, hit):
+                return False
         num_hit_tokens = hit.num_blocks * self._block_size
-        num_tokens = min(num_known_tokens - num_hit_tokens, batch.longest_chunk)
+        num_tokens = request.num_prompt_tokens + request.num_sampled_tokens - num_hit_tokens
+        num_tokens = min(num_tokens, batch.longest_chunk)
         if num_tokens > batch.budget:
             if not config.enable_chunked_prefill:
                 return False
             num_tokens = batch.budget
         reserve = self._watermark_blocks if self.running else 0
-        if config.scheduler_reserve_full_isl and not kv.can_admit(num_known_tokens, hit, reserve):
-            return False
-        num_new_blocks = kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
+        num_new_blocks = self.kv.admit(request, hit, num_hit_tokens + num_tokens, reserve)
         if num_new_blocks is None:
             return False
         self.waiting.pop_first()
