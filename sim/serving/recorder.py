@@ -47,10 +47,10 @@ class Recorder:
         self._requests["first_token_step"] = self._requests["last_token_step"] = -1
         self._request_bytes = self._requests.data.cast("B")
 
-    def leap(self, leap: Leap[float], num_steps: int, num_decodes: int, scheduler: Scheduler) -> None:
-        """The first steps of a leap, after their passes."""
+    def leap(self, leap: Leap[float], num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
+        """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
         kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
-        counts = (num_steps, num_decodes, 0, len(running), len(waiting), kv.pool.num_free, 0, num_decodes)
+        counts = (num_steps, *num_tokens, len(running), len(waiting), kv.pool.num_free, 0, num_tokens[0])
         self._leaps += pack_leap(*counts, *leap[1:])
 
     def step(self, batch: Batch, start_s: float, duration_s: float, scheduler: Scheduler) -> None:

@@ -17,6 +17,7 @@ from sim.serving.kv_cache import NO_HIT, KVCacheManager, PrefixHit, best_hit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
 from sim.serving.standing import num_computed_tokens, num_hashed_tokens
+from sim.steptime.protocol import StepShape
 
 NOBODY: list[Request] = []
 
@@ -61,16 +62,54 @@ class Scheduler:
     # -- many passes at once ---------------------------------------------------------------------------------------
 
     def num_steady_passes(self, step: int) -> int:
-        """How many passes from `step` on are certain to run today's decodes and nothing else; 0 if that is not known."""
+        """How many passes from `step` on are certain to run today's decodes and nobody new; 0 if that is not known."""
         decodes = self.decodes
-        if self.prefills or not (decodes.count and self._nothing_to_admit) or self.kv.has_windows:
+        if self.kv.has_windows or decodes.count > self._token_budget:
             return 0
-        if decodes.count > self._token_budget:
+        if self.prefills:
+            return self._num_filling_passes(step)
+        if not (decodes.count and self._nothing_to_admit):
             return 0
         limit = decodes.next_end - step + 1
         if self.waiting:
             limit = self.num_passes_to_release(step, limit)
         return decodes.passes_within(step, limit, self.kv.pool.num_free // self.kv.num_groups)
+
+    def _num_filling_passes(self, step: int) -> int:
+        """Passes in which a prompt, alone and not to be finished, takes all that decodes leave of the budget."""
+        request = next(iter(self.prefills))
+        num_tokens = self._token_budget - self.decodes.count
+        if num_tokens < 2 or num_tokens > self._longest_chunk() or len(self.prefills) > 1:
+            return 0
+        if next(reversed(self.running)) is not request or (
+            request in self._unregistered and len(self._unregistered) > 1
+        ):
+            return 0
+        computed = request.num_computed_tokens
+        count = (request.num_prompt_tokens + request.num_sampled_tokens - computed - 1) // num_tokens
+        count = min(count, self.decodes.next_end - step + 1)
+        while count > 0 and self.num_steady_blocks(step, count) > self.kv.pool.num_free:
+            count -= 1
+        return count
+
+    def num_steady_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks that steady passes take."""
+        blocks = self.decodes.blocks_crossed(step, num_passes) * self.kv.num_groups
+        for request in self.prefills:
+            num_tokens = num_passes * self.num_filling_tokens
+            blocks += self.kv.new_blocks(request.num_computed_tokens, num_tokens)
+        return blocks
+
+    @property
+    def num_filling_tokens(self) -> int:
+        """Prompt tokens in each of today's steady passes."""
+        return self._token_budget - self.decodes.count if self.prefills else 0
+
+    def steady_shape(self, step: int) -> StepShape:
+        """The work of a steady pass."""
+        num_decodes = self.decodes.count
+        chunks = tuple((self.num_filling_tokens, request.num_computed_tokens) for request in self.prefills)
+        return StepShape(num_decodes, self.decodes.context_sum(step), chunks, num_decodes)
 
     def num_passes_to_release(self, step: int, limit: int) -> int:
         """How many passes from `step` on come before blocks are released, at most `limit`."""
@@ -78,9 +117,13 @@ class Scheduler:
 
     def leap(self, step: int, num_passes: int) -> None:
         """Do that many steady passes."""
-        blocks = self.decodes.blocks_crossed(step, num_passes)
+        blocks = self.num_steady_blocks(step, num_passes)
         if blocks:
-            self.kv.pool.take(blocks * self.kv.num_groups)
+            self.kv.pool.take(blocks)
+        for request in self.prefills:
+            request.num_chunk_tokens = self.num_filling_tokens
+            request.num_computed_tokens += num_passes * request.num_chunk_tokens
+            request.chunk_pass = step + num_passes - 1
         if step + num_passes > self.decodes.next_end:
             self._end_decodes()
 
@@ -92,7 +135,10 @@ class Scheduler:
         if not self._grant_all_running(batch):
             scarcity.schedule_running(self, batch)
         if self.waiting and not batch.preempted:
-            self._admit_waiting(batch)
+            if batch.budget > 0:
+                self._admit_waiting(batch)
+            elif not batch.chunks:
+                self._nothing_to_admit = True
         batch.close(self.decodes.context_sum(step))
         self._advance(batch)
         return batch

@@ -49,19 +49,25 @@ class StepLogger:
     def leap(self, scheduler: Scheduler, first: int, ends: Sequence[float], times_s: tuple[float, float]) -> None:
         """Steady passes, before they are done."""
         pool, depth = scheduler.kv.pool, scheduler.config.num_batches_in_flight
-        taken = evicted = 0
+        evicted = 0
         now_s, start_s = times_s
-        for step, end_s in enumerate(ends, first):
-            taken += scheduler.decodes.crossings[step % scheduler.config.block_size] * scheduler.kv.num_groups
+        for number, end_s in enumerate(ends):
+            step = first + number
+            taken = scheduler.num_steady_blocks(first, number + 1)
             evicted_before, evicted = evicted, pool.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
             row = self._new_row(times, scheduler, pool.num_free - taken, evicted - evicted_before)
             for request in scheduler.running:
                 if request.status is RequestStatus.DECODING:
                     _add_decode(row, request, step, scheduler)
+                elif request.status is RequestStatus.PREFILLING:
+                    num_tokens = scheduler.num_filling_tokens
+                    computed = request.num_computed_tokens + number * num_tokens
+                    new_blocks = scheduler.kv.new_blocks(computed, num_tokens)
+                    _add(row, request, num_tokens, computed, new_blocks, samples=False)
             self._open[step] = row
             now_s, start_s = start_s if depth > 1 else end_s, end_s
-            if step - first < len(ends) - 1:
+            if number < len(ends) - 1:
                 self._close(step + 1 - depth, [], pool.num_free - taken)
         self._num_evictions += evicted
 
