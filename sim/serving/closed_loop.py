@@ -9,7 +9,7 @@ from sim.serving.config import SchedulerConfig
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
-from sim.serving.replica import Replica
+from sim.serving.replica import Replica, without_preemption_if_possible
 from sim.serving.request import Request
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
@@ -43,14 +43,20 @@ def simulate_closed_loop(
     trace: Trace, config: SchedulerConfig, step_time: StepTimeModel, *, concurrency: int, delay_s: float = 0.0
 ) -> Records:
     """Serve a trace's requests to `concurrency` clients; its arrival times are not looked at, records have the real ones."""
-    env = simpy.Environment()
-    incoming = Incoming(trace, config)
-    recorder = Recorder(incoming)
-    replica = Replica(env, config, step_time, recorder, num_keys=incoming.num_keys)
-    clients = Clients(env, replica, incoming, delay_s)
-    replica.on_finished = clients.received
-    env.process(replica.run())
-    for _ in range(concurrency):
-        clients.send(0.0)
-    env.run()
-    return recorder.records(replica.scheduler)
+
+    def attempt(expects_preemption: bool) -> Records:
+        env = simpy.Environment()
+        incoming = Incoming(trace, config)
+        recorder = Recorder(incoming)
+        replica = Replica(
+            env, config, step_time, recorder, num_keys=incoming.num_keys, expects_preemption=expects_preemption
+        )
+        clients = Clients(env, replica, incoming, delay_s)
+        replica.on_finished = clients.received
+        env.process(replica.run())
+        for _ in range(concurrency):
+            clients.send(0.0)
+        env.run()
+        return recorder.records(replica.scheduler)
+
+    return without_preemption_if_possible(attempt)

@@ -5,6 +5,7 @@ Requests reach replicas through the router alone, so between two arrivals each r
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,8 +15,8 @@ from sim.serving.arrivals import arrivals
 from sim.serving.config import SchedulerConfig
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
-from sim.serving.records import DecodeStretches, Ints, LeapRecords, Records, RequestRecords
-from sim.serving.replica import Progress, Replica, counted
+from sim.serving.records import Ints, LeapRecords, Records, RequestRecords
+from sim.serving.replica import Progress, Replica, counted, without_preemption_if_possible
 from sim.serving.request import Request
 from sim.serving.routing import Load, Router, router
 from sim.steptime.protocol import StepTimeModel
@@ -97,17 +98,24 @@ def simulate_cluster(
 
     One replica gives the records of `replica.simulate`. Raises ConfigError for an unknown routing.
     """
-    env = ArrivalClock(initial_time=min(0.0, float(trace.arrival_s[0])))
-    incoming = Incoming(trace, config)
-    recorders = [Recorder(incoming) for _ in range(num_replicas)]
-    replicas = [Replica(env, config, step_time, recorder, num_keys=incoming.num_keys) for recorder in recorders]
-    entrance = Entrance(env, replicas, router(routing), incoming)
-    for replica in replicas:
-        env.process(replica.run())
-    env.process(arrivals(env, incoming, entrance, counted(on_progress, len(incoming))))
-    env.run()
-    parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
-    return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
+
+    def attempt(expects_preemption: bool) -> ClusterRecords:
+        env = ArrivalClock(initial_time=min(0.0, float(trace.arrival_s[0])))
+        incoming = Incoming(trace, config)
+        recorders = [Recorder(incoming) for _ in range(num_replicas)]
+        replicas = [
+            Replica(env, config, step_time, recorder, num_keys=incoming.num_keys, expects_preemption=expects_preemption)
+            for recorder in recorders
+        ]
+        entrance = Entrance(env, replicas, router(routing), incoming)
+        for replica in replicas:
+            env.process(replica.run())
+        env.process(arrivals(env, incoming, entrance, counted(on_progress, len(incoming))))
+        env.run()
+        parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
+        return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
+
+    return without_preemption_if_possible(attempt)
 
 
 def _merged(parts: Sequence[Records], replica: Ints) -> Records:
@@ -149,13 +157,11 @@ def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
         "num_preempted", "step_end_s",
     )  # fmt: skip
     stretches = [part.decode_stretches for part in parts]
-    numbered = {
-        name: np.concatenate([getattr(part, name) + offset for part, offset in zip(stretches, offsets, strict=True)])
+    first, last, epoch = (
+        np.concatenate([getattr(part, name) + offset for part, offset in zip(stretches, offsets, strict=True)])
         for name in ("first", "last", "epoch")
-    }
+    )
     return LeapRecords(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-        decode_stretches=DecodeStretches(
-            **numbered, block_size=stretches[0].block_size, blocks_at_once=stretches[0].blocks_at_once
-        ),
+        decode_stretches=replace(stretches[0], first=first, last=last, epoch=epoch),
     )

@@ -55,6 +55,11 @@ class SchedulerConfig:
         return self.max_num_active_seqs or self.max_num_seqs
 
     @property
+    def has_windows(self) -> bool:
+        """Whether some layers look back only so far, so that blocks come free while a request runs."""
+        return any(group.window is not None for group in self.kv_groups)
+
+    @property
     def num_batches_in_flight(self) -> int:
         """Async scheduling launches the next batch while one runs."""
         return 2 if self.async_scheduling else 1

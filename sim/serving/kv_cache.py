@@ -63,13 +63,14 @@ def longest_that_fits(config: SchedulerConfig) -> int:
 class KVCacheManager:
     """Admission, growth and release of requests over one pool."""
 
-    def __init__(self, config: SchedulerConfig, num_keys: int) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int, *, keys_all: bool) -> None:
         self._config = config
+        self._keys_all = keys_all
         self._block_size = config.block_size
-        self._windows = [group.window for group in config.kv_groups]
+        self.windows = [group.window for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
-        self.has_windows = any(self._windows)
+        self.has_windows = any(self.windows)
         self.pool = BlockPool(
             config.num_usable_blocks, self._cache, unhashed_blocks_first=config.rules.unhashed_blocks_first
         )
@@ -82,7 +83,7 @@ class KVCacheManager:
             return NO_HIT
         self.pool.settle()
         keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
-        matches = [self._match(keys, group) for group, window in enumerate(self._windows) if window is None]
+        matches = [self._match(keys, group) for group, window in enumerate(self.windows) if window is None]
         longest = min((len(match) for match in matches), default=len(keys))
         if not self.has_windows:
             return self._hit(longest, [match[:longest] for match in matches])
@@ -97,7 +98,7 @@ class KVCacheManager:
 
     def _last_copies(self, keys: Keys, group: int) -> Copies:
         """Copies of the blocks with which a group can go on after these; NO_COPY where one is missing."""
-        window = self._windows[group]
+        window = self.windows[group]
         needed = len(keys) if window is None else min(len(keys), -(-(window - 1) // self._block_size))
         return self._cache.find(self._group_keys(keys[len(keys) - needed :], group))
 
@@ -125,7 +126,8 @@ class KVCacheManager:
             return None
         if self.has_windows:
             request.passed_blocks = [0] * self.num_groups
-            self.key_all_blocks(request)  # what a window passes while it runs can be hit after a preemption
+            if self._keys_all:
+                self.key_all_blocks(request)
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
         self.pool.take(new)
@@ -151,13 +153,18 @@ class KVCacheManager:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
-        for group, window in enumerate(self._windows):
+        for group, window in enumerate(self.windows):
             if window is None:
                 continue
             passed = max(0, num_processed - window + 1) // self._block_size
             if passed > passed_blocks[group]:
                 self._release_blocks(request, group, passed, passed - passed_blocks[group], 0)
                 passed_blocks[group] = passed
+
+    def free_passed_blocks(self, count: int) -> None:
+        """Give back blocks that windows of decodes have passed, whose contents nobody will ask for."""
+        if count:
+            self._release_private(count, 0)
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make keyed blocks that are filled with known tokens findable."""

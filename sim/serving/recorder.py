@@ -75,20 +75,18 @@ class Recorder:
         )
 
     def records(self, scheduler: Scheduler) -> Records:
-        """Everything recorded, in columns."""
+        """Everything recorded, in columns; to be asked for once, for the rows of leaps are let go."""
         for request in (*scheduler.running, *scheduler.waiting):
             self.request(request, num_returned_tokens(request, scheduler.num_collected))
-        leaps = np.frombuffer(self._leaps, dtype=LEAP)
+        leaps, self._leaps = np.frombuffer(self._leaps, dtype=LEAP), bytearray()
         ends_s = _step_ends_s(leaps)
-        num_continued = np.repeat(leaps["num_continued"], leaps["num_steps"])
-        itl_s, itl_count = _token_gaps(ends_s, num_continued, scheduler)
+        num_continued = _narrow(leaps["num_continued"])
+        facts = {name: leaps[name].copy() for name in LEAP_FACTS}
+        del leaps  # near half of it is times, which nobody needs now that those of the steps are known
+        itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), scheduler)
         return Records(
             requests=self._request_records(ends_s),
-            leaps=LeapRecords(
-                step_end_s=ends_s,
-                decode_stretches=_decode_stretches(scheduler),
-                **{name: leaps[name] for name in LEAP_FACTS},
-            ),
+            leaps=LeapRecords(step_end_s=ends_s, decode_stretches=_decode_stretches(scheduler), **facts),
             itl_s=itl_s,
             itl_count=itl_count,
             prefix_cache_queries=scheduler.prefix_cache_queries,
@@ -122,6 +120,11 @@ def _step_ends_s(leaps: NDArray[Any]) -> Floats:
     return ends_s
 
 
+def _narrow(counts: Ints) -> Ints:
+    """The counts in the smallest signed integers that hold them all."""
+    return counts.astype(np.min_scalar_type(-1 - int(counts.max(initial=0))))
+
+
 def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:
     """The column as numpy, not copied."""
     return np.frombuffer(column, dtype=dtype) if column else np.zeros(0, dtype=dtype)
@@ -136,8 +139,10 @@ def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
 
 def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
     table = _view(scheduler.history.stretches, np.int64).reshape(-1, 3)
-    block_size, blocks_at_once = scheduler.config.block_size, scheduler.kv.num_groups
-    return DecodeStretches(table[:, 0], table[:, 1], table[:, 2], block_size, blocks_at_once)
+    config, lag = scheduler.config, scheduler.config.num_batches_in_flight - 1
+    delays = tuple(group.window + lag for group in config.kv_groups if group.window is not None)
+    first, last, epoch = table.T
+    return DecodeStretches(first, last, epoch, config.block_size, len(config.kv_groups), delays)
 
 
 def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tuple[Floats, Ints]:
@@ -149,10 +154,9 @@ def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tu
     for step, _ in starved:
         num_continued[step] -= 1
     late = np.array([*starved, *scheduler.history.resumed], dtype=np.int64).reshape(-1, 2)
-    late_s = ends_s[late[:, 0]] - ends_s[late[:, 1]]
-    gaps_s = np.zeros_like(ends_s)  # a decode is never in the first step
-    np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1:])
+    gaps_s = np.zeros(len(ends_s) + len(late))  # a decode is never in the first step
+    np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1 : len(ends_s)])
     if not len(late):
         return gaps_s, num_continued
-    counts = np.concatenate((num_continued, np.ones(len(late_s), dtype=num_continued.dtype)))
-    return np.concatenate((gaps_s, late_s)), counts
+    gaps_s[len(ends_s) :] = ends_s[late[:, 0]] - ends_s[late[:, 1]]
+    return gaps_s, np.concatenate((num_continued, np.ones(len(late), dtype=num_continued.dtype)))

@@ -49,22 +49,35 @@ class StepRecords:
 
 @dataclass(frozen=True)
 class DecodeStretches:
-    """Unbroken runs of passes in which one request decoded: the first, the last, and the request's epoch."""
+    """Unbroken runs of passes in which one request decoded: the first, the last, and the request's epoch.
+
+    `passing_delays` has an entry for each KV group with a window: a decode gives back a block of it in passes that lie
+    whole multiples of the block size behind its epoch plus this delay.
+    """
 
     first: Ints
     last: Ints
     epoch: Ints
     block_size: int
     blocks_at_once: int  # one for each KV group
+    passing_delays: tuple[int, ...] = ()
 
     def blocks_taken(self, num_passes: int) -> Ints:
-        """Blocks that decodes took in each pass: a request takes one when its context goes past a full block."""
+        """Blocks that decodes took in each pass, less those they gave back: one is taken when a block is full."""
+        taken = self._occurrences(self.epoch + 1, num_passes) * self.blocks_at_once
+        for delay in self.passing_delays:
+            taken -= self._occurrences(self.epoch + delay, num_passes, not_before=self.epoch + delay + self.block_size)
+        return taken
+
+    def _occurrences(self, phase: Ints, num_passes: int, not_before: Ints | None = None) -> Ints:
+        """How many stretches have in each pass something that happens once in `block_size` passes."""
         size = self.block_size
-        crossing = self.first + (self.epoch + 1 - self.first) % size
-        counts = np.maximum(0, (self.last - crossing) // size + 1)
-        starts = np.repeat(crossing - size * (np.cumsum(counts) - counts), counts)
+        first = self.first if not_before is None else np.maximum(self.first, not_before)
+        first = first + (phase - first) % size
+        counts = np.maximum(0, (self.last - first) // size + 1)
+        starts = np.repeat(first - size * (np.cumsum(counts) - counts), counts)
         passes = starts + size * np.arange(int(counts.sum()))
-        return np.bincount(passes, minlength=num_passes)[:num_passes] * self.blocks_at_once
+        return np.bincount(passes, minlength=num_passes)[:num_passes]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ over those that run the same decodes, on a clock of its own; then it sleeps unti
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import simpy
 
@@ -22,13 +22,14 @@ from sim.serving.leaps import DecodeSteps, Leap, after, end_s, num_launched_befo
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.request import Request
-from sim.serving.scheduler import Scheduler
-from sim.serving.step_log import LogRow, StepLogger
+from sim.serving.scheduler import Scheduler, UnexpectedPreemptionError
+from sim.serving.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 
 Process = Generator[simpy.Event, Any, None]
 Progress = Callable[[int, int], None]
+ResultT = TypeVar("ResultT")
 
 MOST_FRUITLESS_PREEMPTIONS = 10_000
 
@@ -49,6 +50,7 @@ class Replica:
         recorder: Recorder,
         *,
         num_keys: int = 0,
+        expects_preemption: bool = True,
         log: StepLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
@@ -67,7 +69,7 @@ class Replica:
         self._woken = env.event()
         self._horizon_s = 0.0
         self._num_fruitless_preemptions = 0
-        self.scheduler = Scheduler(config, num_keys)
+        self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
         self.on_finished: Callable[[Sequence[Request], float], None] | None = None
 
     def submit(self, request: Request) -> None:
@@ -236,17 +238,34 @@ def simulate(
     `on_progress` is called with (requests done, all) as they arrive; `step_log` gets one dict a step.
     Requests that can never run are rejected with their reason at arrival and stall nobody.
     """
-    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    incoming = Incoming(trace, config)
-    recorder = Recorder(incoming)
-    log = StepLogger(step_log) if step_log else None
-    replica = Replica(env, config, step_time, recorder, num_keys=incoming.num_keys, log=log)
-    env.process(replica.run())
-    env.process(arrivals(env, incoming, replica, counted(on_progress, len(incoming))))
-    env.run()
+    rows = FirstTime(step_log) if step_log else None
+
+    def attempt(expects_preemption: bool) -> Records:
+        env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+        incoming = Incoming(trace, config)
+        recorder = Recorder(incoming)
+        log = StepLogger(rows.begin()) if rows else None
+        replica = Replica(
+            env, config, step_time, recorder,
+            num_keys=incoming.num_keys, expects_preemption=expects_preemption, log=log,
+        )  # fmt: skip
+        env.process(replica.run())
+        env.process(arrivals(env, incoming, replica, counted(on_progress, len(incoming))))
+        env.run()
+        return recorder.records(replica.scheduler)
+
+    records = without_preemption_if_possible(attempt)
     if on_progress:
-        on_progress(len(incoming), len(incoming))
-    return recorder.records(replica.scheduler)
+        on_progress(len(trace), len(trace))
+    return records
+
+
+def without_preemption_if_possible(attempt: Callable[[bool], ResultT]) -> ResultT:
+    """A simulation that counts on no preemption or, where one comes after all, done again and expecting it."""
+    try:
+        return attempt(False)
+    except UnexpectedPreemptionError:
+        return attempt(True)
 
 
 def counted(on_progress: Progress | None, num_requests: int) -> Callable[[int], None] | None:

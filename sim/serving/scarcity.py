@@ -25,6 +25,8 @@ ONE_TOKEN = Grant(1, 0)
 
 def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
     """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
+    if not scheduler.walks_windows:
+        scheduler.unsettle(batch.step)
     Walk(scheduler, batch).run()
 
 

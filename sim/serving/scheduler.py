@@ -8,6 +8,8 @@ Invariants: `running` is in order of admission and holds three kinds: decodes (c
 `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it).
 """
 
+from collections.abc import Iterable
+
 from sim.serving import scarcity
 from sim.serving.batch import Batch, Chunk
 from sim.serving.config import SchedulerConfig
@@ -16,28 +18,38 @@ from sim.serving.decodes import Decodes
 from sim.serving.kv_cache import NO_HIT, KVCacheManager, PrefixHit, best_hit
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.request import Request, RequestStatus
-from sim.serving.standing import num_computed_tokens, num_hashed_tokens
+from sim.serving.standing import num_computed_tokens, num_hashed_tokens, num_processed_tokens
+from sim.serving.windows import Passings
 from sim.steptime.protocol import StepShape
 
 NOBODY: list[Request] = []
 
 
+class UnexpectedPreemptionError(Exception):
+    """A scheduler that counted on none has to preempt a request, whose blocks behind its windows it has not kept apart."""
+
+
 class Scheduler:
     """The waiting queue, the running requests and their KV blocks."""
 
-    def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
         self.config = config
-        self.kv = KVCacheManager(config, num_keys)
+        walks_windows = config.has_windows and config.enable_prefix_caching and (expects_preemption or num_keys > 0)
+        self.kv = KVCacheManager(config, num_keys, keys_all=walks_windows)
+        self.walks_windows = walks_windows
         self.waiting: WaitingQueue = waiting_queue(config.scheduling_policy)
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
         self.decodes = Decodes(config.block_size)
+        self.passings = Passings(self.kv.windows, config.block_size, config.num_batches_in_flight - 1)
+        self.settling: dict[Request, None] = {}
         self.ended: dict[int, list[Request]] = {}
         self.num_collected = 0
         self.history = DecodeHistory()
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._block_size = config.block_size
+        self._has_windows = config.has_windows
         self._max_running = config.max_running
         self._watermark_blocks = config.watermark_blocks
         self._token_budget = config.token_budget
@@ -64,15 +76,16 @@ class Scheduler:
     def num_steady_passes(self, step: int) -> int:
         """How many passes from `step` on are certain to run today's decodes and nobody new; 0 if that is not known."""
         decodes = self.decodes
-        if self.kv.has_windows or decodes.count > self._token_budget:
+        if self.walks_windows or self.settling or decodes.count > self._token_budget:
             return 0
         if self.prefills:
-            return self._num_filling_passes(step)
+            return 0 if self._has_windows else self._num_filling_passes(step)
         if not (decodes.count and self._nothing_to_admit):
             return 0
         limit = decodes.next_end - step + 1
         if self.waiting:
             limit = self.num_passes_to_release(step, limit)
+        limit = min(limit, self.passings.next_begin - step + 1)
         return decodes.passes_within(step, limit, self.kv.pool.num_free // self.kv.num_groups)
 
     def _num_filling_passes(self, step: int) -> int:
@@ -124,6 +137,9 @@ class Scheduler:
             request.num_chunk_tokens = self.num_filling_tokens
             request.num_computed_tokens += num_passes * request.num_chunk_tokens
             request.chunk_pass = step + num_passes - 1
+        if self._has_windows:
+            self.kv.free_passed_blocks(self.passings.blocks_passed(step, num_passes))
+            self.passings.advance(step + num_passes - 1)
         if step + num_passes > self.decodes.next_end:
             self._end_decodes()
 
@@ -160,7 +176,7 @@ class Scheduler:
         """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
         kv, num_decodes = self.kv, self.decodes.count
         budget = batch.budget - num_decodes
-        if budget < 0 or kv.has_windows:
+        if budget < 0 or self.walks_windows:
             return False
         blocks = self.decodes.crossings[batch.step % self._block_size] * kv.num_groups
         chunks = []
@@ -180,11 +196,19 @@ class Scheduler:
             return False
         if blocks:
             kv.pool.take(blocks)
+        if self._has_windows:
+            self._free_passed_blocks(batch.step, (request for request, *_ in chunks))
         batch.budget = budget
         batch.num_decodes = num_decodes
         for request, wanted, new in chunks:
             self.add_chunk(batch, request, wanted, new)
         return True
+
+    def _free_passed_blocks(self, step: int, computing: Iterable[Request]) -> None:
+        """Give back what windows have passed before this pass: of prompts, of decodes not yet in steady progress, of all others."""
+        for request in (*computing, *self.settling):
+            self.kv.free_passed_windows(request, num_processed_tokens(request, step, self.num_collected))
+        self.kv.free_passed_blocks(self.passings.blocks_passed(step, 1))
 
     def add_chunk(self, batch: Batch, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         """Schedule prompt tokens that have their blocks; full blocks can be found from now on."""
@@ -192,7 +216,7 @@ class Scheduler:
         after = request.num_computed_tokens = before + num_tokens
         request.chunk_pass = batch.step
         request.num_chunk_tokens = num_tokens
-        if self.kv.has_windows or (request in self._unregistered and len(self._unregistered) > 1):
+        if self.walks_windows or (request in self._unregistered and len(self._unregistered) > 1):
             self._register_running(batch.step, request.serial)
             self.kv.keep_full_blocks(request, after)
         samples = after == request.num_prompt_tokens + request.num_sampled_tokens
@@ -219,6 +243,8 @@ class Scheduler:
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
         head = self.waiting[0]
+        if self._has_windows and len(self.running) < self._max_running:
+            return True
         if self._is_out_of_reach(head):
             return bool(passed_over)
         needs_only_its_chunk = not self.config.scheduler_reserve_full_isl and head.keyed is not None
@@ -297,6 +323,8 @@ class Scheduler:
 
     def _advance(self, batch: Batch) -> None:
         """What the pass changes for the next: decodes that end, prefills that become decodes."""
+        if self._has_windows:
+            self.passings.advance(batch.step)
         if self.decodes.next_end == batch.step:
             self._end_decodes()
         for request in batch.starved:
@@ -307,6 +335,22 @@ class Scheduler:
         ended = self.ended.get(batch.step)
         if ended and len(ended) > 1:
             ended.sort(key=_serial)
+        if self.settling:
+            self._settle(batch.step)
+
+    def _settle(self, step: int) -> None:
+        """Decodes whose first token, or the first after they starved, has come back are in steady progress."""
+        for request in list(self.settling):
+            if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._depth - 1:
+                del self.settling[request]
+                self.passings.enter(request, step)
+
+    def unsettle(self, step: int) -> None:
+        """Before a walk in pass `step`: look at each decode's windows by itself."""
+        for request in self.running:
+            if request.status is RequestStatus.DECODING and request not in self.settling:
+                self.passings.leave(request, step - 1)
+                self.settling[request] = None
 
     def _end_decodes(self) -> None:
         """What becomes of those that sample their last token in pass `next_end`."""
@@ -320,9 +364,18 @@ class Scheduler:
             request.status = RequestStatus.ENDED
             request.num_sampled_tokens = request.max_tokens
             request.sampled_pass = step
+            if self._has_windows:
+                self._leave_windows(request, step)
         if len(ending) > 1:
             ending.sort(key=_serial)
         self.ended[step] = ending
+
+    def _leave_windows(self, request: Request, step: int) -> None:
+        """The request has decoded for the last time in pass `step`."""
+        if request in self.settling:
+            del self.settling[request]
+        elif not self.walks_windows:
+            self.passings.leave(request, step)
 
     def _finish_prefill(self, request: Request, step: int) -> None:
         """The request samples a token in this pass and decodes from the next on, unless that was its last."""
@@ -343,6 +396,8 @@ class Scheduler:
         else:
             request.status = RequestStatus.DECODING
             self.decodes.enter(request)
+            if self._has_windows and not self.walks_windows:
+                self.settling[request] = None
 
     # -- when tokens come back -------------------------------------------------------------------------------------
 
@@ -378,6 +433,9 @@ class Scheduler:
     def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
         """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
         step = batch.step
+        if self._has_windows and self.config.enable_prefix_caching and not self.walks_windows:
+            raise UnexpectedPreemptionError
+        self.settling.pop(request, None)
         computed = num_computed_tokens(request, step)
         scheduled_to = computed + num_granted if num_granted else 0
         hashed = num_hashed_tokens(request, step, self.num_collected, scheduled_to)

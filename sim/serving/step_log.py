@@ -1,6 +1,7 @@
 """The log of every step, as vLLM's own schedules were recorded; leaps are told step by step."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from sim.serving.batch import Batch
@@ -8,6 +9,25 @@ from sim.serving.request import Request, RequestStatus
 from sim.serving.scheduler import Scheduler
 
 LogRow = dict[str, Any]
+
+
+class FirstTime:
+    """Hands on the rows of a simulation that may be done again from its start: each row once."""
+
+    def __init__(self, emit: Callable[[LogRow], None]) -> None:
+        self._emit = emit
+        self._num_emitted = 0
+
+    def begin(self) -> Callable[[LogRow], None]:
+        """Where the rows of one attempt go, beginning with the first."""
+        numbers = count()
+
+        def emit(row: LogRow) -> None:
+            if next(numbers) == self._num_emitted:
+                self._num_emitted += 1
+                self._emit(row)
+
+        return emit
 
 
 class StepLogger:
@@ -56,7 +76,8 @@ class StepLogger:
             taken = scheduler.num_steady_blocks(first, number + 1)
             evicted_before, evicted = evicted, pool.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
-            row = self._new_row(times, scheduler, pool.num_free - taken, evicted - evicted_before)
+            free = pool.num_free - taken + scheduler.passings.blocks_passed(first, number + 1)
+            row = self._new_row(times, scheduler, free, evicted - evicted_before)
             for request in scheduler.running:
                 if request.status is RequestStatus.DECODING:
                     _add_decode(row, request, step, scheduler)
@@ -68,7 +89,7 @@ class StepLogger:
             self._open[step] = row
             now_s, start_s = start_s if depth > 1 else end_s, end_s
             if number < len(ends) - 1:
-                self._close(step + 1 - depth, [], pool.num_free - taken)
+                self._close(step + 1 - depth, [], free)
         self._num_evictions += evicted
 
     def collected(self, scheduler: Scheduler, batch: int, finished: Sequence[Request]) -> None:
