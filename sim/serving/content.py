@@ -86,8 +86,9 @@ def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys],
     interned: dict[tuple[object, ...], int] = {}
     chains = [_chain(path, block_size, interned) for path in paths]
     owners = Counter(key for chain in chains for key in chain)
-    shared = [[key for key in chain if owners[key] > 1] for chain in chains]
-    return [np.array(keys, dtype=np.int64) for keys in shared], len(interned)
+    numbers = {key: number for number, key in enumerate(key for key, count in owners.items() if count > 1)}
+    shared = [[numbers[key] for key in chain if key in numbers] for chain in chains]
+    return [np.array(keys, dtype=np.int64) for keys in shared], len(numbers)
 
 
 def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:

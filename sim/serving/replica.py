@@ -100,7 +100,7 @@ class Replica:
 
     def _drain_inbox(self) -> None:
         for request in self._inbox:
-            self.scheduler.add_request(request)
+            self.scheduler.admission.add(request)
             if self._log:
                 self._log.arrived(request)
         self._inbox.clear()
@@ -110,7 +110,7 @@ class Replica:
         scheduler, lag = self.scheduler, self._lag
         while self._passes_left > 0:
             is_full = self._num_launched - self._num_collected == lag
-            num_passes = scheduler.num_steady_passes(self._num_launched) if is_full else 0
+            num_passes = scheduler.steady.num_passes(self._num_launched) if is_full else 0
             if num_passes and scheduler.prefills:
                 self._fill(num_passes)
             elif num_passes:
@@ -133,7 +133,7 @@ class Replica:
         start_s = max(self._now_s, self._device_free_s)
         leap = steps.leap(scheduler.decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
         num_passes = num_launched_before(leap, self._horizon_s, self._lag)
-        to_release = scheduler.num_passes_to_release(step, num_passes)
+        to_release = scheduler.steady.num_to_release(step, num_passes)
         self._do_steady(leap, to_release)
         if to_release < num_passes and self._now_s < self._horizon_s:
             self._do_steady(after(leap, to_release), num_passes - to_release)
@@ -141,7 +141,7 @@ class Replica:
     def _fill(self, max_passes: int) -> None:
         """Steady passes, as many as begin before the horizon, in which a prompt fills the budget."""
         for _ in range(min(max_passes, self._passes_left)):
-            duration_s = self._step_time.step_s(self.scheduler.steady_shape(self._num_launched))
+            duration_s = self._step_time.step_s(self.scheduler.steady.shape(self._num_launched))
             self._do_steady(Leap(1, max(self._now_s, self._device_free_s), duration_s, 0.0, 0.0), 1)
             if self._now_s >= self._horizon_s:
                 return
@@ -149,11 +149,11 @@ class Replica:
     def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
         """The first passes of a leap, after the last of which requests may leave."""
         scheduler, step = self.scheduler, self._num_launched
-        num_decodes, num_chunk_tokens = scheduler.decodes.count, scheduler.num_filling_tokens
+        num_decodes, num_chunk_tokens = scheduler.decodes.count, scheduler.steady.num_chunk_tokens
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(scheduler, step, ends_s, (self._now_s, leap.start_s))
-        scheduler.leap(step, num_passes)
+        scheduler.steady.do(step, num_passes)
         self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
         if num_decodes:
             self._num_fruitless_preemptions = 0

@@ -12,6 +12,7 @@ from sim.serving.standing import num_computed_tokens, num_processed_tokens
 
 if TYPE_CHECKING:
     from sim.serving.batch import Batch
+    from sim.serving.config import SchedulerConfig
     from sim.serving.scheduler import Scheduler
 
 
@@ -25,8 +26,8 @@ ONE_TOKEN = Grant(1, 0)
 
 def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
     """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
-    if not scheduler.walks_windows:
-        scheduler.unsettle(batch.step)
+    if scheduler.windows:
+        scheduler.windows.look_at_each(batch.step, scheduler.running)
     Walk(scheduler, batch).run()
 
 
@@ -97,7 +98,7 @@ class Walk:
     def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         self._kv.pool.take(num_new_blocks)
         if self._kv.has_windows and request.status is RequestStatus.DECODING:
-            self._scheduler.keep_decoded_blocks(request, self._batch.step, is_scheduled=True)
+            self._scheduler.registration.keep_decoded_blocks(request, self._batch.step, is_scheduled=True)
         self._batch.budget -= num_tokens
         self._granted[request] = Grant(num_tokens, num_new_blocks)
 
@@ -112,7 +113,7 @@ class Walk:
     def _new_blocks(self, request: Request, num_tokens: int) -> int:
         """Blocks for the next tokens; those that a window has passed are given back first."""
         if self._kv.has_windows:
-            self._scheduler.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
+            self._scheduler.registration.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
             self._kv.free_passed_windows(
                 request, num_processed_tokens(request, self._batch.step, self._scheduler.num_collected)
             )
@@ -136,3 +137,13 @@ class Walk:
     def _ends_scan_at_own_preemption(self) -> bool:
         config = self._scheduler.config
         return config.scheduling_policy == "fcfs" or not config.rules.preempts_past_itself
+
+
+def busy_contexts(config: SchedulerConfig) -> frozenset[int]:
+    """Contexts, modulo the block size, at which a decode begins a block, fills one, or a window passes one.
+
+    A block that fills is found from the pass that feeds its last token, under async scheduling up to two passes later.
+    """
+    lag = config.num_batches_in_flight - 1
+    passing = {group.window + lag for group in config.kv_groups if group.window is not None}
+    return frozenset(context % config.block_size for context in {0, 1, 2} | passing)

@@ -73,16 +73,16 @@ class StepLogger:
         now_s, start_s = times_s
         for number, end_s in enumerate(ends):
             step = first + number
-            taken = scheduler.num_steady_blocks(first, number + 1)
+            taken = scheduler.steady.num_blocks(first, number + 1)
             evicted_before, evicted = evicted, pool.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
-            free = pool.num_free - taken + scheduler.passings.blocks_passed(first, number + 1)
+            free = pool.num_free - taken + scheduler.steady.num_passed_blocks(first, number + 1)
             row = self._new_row(times, scheduler, free, evicted - evicted_before)
             for request in scheduler.running:
                 if request.status is RequestStatus.DECODING:
                     _add_decode(row, request, step, scheduler)
                 elif request.status is RequestStatus.PREFILLING:
-                    num_tokens = scheduler.num_filling_tokens
+                    num_tokens = scheduler.steady.num_chunk_tokens
                     computed = request.num_computed_tokens + number * num_tokens
                     new_blocks = scheduler.kv.new_blocks(computed, num_tokens)
                     _add(row, request, num_tokens, computed, new_blocks, samples=False)

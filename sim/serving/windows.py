@@ -8,10 +8,81 @@ flight. So each of its windows passes a block in every pass that is `begin` modu
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from sim.serving.request import Request
+from sim.serving.config import SchedulerConfig
+from sim.serving.kv_cache import KVCacheManager
+from sim.serving.request import Request, RequestStatus
+from sim.serving.standing import num_processed_tokens
+
+
+class Windows:
+    """The windows of all running requests: those of decodes in steady progress counted, all others one by one.
+
+    A decode settles into steady progress when its first token, or the first after it starved, has come back.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        self._kv = kv
+        self._lag = config.num_batches_in_flight - 1
+        self._settling: dict[Request, None] = {}
+        self._settled = Passings([group.window for group in config.kv_groups], config.block_size, self._lag)
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether all decodes are in steady progress."""
+        return not self._settling
+
+    @property
+    def next_begin(self) -> int:
+        """The next pass after which a window begins to pass blocks."""
+        return self._settled.next_begin
+
+    def enter(self, request: Request) -> None:
+        """The request decodes from the next pass on."""
+        self._settling[request] = None
+
+    def leave(self, request: Request, step: int) -> None:
+        """A decode has its last pass behind it, `step`."""
+        if request in self._settling:
+            del self._settling[request]
+        else:
+            self._settled.leave(request, step)
+
+    def is_preempted(self, request: Request) -> None:
+        """A running request leaves in a pass in which all are looked at one by one."""
+        self._settling.pop(request, None)
+
+    def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
+        """Before a pass that also runs these prompts: give back the blocks that windows have passed."""
+        for request in (*computing, *self._settling):
+            self._kv.free_passed_windows(request, num_processed_tokens(request, step, num_collected))
+        self._kv.free_passed_blocks(self._settled.num_blocks(step, 1))
+
+    def num_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks passed in consecutive passes by decodes in steady progress, none after `next_begin`."""
+        return self._settled.num_blocks(step, num_passes)
+
+    def do(self, step: int, num_passes: int) -> None:
+        """Passes in which all decodes are in steady progress."""
+        self._kv.free_passed_blocks(self._settled.num_blocks(step, num_passes))
+        self._settled.advance(step + num_passes - 1)
+
+    def look_at_each(self, step: int, running: Iterable[Request]) -> None:
+        """Before pass `step`, in which some may starve or be preempted: count nobody."""
+        for request in running:
+            if request.status is RequestStatus.DECODING and request not in self._settling:
+                self._settled.leave(request, step - 1)
+                self._settling[request] = None
+
+    def advance(self, step: int) -> None:
+        """After pass `step` and what it has ended: count those that are in steady progress."""
+        self._settled.advance(step)
+        for request in list(self._settling):
+            if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._lag:
+                del self._settling[request]
+                self._settled.enter(request, step)
 
 
 class Passings:
@@ -66,7 +137,7 @@ class Passings:
             self.due[begin % self._block_size] += len(self._beginning.pop(begin))
             self.next_begin = self._order[0] if self._order else sys.maxsize
 
-    def blocks_passed(self, first: int, num_passes: int) -> int:
+    def num_blocks(self, first: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes, none after `next_begin`."""
         size = self._block_size
         turns, rest = divmod(num_passes, size)

@@ -1,0 +1,113 @@
+"""Which of the waiting requests join the running ones in a pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.serving.kv_cache import NO_HIT, PrefixHit, best_hit
+
+if TYPE_CHECKING:
+    from sim.serving.batch import Batch
+    from sim.serving.request import Request
+    from sim.serving.scheduler import Scheduler
+
+
+class Admission:
+    """Admits from the head of the queue until one cannot be.
+
+    Invariant: while `is_settled`, no pass admits anybody until something ends, arrives or is preempted.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        config = scheduler.config
+        self._scheduler = scheduler
+        self._kv = scheduler.kv
+        self._block_size = config.block_size
+        self._max_running = config.max_running
+        self._is_gated = config.scheduler_reserve_full_isl
+        self._watermark_blocks = config.watermark_blocks
+        self._has_windows = config.has_windows
+        self._may_split_prompts = config.enable_chunked_prefill
+        self._any_arrival_counts = (
+            config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
+        )  # elsewhere one behind a head that cannot be admitted changes nothing
+        self.is_settled = True
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        waiting = self._scheduler.waiting
+        if self._any_arrival_counts or not waiting:
+            self.is_settled = False
+        waiting.add(request)
+
+    def somebody_ended(self) -> None:
+        """A seat, blocks or tokens of the budget have come free."""
+        self.is_settled = not self._scheduler.waiting
+
+    def admit_waiting(self, batch: Batch) -> None:
+        """Admit while tokens, seats and blocks last; those whose preempted tokens still come are passed over."""
+        scheduler, waiting = self._scheduler, self._scheduler.waiting
+        if batch.budget == 0:
+            self.is_settled = self.is_settled or not batch.chunks
+            return
+        passed_over: list[Request] = []
+        while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
+            request = waiting[0]
+            if request.sampled_pass >= scheduler.num_collected:
+                passed_over.append(waiting.pop_first())
+            elif not self._admit(request, batch):
+                break
+        for request in reversed(passed_over):
+            waiting.put_back(request)
+        self.is_settled = not (waiting and self._may_admit_soon(waiting[0], batch, passed_over))
+
+    def _may_admit_soon(self, head: Request, batch: Batch, passed_over: list[Request]) -> bool:
+        """Whether the head may be admitted next time though nothing ends: budget, tokens or contents may come free.
+
+        Without the admission gate it may even help that part of what the head would hit is evicted.
+        """
+        if self._has_windows and len(self._scheduler.running) < self._max_running:
+            return True
+        if self._is_out_of_reach(head):
+            return bool(passed_over)
+        needs_only_its_chunk = not self._is_gated and head.keyed is not None
+        return bool(batch.chunks or passed_over or self._scheduler.registration.pending or needs_only_its_chunk)
+
+    def _admit(self, request: Request, batch: Batch) -> bool:
+        hit = NO_HIT
+        if self._is_out_of_reach(request):
+            return False
+        if request.keyed is not None:
+            self._scheduler.registration.catch_up(batch.step)
+            hit = self._kv.find_prefix(request)
+            if self._is_gated and not self._passes_gate(request, hit):
+                return False
+        num_hit_tokens = hit.num_blocks * self._block_size
+        num_tokens = request.num_prompt_tokens + request.num_sampled_tokens - num_hit_tokens
+        num_tokens = min(num_tokens, batch.longest_chunk)
+        if num_tokens > batch.budget:
+            if not self._may_split_prompts:
+                return False
+            num_tokens = batch.budget
+        num_new_blocks = self._kv.admit(request, hit, num_hit_tokens + num_tokens, self._reserved_blocks)
+        if num_new_blocks is None:
+            return False
+        self._scheduler.waiting.pop_first()
+        self._scheduler.start(request, hit.num_blocks)
+        batch.admitted.append(request)
+        batch.budget -= num_tokens
+        self._scheduler.add_chunk(batch, request, num_tokens, num_new_blocks)
+        return True
+
+    def _is_out_of_reach(self, request: Request) -> bool:
+        """Whether the gate holds a request back whatever of it is found in the cache: asked before looking."""
+        return self._is_gated and not self._passes_gate(request, best_hit(request))
+
+    def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+        num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
+        return self._kv.can_admit(num_known_tokens, hit, self._reserved_blocks)
+
+    @property
+    def _reserved_blocks(self) -> int:
+        """Blocks that stay free for those who run."""
+        return self._watermark_blocks if self._scheduler.running else 0

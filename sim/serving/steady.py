@@ -1,0 +1,106 @@
+"""Passes that are certain to run today's decodes and nobody new, so that many can be done at once.
+
+Either no prompt is computed and nobody can be admitted; or one prompt, alone and not to be finished, takes all that the
+decodes leave of the budget, so that nobody else gets any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.steptime.protocol import StepShape
+
+if TYPE_CHECKING:
+    from sim.serving.request import Request
+    from sim.serving.scheduler import Scheduler
+
+
+class SteadyPasses:
+    """What such passes have in common, how many there are, and doing them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._decodes = scheduler.decodes
+        self._kv = scheduler.kv
+        self._token_budget = scheduler.config.token_budget
+        self._depth = scheduler.config.num_batches_in_flight
+
+    def num_passes(self, step: int) -> int:
+        """How many passes from `step` on are steady for certain; 0 if that is not known."""
+        scheduler, decodes, windows = self._scheduler, self._decodes, self._scheduler.windows
+        if scheduler.walks_windows or decodes.count > self._token_budget:
+            return 0
+        if windows and not windows.are_counted:
+            return 0
+        if scheduler.prefills:
+            return 0 if windows else self._num_filling(step)
+        if not (decodes.count and scheduler.admission.is_settled):
+            return 0
+        limit = decodes.next_end - step + 1
+        if scheduler.waiting:
+            limit = self.num_to_release(step, limit)
+        if windows:
+            limit = min(limit, windows.next_begin - step + 1)
+        return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
+
+    def _num_filling(self, step: int) -> int:
+        """How many passes one prompt will fill."""
+        scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
+        request = next(iter(scheduler.prefills))
+        is_alone = len(scheduler.prefills) == 1 and next(reversed(scheduler.running)) is request
+        if not is_alone or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
+            return 0
+        if request in scheduler.registration.pending and len(scheduler.registration.pending) > 1:
+            return 0
+        left = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
+        count = min((left - 1) // num_tokens, self._decodes.next_end - step + 1)
+        while count > 0 and self.num_blocks(step, count) > self._kv.pool.num_free:
+            count -= 1
+        return count
+
+    def num_to_release(self, step: int, limit: int) -> int:
+        """How many passes from `step` on come before blocks are released, at most `limit`."""
+        ended = self._scheduler.ended
+        return min(limit, next(iter(ended)) + self._depth - step) if ended else limit
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        """Prompt tokens in each steady pass."""
+        return self._token_budget - self._decodes.count if self._scheduler.prefills else 0
+
+    def shape(self, step: int) -> StepShape:
+        """The work of one."""
+        num_decodes = self._decodes.count
+        chunks = tuple((self.num_chunk_tokens, request.num_computed_tokens) for request in self._scheduler.prefills)
+        return StepShape(num_decodes, self._decodes.context_sum(step), chunks, num_decodes)
+
+    def num_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks that they take."""
+        blocks = self._decodes.blocks_crossed(step, num_passes) * self._kv.num_groups
+        for request in self._scheduler.prefills:
+            blocks += self._kv.new_blocks(request.num_computed_tokens, num_passes * self.num_chunk_tokens)
+        return blocks
+
+    def num_passed_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks that windows pass in them."""
+        windows = self._scheduler.windows
+        return windows.num_blocks(step, num_passes) if windows else 0
+
+    def do(self, step: int, num_passes: int) -> None:
+        """Do that many."""
+        scheduler = self._scheduler
+        blocks = self.num_blocks(step, num_passes)
+        if blocks:
+            self._kv.pool.take(blocks)
+        for request in scheduler.prefills:
+            _compute(request, num_passes * self.num_chunk_tokens, self.num_chunk_tokens, step + num_passes - 1)
+        if scheduler.windows:
+            scheduler.windows.do(step, num_passes)
+        if step + num_passes > self._decodes.next_end:
+            scheduler.end_decodes()
+
+
+def _compute(request: Request, num_tokens: int, num_chunk_tokens: int, last_pass: int) -> None:
+    request.num_computed_tokens += num_tokens
+    request.num_chunk_tokens = num_chunk_tokens
+    request.chunk_pass = last_pass

@@ -1,0 +1,86 @@
+"""Models with sliding windows: blocks come free as requests run, and no pass looks at every request for that."""
+
+import numpy as np
+import pytest
+
+from sim.serving.config import KVGroup
+from sim.serving.request import Request
+from sim.serving.scheduler import Scheduler, UnexpectedPreemptionError
+from sim.serving.windows import Passings
+from tests.engines import ENGINES
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace, replay
+from tests.serving.test_metamorphic import facts
+
+SLIDING = (KVGroup(), KVGroup(window=8))
+
+
+def decoding(prompt: int, outputs: int, prefilled_in: int) -> Request:
+    request = Request(0, "A", 0.0, prompt, outputs)
+    request.epoch = prefilled_in - prompt
+    request.last_pass = request.epoch + prompt + outputs - 1
+    return request
+
+
+def test_a_window_passes_a_block_every_block_size_tokens() -> None:
+    """Blocks of 4, a window of 8, sync: a request of 6 tokens by pass 0 has processed 11 before pass 6, and passes block 0."""
+    passings = Passings([None, 8], block_size=4, lag=0)
+    passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
+    assert passings.next_begin == 2
+    passings.advance(2)
+    assert [passings.num_blocks(step, 1) for step in range(3, 12)] == [0, 0, 0, 1, 0, 0, 0, 1, 0]
+    assert passings.num_blocks(3, 41) == 10
+
+
+def test_who_leaves_knows_what_its_windows_have_passed() -> None:
+    """After pass 10 two blocks are passed of the sliding group and none of the other, and nothing is due any more."""
+    passings, request = Passings([None, 8], block_size=4, lag=0), decoding(prompt=6, outputs=100, prefilled_in=0)
+    passings.enter(request, step=1)
+    passings.advance(10)
+    passings.leave(request, 10)
+    assert request.passed_blocks == [0, 2]
+    assert passings.due == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_long_decodes_with_windows_are_leapt_over(caching: bool) -> None:
+    """Three requests of 900 tokens take some leaps, not 900; free blocks are told for every step as the naive engine does."""
+    asks = [Ask(f"r{row}", 20 + row, 900, at=3 * row) for row in range(3)]
+    config = make_config(kv_groups=SLIDING, enable_prefix_caching=caching, async_scheduling=True)
+    records = [ENGINES[name](make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference")]
+    assert len(records[0].leaps) < 120
+    for name in ("num_free_blocks", "num_running", "end_s"):
+        np.testing.assert_array_equal(getattr(records[0].steps, name), getattr(records[1].steps, name))
+
+
+def test_a_preemption_starts_the_replay_again_and_tells_each_step_once() -> None:
+    """What windows have passed can be found by whoever was preempted: blocks are kept apart from the start then."""
+    asks = [Ask("A", 30, 40), Ask("B", 30, 40)]
+    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert fast.records.requests.num_preemptions.sum() > 0
+    assert facts(fast) == facts(naive)
+
+
+def test_without_caching_a_preemption_needs_no_second_start() -> None:
+    """Nothing can be found, so nothing has to be kept apart: a scheduler that expects no preemption does them."""
+    asks = [Ask("A", 30, 40), Ask("B", 30, 40)]
+    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=False, max_model_len=100)
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert fast.records.requests.num_preemptions.sum() > 0
+    assert facts(fast) == facts(naive)
+
+
+def test_a_scheduler_that_counts_on_no_preemption_says_so() -> None:
+    """It cannot go on: its caller has to begin again."""
+    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
+    scheduler = Scheduler(config, expects_preemption=False)
+    for row, name in enumerate("AB"):
+        scheduler.admission.add(Request(row, name, 0.0, 30, 40))
+
+    def run() -> None:
+        for step in range(200):
+            scheduler.schedule(step)
+            scheduler.collect(step)
+
+    with pytest.raises(UnexpectedPreemptionError):
+        run()
