@@ -1,6 +1,7 @@
 """Mean, median, deviation and percentiles as `vllm bench serve` computes them, over samples or over counted values."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ PART = 1 << 17
 """Longer columns are worked on in parts of this length."""
 SKETCH, MARGIN = 1 << 14, 1 << 8
 """A percentile is sought so many places left and right of where it lies among so many samples."""
+Bounds = tuple[float, float]
 
 
 class Statistics(NamedTuple):
@@ -30,11 +32,10 @@ def statistics(samples: Floats, counts: Ints | None = None) -> Statistics:
     num_samples = int(counts.sum())
     if num_samples == 0:
         return Statistics()
-    parts = [slice(first, first + PART) for first in range(0, len(samples), PART)]
-    mean = sum(float((samples[part] * counts[part]).sum()) for part in parts) / num_samples
-    variance = sum(float(((samples[part] - mean) ** 2 * counts[part]).sum()) for part in parts) / num_samples
+    mean = sum(float((some * count).sum()) for some, count in _parts(samples, counts)) / num_samples
+    squares = sum(float(((some - mean) ** 2 * count).sum()) for some, count in _parts(samples, counts))
     median, p90, p95, p99 = percentiles(samples, counts, (50, 90, 95, 99))
-    return Statistics(mean, median, variance**0.5, p90, p95, p99)
+    return Statistics(mean, median, (squares / num_samples) ** 0.5, p90, p95, p99)
 
 
 def percentiles(values: Floats, counts: Ints, levels: tuple[float, ...]) -> list[float]:
@@ -44,12 +45,10 @@ def percentiles(values: Floats, counts: Ints, levels: tuple[float, ...]) -> list
     """
     places = [level / 100 * (int(counts.sum()) - 1) for level in levels]
     if len(values) <= PART:
-        found = _ordered(values, counts)
-        return [found.at(place) for place in places]
-    return [
-        _near(values, counts, place, *bounds)
-        for place, bounds in zip(places, _bounds(values, places, counts), strict=True)
-    ]
+        ordered = _ordered(values, counts)
+        return [ordered.at(place) for place in places]
+    bounds = _bounds(values, places, counts)
+    return [_sought(values, counts, place, tried) for place, tried in zip(places, bounds, strict=True)]
 
 
 class _Ordered(NamedTuple):
@@ -70,20 +69,37 @@ def _ordered(values: Floats, counts: Ints) -> _Ordered:
     return _Ordered(values[order], np.cumsum(counts[order]))
 
 
-def _bounds(values: Floats, places: list[float], counts: Ints) -> list[tuple[float, float]]:
-    """Between which samples these places should lie, from every n-th sample."""
+def _parts(values: Floats, counts: Ints) -> Iterator[tuple[Floats, Ints]]:
+    """Part after part, so that whatever is made of one is small and stays in the processor's cache."""
+    for first in range(0, len(values), PART):
+        yield values[first : first + PART], counts[first : first + PART]
+
+
+def _bounds(values: Floats, places: list[float], counts: Ints) -> list[list[Bounds]]:
+    """Between which values each place should lie, told from every n-th: likely ones, wide ones, and any at all."""
     stride = len(values) // SKETCH
     order = np.argsort(values[::stride])
     sketch = np.concatenate(([-np.inf], values[::stride][order], [np.inf]))
     shares = np.cumsum(counts[::stride][order])
     found = np.searchsorted(shares, np.array(places) / counts.sum() * shares[-1]).tolist()
-    return [(sketch[max(0, at - MARGIN)], sketch[min(len(sketch) - 1, at + MARGIN)]) for at in found]
+    last, margins = len(sketch) - 1, (MARGIN, 8 * MARGIN, len(sketch))
+    return [[(sketch[max(0, at - margin)], sketch[min(last, at + margin)]) for margin in margins] for at in found]
 
 
-def _near(values: Floats, counts: Ints, place: float, low: float, high: float) -> float:
-    """What is at a place, sought between these bounds, or everywhere if it is not there."""
-    is_near = (values >= low) & (values <= high)
-    place_near = place - int(counts[values < low].sum())
-    if not 0 <= place_near <= int(counts[is_near].sum()) - 1:
-        return _ordered(values, counts).at(place)
-    return _ordered(values[is_near], counts[is_near]).at(place_near)
+def _sought(values: Floats, counts: Ints, place: float, bounds: Iterable[Bounds]) -> float:
+    """What is at a place, between the first of these bounds that have it."""
+    for low, high in bounds:
+        num_below, near = _between(values, counts, low, high)
+        if len(near.ends) and num_below <= place <= num_below + int(near.ends[-1]) - 1:
+            return near.at(place - num_below)
+    raise AssertionError("the last bounds leave nothing out")
+
+
+def _between(values: Floats, counts: Ints, low: float, high: float) -> tuple[int, _Ordered]:
+    """How many samples are below these bounds, and those within."""
+    num_below, near = 0, []
+    for some, count in _parts(values, counts):
+        num_below += int((count * (some < low)).sum())
+        is_near = (low <= some) & (some <= high)
+        near.append((some[is_near], count[is_near]))
+    return num_below, _ordered(*map(np.concatenate, zip(*near, strict=True)))

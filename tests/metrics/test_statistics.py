@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -74,3 +75,25 @@ def test_long_columns_are_sorted_near_their_ranks_only(samples: list[tuple[float
             patch.setattr(module, name, small)
         found = percentiles(values, counts, (level,))
     assert found == pytest.approx([np.percentile(np.repeat(values, counts), level)], rel=1e-12, abs=1e-9)
+
+
+def test_a_percentile_is_found_where_samples_at_equal_distances_mislead() -> None:
+    """Every tenth value is large, and only those are looked at first: the median is among the others all the same."""
+    values = np.where(np.arange(400_000) % 10, np.random.default_rng(0).random(400_000), 1e6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SKETCH", 40_000)
+        found = percentiles(values, np.ones(400_000, dtype=np.int8), (1, 50, 99))
+    assert found == pytest.approx(np.percentile(values, (1, 50, 99)).tolist(), rel=1e-12)
+
+
+def test_long_columns_need_little_memory_beside_themselves() -> None:
+    """A million gaps are not copied as a whole, however they are counted."""
+    gaps_s = np.random.default_rng(0).random(1 << 20)
+    counts = np.full(len(gaps_s), 100, dtype=np.int32)
+    tracemalloc.start()
+    try:
+        statistics(gaps_s, counts)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < gaps_s.nbytes / 2
