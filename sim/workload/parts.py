@@ -1,9 +1,8 @@
 """Parts of a trace, as the format readers make them, and the trace put together and checked as a whole."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from sim.workload.sheet import Sheet
 from sim.workload.trace import Segment, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Some consecutive requests and where each stands in the file; a column that the file lacks is None."""
 
     places: Ints
@@ -29,34 +27,28 @@ class Part:
 
 def assemble(sheet: Sheet, parts: Iterable[Part], form: str) -> Trace:
     """One trace from its parts. Raises TraceError when nothing is there, times fall or ids repeat."""
-    parts = list(parts)
-    if not parts:
+    columns = _joined(parts)
+    if not columns:
         raise TraceError(f"{sheet.name}: there is a header and no request; a trace needs at least one.")
-    places = np.concatenate([part.places for part in parts])
-    arrival_s = np.concatenate([part.arrival_s for part in parts])
+    places, arrival_s = columns.pop("places"), columns["arrival_s"]
     _check_order(sheet, places, arrival_s)
-    request_id = _joined(parts, lambda part: part.request_id)
-    if request_id is None:
-        request_id = tuple(f"r{index}" for index in range(len(arrival_s)))
+    if "request_id" in columns:
+        _check_unique(sheet, places, columns["request_id"])
     else:
-        _check_unique(sheet, places, request_id)
-    priorities = [part.priority for part in parts if part.priority is not None]
-    return Trace(
-        request_id=request_id,
-        arrival_s=arrival_s,
-        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
-        output_tokens=np.concatenate([part.output_tokens for part in parts]),
-        priority=np.concatenate(priorities) if priorities else None,
-        session_id=_joined(parts, lambda part: part.session_id),
-        segments=_joined(parts, lambda part: part.segments),
-        source=sheet.name,
-        format=form,
-    )
+        columns["request_id"] = tuple(f"r{index}" for index in range(len(arrival_s)))
+    return Trace(**columns, source=sheet.name, format=form)
 
 
-def _joined(parts: list[Part], column: Callable[[Part], list[Any] | None]) -> tuple[Any, ...] | None:
-    columns = [values for part in parts if (values := column(part)) is not None]
-    return tuple(chain.from_iterable(columns)) if columns else None
+def _joined(parts: Iterable[Part]) -> dict[str, Any]:
+    """The columns that are there, each grown as parts come: thousands of parts, kept till the end, leave holes in memory."""
+    grown: dict[str, Any] = {}
+    for part in parts:
+        for name, column in part._asdict().items():
+            if isinstance(column, np.ndarray):
+                grown.setdefault(name, array(column.dtype.char)).frombytes(column.tobytes())
+            elif column is not None:
+                grown.setdefault(name, []).extend(column)
+    return {name: np.asarray(column) if isinstance(column, array) else tuple(column) for name, column in grown.items()}
 
 
 def _check_order(sheet: Sheet, places: Ints, arrival_s: Floats) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sim.errors import ConfigError, TraceError
 from sim.workload.prefixes import blocks
 from sim.workload.readers import read_trace
+from sim.workload.sheet import CHUNK_ROWS
 from sim.workload.trace import Segment, Trace
 from sim.workload.writers import write_trace
 from tests.shared import SHARED, needs_shared
@@ -75,6 +76,21 @@ def test_native_files_keep_every_column(suffix: str, trace: Trace) -> None:
         write_trace(trace, file)
         assert same(read_trace(file), trace)
         assert [entry.name for entry in Path(folder).iterdir()] == [file.name]
+
+
+def test_a_file_of_many_chunks_comes_back_whole_and_in_order(tmp_path: Path) -> None:
+    """Chunks are joined in every column, whether or not it holds numbers."""
+    count = 2 * CHUNK_ROWS + 1
+    rows = np.arange(count)
+    trace = make_trace(
+        (rows / 8).tolist(),
+        prompt_tokens=(rows + 1).tolist(),
+        segments=[((row, row + 1),) for row in range(count)],
+        priority=-rows,
+        session_id=tuple(f"s{row}" for row in range(count)),
+    )
+    write_trace(trace, tmp_path / "t.csv")
+    assert same(read_trace(tmp_path / "t.csv"), trace)
 
 
 @needs_shared
