@@ -107,6 +107,11 @@ class LeapRecords:
         """The number of each leap's first pass."""
         return np.asarray(np.cumsum(self.num_steps) - self.num_steps)
 
+    @property
+    def last_step(self) -> Ints:
+        """The number of each leap's last pass."""
+        return np.cumsum(self.num_steps) - 1
+
     @cached_property
     def ran(self) -> NDArray[np.bool_]:
         """Which leaps ran tokens."""
@@ -119,7 +124,7 @@ class LeapRecords:
     @cached_property
     def busy_s(self) -> float:
         """Time in which a step was running; steps run one after the other."""
-        return float((self.step_end_s[self.first_step + self.num_steps - 1] - self.start_s).sum())
+        return float((self.step_end_s[self.last_step] - self.start_s).sum())
 
     def steps(self) -> StepRecords:
         """Every step by itself."""
@@ -128,7 +133,7 @@ class LeapRecords:
         start_s[self.first_step] = self.start_s
         taken = self.decode_stretches.blocks_taken(len(self.step_end_s))
         taken_since = np.cumsum(taken[::-1])[::-1] - taken
-        last_of_leap = np.repeat(self.first_step + counts - 1, counts)
+        last_of_leap = np.repeat(self.last_step, counts)
         free = np.repeat(self.num_free_blocks, counts) + taken_since - taken_since[last_of_leap]
         ran = np.repeat(self.ran, counts)
         return StepRecords(
