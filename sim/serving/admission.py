@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.serving.kv_cache import NO_HIT, PrefixHit, best_hit
+from sim.serving.kv_cache import PrefixHit, best_hit
 
 if TYPE_CHECKING:
     from sim.serving.batch import Batch
@@ -68,19 +68,19 @@ class Admission:
         """
         if self._has_windows and len(self._scheduler.running) < self._max_running:
             return True
-        if self._is_out_of_reach(head):
+        if not self._passes_gate(head, best_hit(head)):
             return bool(passed_over)
         needs_only_its_chunk = not self._is_gated and head.keyed is not None
         return bool(batch.chunks or passed_over or self._scheduler.registration.pending or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
-        hit = NO_HIT
-        if self._is_out_of_reach(request):
+        hit = best_hit(request)
+        if not self._passes_gate(request, hit):
             return False
         if request.keyed is not None:
             self._scheduler.registration.catch_up(batch.step)
             hit = self._kv.find_prefix(request)
-            if self._is_gated and not self._passes_gate(request, hit):
+            if not self._passes_gate(request, hit):
                 return False
         num_hit_tokens = hit.num_blocks * self._block_size
         num_tokens = request.num_prompt_tokens + request.num_sampled_tokens - num_hit_tokens
@@ -99,11 +99,10 @@ class Admission:
         self._scheduler.add_chunk(batch, request, num_tokens, num_new_blocks)
         return True
 
-    def _is_out_of_reach(self, request: Request) -> bool:
-        """Whether the gate holds a request back whatever of it is found in the cache: asked before looking."""
-        return self._is_gated and not self._passes_gate(request, best_hit(request))
-
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+        """Whether all blocks of a request fit beside those reserved, if that is asked for."""
+        if not self._is_gated:
+            return True
         num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
         return self._kv.can_admit(num_known_tokens, hit, self._reserved_blocks)
 

@@ -24,35 +24,35 @@ class SteadyPasses:
         self._kv = scheduler.kv
         self._token_budget = scheduler.config.token_budget
         self._depth = scheduler.config.num_batches_in_flight
+        self._threshold_varies = scheduler.config.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
         """How many passes from `step` on are steady for certain; 0 if that is not known."""
         scheduler, decodes, windows = self._scheduler, self._decodes, self._scheduler.windows
-        if scheduler.walks_windows or decodes.count > self._token_budget:
-            return 0
-        if windows and not windows.are_counted:
-            return 0
         if scheduler.prefills:
-            return 0 if windows else self._num_filling(step)
-        if not (decodes.count and scheduler.admission.is_settled):
+            return self._num_filling(step)
+        if not (scheduler.admission.is_settled and decodes.count) or decodes.count > self._token_budget:
             return 0
         limit = decodes.next_end - step + 1
         if scheduler.waiting:
             limit = self.num_to_release(step, limit)
-        if windows:
-            limit = min(limit, windows.next_begin - step + 1)
+        if scheduler.walks_windows or windows:
+            limit = min(limit, windows.num_counted_passes(step) if windows else 0)
         return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
 
     def _num_filling(self, step: int) -> int:
         """How many passes one prompt will fill."""
         scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
         request = next(iter(scheduler.prefills))
-        is_alone = len(scheduler.prefills) == 1 and next(reversed(scheduler.running)) is request
-        if not is_alone or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
-            return 0
-        if request in scheduler.registration.pending and len(scheduler.registration.pending) > 1:
-            return 0
         left = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
+        if left <= num_tokens or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
+            return 0
+        if self._kv.has_windows or self._threshold_varies:
+            return 0
+        is_alone = len(scheduler.prefills) == 1 and next(reversed(scheduler.running)) is request
+        pending = scheduler.registration.pending
+        if not is_alone or (request in pending and len(pending) > 1):
+            return 0
         count = min((left - 1) // num_tokens, self._decodes.next_end - step + 1)
         while count > 0 and self.num_blocks(step, count) > self._kv.pool.num_free:
             count -= 1

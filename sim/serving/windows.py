@@ -29,15 +29,9 @@ class Windows:
         self._settling: dict[Request, None] = {}
         self._settled = Passings([group.window for group in config.kv_groups], config.block_size, self._lag)
 
-    @property
-    def are_counted(self) -> bool:
-        """Whether all decodes are in steady progress."""
-        return not self._settling
-
-    @property
-    def next_begin(self) -> int:
-        """The next pass after which a window begins to pass blocks."""
-        return self._settled.next_begin
+    def num_counted_passes(self, step: int) -> int:
+        """For how many passes from `step` on all decodes stay counted as they are."""
+        return 0 if self._settling else self._settled.next_begin - step + 1
 
     def enter(self, request: Request) -> None:
         """The request decodes from the next pass on."""
@@ -61,7 +55,7 @@ class Windows:
         self._kv.free_passed_blocks(self._settled.num_blocks(step, 1))
 
     def num_blocks(self, step: int, num_passes: int) -> int:
-        """Blocks passed in consecutive passes by decodes in steady progress, none after `next_begin`."""
+        """Blocks passed in consecutive passes by decodes in steady progress, while they stay counted as they are."""
         return self._settled.num_blocks(step, num_passes)
 
     def do(self, step: int, num_passes: int) -> None:

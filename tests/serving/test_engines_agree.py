@@ -109,3 +109,13 @@ def test_engines_agree_on_a_head_that_can_be_admitted_as_its_hit_is_evicted(engi
         scheduler_reserve_full_isl=False,
     )
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_prompt_that_fills_the_budget_until_the_threshold_changes(engine: str) -> None:
+    """Five requests: 4 // 5 sets no limit to B's chunks. When A has gone 4 // 4 does, and the next one is admitted."""
+    asks = [Ask("A", 1, 3), *(Ask(name, 40, 2) for name in "BCDE")]
+    config = make_config(
+        max_num_seqs=2, max_num_batched_tokens=4, long_prefill_token_threshold_adaptive=True, async_scheduling=True
+    )
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
