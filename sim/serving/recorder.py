@@ -57,8 +57,20 @@ class Recorder:
         """A pass of its own, after it has been done."""
         kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
         decodes = batch.shape.num_decodes if batch.shape else 0
-        counts = (1, decodes, batch.num_tokens - decodes, len(running), len(waiting), kv.pool.num_free)
-        self._leaps += pack_leap(*counts, len(batch.preempted), batch.num_decodes, start_s, duration_s, 0.0, 0.0)
+        self._leaps += pack_leap(
+            1,
+            decodes,
+            batch.num_tokens - decodes,
+            len(running),
+            len(waiting),
+            kv.pool.num_free,
+            len(batch.preempted),
+            batch.num_decodes,
+            start_s,
+            duration_s,
+            0.0,
+            0.0,
+        )
 
     def request(self, request: Request, num_generated: int) -> None:
         """What became of a request."""
