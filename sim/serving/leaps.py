@@ -19,33 +19,30 @@ TOLERANCE = 3e-10
 
 
 class Leap(NamedTuple, Generic[NumT]):
-    """Steps one after the other from `start_s` on: the first lasts `duration_s`, the next `growth_s` longer.
-
-    Growth itself grows by `bend_s` a step.
-    """
+    """Steps one after the other; `n` of them have ended at `start_s + n * linear_s + n**2 * square_s + n**3 * cube_s`."""
 
     num_steps: int
     start_s: NumT
-    duration_s: NumT
-    growth_s: NumT
-    bend_s: NumT
+    linear_s: NumT
+    square_s: NumT
+    cube_s: NumT
 
 
 def end_s(leap: Leap[NumT], num_steps: NumT | int) -> NumT:
     """When the first so many steps of a leap have ended."""
-    _, start_s, duration_s, growth_s, bend_s = leap
-    return start_s + num_steps * (duration_s + (num_steps - 1) / 2 * (growth_s + (num_steps - 2) / 3 * bend_s))
+    _, start_s, linear_s, square_s, cube_s = leap
+    return start_s + num_steps * (linear_s + num_steps * (square_s + num_steps * cube_s))
 
 
 def after(leap: Leap[float], num_steps: int) -> Leap[float]:
     """What is left of a leap after its first steps."""
-    total, _, duration_s, growth_s, bend_s = leap
+    total, _, linear_s, square_s, cube_s = leap
     return Leap(
         total - num_steps,
         end_s(leap, num_steps),
-        duration_s + num_steps * (growth_s + (num_steps - 1) / 2 * bend_s),
-        growth_s + num_steps * bend_s,
-        bend_s,
+        linear_s + num_steps * (2 * square_s + 3 * num_steps * cube_s),
+        square_s + 3 * num_steps * cube_s,
+        cube_s,
     )
 
 
@@ -71,9 +68,8 @@ def num_launched_before(leap: Leap[float], until_s: float, lag: int) -> int:
 
 
 class Panel(NamedTuple):
-    """Seconds of a step at summed contexts from `first_tokens` on and before `end_tokens`, by tokens beyond the first."""
+    """Seconds of a step at summed contexts before `end_tokens`, by tokens beyond the panel's first."""
 
-    first_tokens: int
     end_tokens: int
     first_s: float
     slope_s: float
@@ -87,30 +83,29 @@ class DecodeSteps:
     def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
         self._curve = curve
         self._num_decodes = num_decodes
-        self._panels: dict[tuple[int, int], Panel] = {}
+        self._panels: dict[int, Panel] = {}  # by their first context
 
     def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
         """At most so many steps from `start_s` on; every step adds a token for each decode to `context_tokens`."""
         shift = max(0, context_tokens.bit_length() - PANEL_BITS)
-        number = context_tokens >> shift
-        panel = self._panels.get((shift, number))
+        first_tokens = context_tokens >> shift << shift
+        panel = self._panels.get(first_tokens)
         if panel is None:
-            panel = self._panels[shift, number] = self._fit(number << shift, (number + 1) << shift)
-        first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola = panel
+            panel = self._panels[first_tokens] = self._fit(first_tokens, 1 << shift)
+        end_tokens, first_s, slope_s, bend_s, is_parabola = panel
         if not is_parabola:
             return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
         num_decodes, tokens = self._num_decodes, context_tokens - first_tokens
-        return Leap(
-            min(max_steps, -((context_tokens - end_tokens) // num_decodes)),
-            start_s,
-            first_s + tokens * (slope_s + tokens * bend_s),
-            num_decodes * (slope_s + (2 * tokens + num_decodes) * bend_s),
-            2 * num_decodes * num_decodes * bend_s,
-        )
+        # Durations are a + b i + c i**2 of step i; their sums have these coefficients.
+        a = first_s + tokens * (slope_s + tokens * bend_s)
+        b = num_decodes * (slope_s + 2 * tokens * bend_s)
+        c = num_decodes * num_decodes * bend_s
+        num_steps = min(max_steps, -((context_tokens - end_tokens) // num_decodes))
+        return Leap(num_steps, start_s, a - b / 2 + c / 6, (b - c) / 2, c / 3)
 
-    def _fit(self, first_tokens: int, end_tokens: int) -> Panel:
+    def _fit(self, first_tokens: int, width: int) -> Panel:
         """The parabola through both ends and the middle; between them it is checked."""
-        at, width = self._curve.at, end_tokens - first_tokens
+        at, end_tokens = self._curve.at, first_tokens + width
         first_s, last_s = at(first_tokens), at(end_tokens)
         bend_s = 2 * (first_s - 2 * at(first_tokens + width / 2) + last_s) / width**2
         slope_s = (last_s - first_s) / width - bend_s * width
@@ -119,4 +114,4 @@ class DecodeSteps:
             abs(first_s + tokens * (slope_s + tokens * bend_s) - exact_s) <= TOLERANCE * exact_s
             for tokens, exact_s in quarters
         )
-        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola)
+        return Panel(end_tokens, first_s, slope_s, bend_s, is_parabola)

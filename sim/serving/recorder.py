@@ -25,7 +25,7 @@ LEAP_FACTS = (
     "num_preempted",
     "start_s",
 )
-LEAP_TIMES = ("start_s", "duration_s", "growth_s", "bend_s")
+LEAP_TIMES = ("start_s", "linear_s", "square_s", "cube_s")
 LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] + [(name, "f8") for name in LEAP_TIMES])
 REQUEST_FACTS = ("generated_tokens", "num_preemptions", "num_cached_tokens", "arrival_s", "first_scheduled_s")
 REQUEST_STEPS = ("first_token_step", "last_token_step")
@@ -49,21 +49,33 @@ class Recorder:
 
     def leap(self, leap: Leap[float], num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
         """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
-        kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
-        counts = (num_steps, *num_tokens, len(running), len(waiting), kv.pool.num_free, 0, num_tokens[0])
-        self._leaps += pack_leap(*counts, *leap[1:])
+        _, start_s, linear_s, square_s, cube_s = leap
+        num_decodes, num_chunk_tokens = num_tokens
+        self._leaps += pack_leap(
+            num_steps,
+            num_decodes,
+            num_chunk_tokens,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.num_free,
+            0,
+            num_decodes,
+            start_s,
+            linear_s,
+            square_s,
+            cube_s,
+        )
 
     def step(self, batch: Batch, start_s: float, duration_s: float, scheduler: Scheduler) -> None:
         """A pass of its own, after it has been done."""
-        kv, running, waiting = scheduler.kv, scheduler.running, scheduler.waiting
         decodes = batch.shape.num_decodes if batch.shape else 0
         self._leaps += pack_leap(
             1,
             decodes,
             batch.num_tokens - decodes,
-            len(running),
-            len(waiting),
-            kv.pool.num_free,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.num_free,
             len(batch.preempted),
             batch.num_decodes,
             start_s,

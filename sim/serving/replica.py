@@ -32,6 +32,7 @@ Progress = Callable[[int, int], None]
 ResultT = TypeVar("ResultT")
 
 MOST_FRUITLESS_PREEMPTIONS = 10_000
+NOBODY: list[Request] = []
 
 
 class Replica:
@@ -107,10 +108,10 @@ class Replica:
 
     def _advance(self) -> bool:
         """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
-        scheduler, lag = self.scheduler, self._lag
+        scheduler, steady, lag = self.scheduler, self.scheduler.steady, self._lag
         while self._passes_left > 0:
             is_full = self._num_launched - self._num_collected == lag
-            num_passes = scheduler.steady.num_passes(self._num_launched) if is_full else 0
+            num_passes = steady.num_passes(self._num_launched) if is_full else 0
             if num_passes and scheduler.prefills:
                 self._fill(num_passes)
             elif num_passes:
@@ -123,15 +124,15 @@ class Replica:
 
     def _leap(self, max_passes: int) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
-        scheduler, step = self.scheduler, self._num_launched
-        num_decodes = scheduler.decodes.count
+        scheduler, decodes, step = self.scheduler, self.scheduler.decodes, self._num_launched
+        num_decodes = decodes.count
         steps = self._decode_steps.get(num_decodes)
         if steps is None:
             steps = self._decode_steps[num_decodes] = DecodeSteps(
                 self._step_time.decode_curve(num_decodes), num_decodes
             )
         start_s = max(self._now_s, self._device_free_s)
-        leap = steps.leap(scheduler.decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
+        leap = steps.leap(decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
         num_passes = num_launched_before(leap, self._horizon_s, self._lag)
         to_release = scheduler.steady.num_to_release(step, num_passes)
         self._do_steady(leap, to_release)
@@ -149,12 +150,13 @@ class Replica:
     def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
         """The first passes of a leap, after the last of which requests may leave."""
         scheduler, step = self.scheduler, self._num_launched
-        num_decodes, num_chunk_tokens = scheduler.decodes.count, scheduler.steady.num_chunk_tokens
+        steady, num_decodes = scheduler.steady, scheduler.decodes.count
+        num_tokens = (num_decodes, steady.num_chunk_tokens if scheduler.prefills else 0)
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(scheduler, step, ends_s, (self._now_s, leap.start_s))
-        scheduler.steady.do(step, num_passes)
-        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
+        steady.do(step, num_passes)
+        self._recorder.leap(leap, num_passes, num_tokens, scheduler)
         if num_decodes:
             self._num_fruitless_preemptions = 0
         self._passes_left -= num_passes
@@ -215,12 +217,18 @@ class Replica:
         self._take_in(oldest)
 
     def _take_in(self, batch: int) -> None:
-        finished = self.scheduler.collect(batch)
-        for request in finished:
-            self._recorder.request(request, request.max_tokens)
+        """A batch has come back."""
+        self.scheduler.num_collected = batch + 1
+        finished = self.scheduler.release_ended(batch) if batch in self.scheduler.ended else NOBODY
         if self._log:
             self._log.collected(self.scheduler, batch, finished)
-        if finished and self.on_finished:
+        if finished:
+            self._finish(finished)
+
+    def _finish(self, finished: Sequence[Request]) -> None:
+        for request in finished:
+            self._recorder.request(request, request.max_tokens)
+        if self.on_finished:
             self.on_finished(finished, self._now_s)
             self._horizon_s = self._now_s  # what it brings may arrive before the old horizon
 

@@ -22,8 +22,6 @@ from sim.serving.standing import num_computed_tokens, num_hashed_tokens
 from sim.serving.steady import SteadyPasses
 from sim.serving.windows import Windows
 
-NOBODY: list[Request] = []
-
 
 class UnexpectedPreemptionError(Exception):
     """A scheduler that counted on none has to preempt a request, whose blocks behind its windows it has not kept apart."""
@@ -203,12 +201,9 @@ class Scheduler:
 
     # -- when tokens come back -------------------------------------------------------------------------------------
 
-    def collect(self, step: int) -> list[Request]:
-        """Take in batch `step`: the requests that it finishes, their blocks released."""
-        self.num_collected = step + 1
-        if step not in self.ended:
-            return NOBODY
-        finished = self.ended.pop(step)
+    def release_ended(self, batch: int) -> list[Request]:
+        """A batch that brings last tokens has come back: the requests that it finishes, their blocks released."""
+        finished = self.ended.pop(batch)
         for request in finished:
             if request.status is RequestStatus.ENDED:
                 del self.running[request]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from sim.steptime.protocol import StepShape
 
 if TYPE_CHECKING:
-    from sim.serving.request import Request
     from sim.serving.scheduler import Scheduler
 
 
@@ -77,7 +76,8 @@ class SteadyPasses:
     def num_blocks(self, step: int, num_passes: int) -> int:
         """Blocks that they take."""
         blocks = self._decodes.blocks_crossed(step, num_passes) * self._kv.num_groups
-        for request in self._scheduler.prefills:
+        if self._scheduler.prefills:
+            request = next(iter(self._scheduler.prefills))
             blocks += self._kv.new_blocks(request.num_computed_tokens, num_passes * self.num_chunk_tokens)
         return blocks
 
@@ -92,15 +92,12 @@ class SteadyPasses:
         blocks = self.num_blocks(step, num_passes)
         if blocks:
             self._kv.pool.take(blocks)
-        for request in scheduler.prefills:
-            _compute(request, num_passes * self.num_chunk_tokens, self.num_chunk_tokens, step + num_passes - 1)
+        if scheduler.prefills:
+            request = next(iter(scheduler.prefills))
+            request.num_chunk_tokens = self.num_chunk_tokens
+            request.num_computed_tokens += num_passes * request.num_chunk_tokens
+            request.chunk_pass = step + num_passes - 1
         if scheduler.windows:
             scheduler.windows.do(step, num_passes)
         if step + num_passes > self._decodes.next_end:
             scheduler.end_decodes()
-
-
-def _compute(request: Request, num_tokens: int, num_chunk_tokens: int, last_pass: int) -> None:
-    request.num_computed_tokens += num_tokens
-    request.num_chunk_tokens = num_chunk_tokens
-    request.chunk_pass = last_pass
