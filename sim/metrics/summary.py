@@ -74,8 +74,8 @@ def kv_cache_usage(num_free_blocks: Ints, num_gpu_blocks: int) -> Floats:
 
 
 def max_kv_cache_usage(leaps: LeapRecords, num_gpu_blocks: int) -> float | None:
-    """The highest after any step: within a leap blocks are only taken, so the last step of each counts."""
-    return float(kv_cache_usage(leaps.num_free_blocks.min(), num_gpu_blocks)) if len(leaps) else None
+    """The highest after any step."""
+    return float(kv_cache_usage(np.asarray(leaps.fewest_free_blocks), num_gpu_blocks)) if len(leaps) else None
 
 
 def gpu_busy_fraction(records: Records) -> float | None:

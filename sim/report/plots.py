@@ -82,10 +82,10 @@ def _cdf(axes: "Axes", title: str, colour: str, samples_s: Floats, counts: Ints 
     axes.set_xlabel("ms")
     axes.set_ylabel("% of samples")
     axes.set_ylim(0, 102)
-    if not len(samples_s):
+    counts = np.ones(len(samples_s), dtype=np.int64) if counts is None else counts
+    if not counts.any():
         axes.text(0.5, 0.5, "no sample", transform=axes.transAxes, horizontalalignment="center")
         return
-    counts = np.ones(len(samples_s), dtype=np.int64) if counts is None else counts
     order = np.argsort(samples_s)
     share = np.cumsum(counts[order]) / counts.sum()
     axes.plot(samples_s[order] / MS, share * 100, color=colour, linewidth=1.8, drawstyle="steps-post")

@@ -56,7 +56,7 @@ def limits(
 
 def _queued(leaps: LeapRecords, config: SchedulerConfig, span_s: float) -> dict[str, float]:
     """Time in which requests were left waiting, by what the step had run out of."""
-    seconds = leaps.step_end_s[leaps.first_step + leaps.num_steps - 1] - leaps.start_s
+    seconds = leaps.step_end_s[leaps.last_step] - leaps.start_s
     is_waiting = leaps.num_waiting > 0
     out_of_tokens = leaps.num_decodes + leaps.num_chunk_tokens >= config.token_budget
     out_of_seqs = ~out_of_tokens & (leaps.num_running >= config.max_running)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape, StepTimeModel
+from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
 
 
 class Perturbation(NamedTuple):
@@ -32,11 +32,8 @@ class ScaledCurve(NamedTuple):
     curve: DecodeCurve
     factor: float
 
-    def at(self, context_tokens: int) -> float:
+    def at(self, context_tokens: float) -> float:
         return self.curve.at(context_tokens) * self.factor
-
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        return self.curve.over(context_tokens) * self.factor
 
 
 class PerturbedStepTime:

@@ -73,7 +73,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 def measured_ms(slo: Slo, records: Records) -> float | None:
     """That percentile in milliseconds; None where nothing was measured."""
     values, counts = _samples(slo.latency, records)
-    return percentiles(values, counts, (slo.percentile,))[0] / MS if len(values) else None
+    return percentiles(values, counts, (slo.percentile,))[0] / MS if counts.any() else None
 
 
 def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:

@@ -1,54 +1,32 @@
-"""The process that brings requests in on time."""
+"""Requests that come when the trace says.
 
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, Protocol, TypeVar
+Nothing reaches an engine between two arrivals, so no calendar of events is kept: each arrival lets the engine catch up.
+"""
 
-import simpy
-from simpy.events import URGENT
+import math
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-
-class Arrival(Protocol):
-    """Whatever arrives: a request of any engine."""
-
-    index: int
-    arrival_s: float
+from sim.serving.request import Request
 
 
-ArrivalT = TypeVar("ArrivalT", bound=Arrival)
-ArrivalT_contra = TypeVar("ArrivalT_contra", bound=Arrival, contravariant=True)
+class Door(Protocol):
+    """Whatever takes requests in: a replica, a router before many."""
+
+    def advance(self, until_s: float) -> object:
+        """Do all that begins before that time."""
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Take in a request at its time of arrival; whatever begins at this very instant sees it."""
+        ...
 
 
-class Door(Protocol[ArrivalT_contra]):
-    """Whatever takes requests in: a replica, a router."""
-
-    def submit(self, request: ArrivalT_contra) -> None: ...
-
-
-class Due(simpy.Event):
-    """A timeout that happens ahead of everything else at its instant, so that a pass at that instant sees the arrival."""
-
-    def __init__(self, env: simpy.Environment, delay: float) -> None:
-        self.env = env
-        self.callbacks = []
-        self._ok = True
-        self._value = None
-        env.schedule(self, URGENT, delay)
-
-
-def arrivals(
-    env: simpy.Environment,
-    requests: Iterable[ArrivalT],
-    door: Door[ArrivalT],
-    on_arrival: Callable[[int], None] | None = None,
-) -> Generator[simpy.Event, Any, None]:
-    """Bring requests to the door at their times, ahead of anything else that happens at the same instant.
-
-    `on_arrival` is told the row of each.
-    """
+def replay(requests: Iterable[Request], door: Door, on_arrival: Callable[[int], None] | None = None) -> None:
+    """Bring requests, in order of arrival, to the door, and let everything end. `on_arrival` is told the row of each."""
     for request in requests:
-        delay_s = request.arrival_s - env.now
-        if delay_s > 0:
-            yield Due(env, delay_s)
+        door.advance(request.arrival_s)
         door.submit(request)
         if on_arrival:
             on_arrival(request.index)
+    door.advance(math.inf)

@@ -1,17 +1,15 @@
-"""Replicas of one deployment behind a router, all in one simulation.
+"""Replicas of one deployment behind a router.
 
 Requests reach replicas through the router alone, so between two arrivals each replica goes on by itself.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
-import simpy
 
-from sim.serving.arrivals import arrivals
+from sim.serving.arrivals import replay
 from sim.serving.config import SchedulerConfig
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
@@ -50,39 +48,22 @@ class ClusterRecords(NamedTuple):
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
 
 
-class ArrivalClock(simpy.Environment):
-    """An environment whose next event, as replicas see it, is the next arrival: nothing else can concern them."""
-
-    next_arrival_s: float = math.inf
-
-    def peek(self) -> float:
-        return self.next_arrival_s
-
-
 class Entrance:
     """The door of the cluster: routes each request and notes who got it."""
 
-    def __init__(self, env: ArrivalClock, replicas: Sequence[Replica], chooser: Router, incoming: Incoming) -> None:
-        self._env = env
+    def __init__(self, replicas: Sequence[Replica], chooser: Router, num_requests: int) -> None:
         self._replicas = replicas
         self._router = chooser
-        arrival_s = incoming.trace.arrival_s.tolist()
-        self._times_s = [when_s for row, when_s in enumerate(arrival_s) if row not in incoming.rejected]
-        self._num_submitted = 0
-        self.replica = np.full(len(incoming), -1, dtype=np.int64)
-        self._announce()
+        self.replica = np.full(num_requests, -1, dtype=np.int64)
+
+    def advance(self, until_s: float) -> None:
+        for replica in self._replicas:
+            replica.advance(until_s)
 
     def submit(self, request: Request) -> None:
         chosen = self._router.choose([Load(*replica.load) for replica in self._replicas])
         self.replica[request.index] = chosen
-        self._num_submitted += 1
-        self._announce()
         self._replicas[chosen].submit(request)
-
-    def _announce(self) -> None:
-        """When the next request comes."""
-        is_last = self._num_submitted == len(self._times_s)
-        self._env.next_arrival_s = math.inf if is_last else self._times_s[self._num_submitted]
 
 
 def simulate_cluster(
@@ -100,18 +81,22 @@ def simulate_cluster(
     """
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
-        env = ArrivalClock(initial_time=min(0.0, float(trace.arrival_s[0])))
         incoming = Incoming(trace, config)
         recorders = [Recorder(incoming) for _ in range(num_replicas)]
+        start_s = min(0.0, float(trace.arrival_s[0]))
         replicas = [
-            Replica(env, config, step_time, recorder, num_keys=incoming.num_keys, expects_preemption=expects_preemption)
+            Replica(
+                config,
+                step_time,
+                recorder,
+                start_s=start_s,
+                num_keys=incoming.num_keys,
+                expects_preemption=expects_preemption,
+            )
             for recorder in recorders
         ]
-        entrance = Entrance(env, replicas, router(routing), incoming)
-        for replica in replicas:
-            env.process(replica.run())
-        env.process(arrivals(env, incoming, entrance, counted(on_progress, len(incoming))))
-        env.run()
+        entrance = Entrance(replicas, router(routing), len(incoming))
+        replay(incoming, entrance, counted(on_progress, len(incoming)))
         parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
         return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
 

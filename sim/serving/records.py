@@ -126,15 +126,24 @@ class LeapRecords:
         """Time in which a step was running; steps run one after the other."""
         return float((self.step_end_s[self.last_step] - self.start_s).sum())
 
+    @property
+    def fewest_free_blocks(self) -> int:
+        """After any pass; within a leap blocks are only taken, but where windows give some back."""
+        return int((self._free_blocks() if self.decode_stretches.passing_delays else self.num_free_blocks).min())
+
+    def _free_blocks(self) -> Ints:
+        """Blocks free after each pass."""
+        taken = self.decode_stretches.blocks_taken(len(self.step_end_s))
+        taken_since = np.cumsum(taken[::-1])[::-1] - taken
+        at_last = self.num_free_blocks - taken_since[self.last_step]
+        return np.asarray(np.repeat(at_last, self.num_steps) + taken_since)
+
     def steps(self) -> StepRecords:
         """Every step by itself."""
         counts = self.num_steps
         start_s = np.concatenate(([0.0], self.step_end_s[:-1])) if len(self) else self.start_s
         start_s[self.first_step] = self.start_s
-        taken = self.decode_stretches.blocks_taken(len(self.step_end_s))
-        taken_since = np.cumsum(taken[::-1])[::-1] - taken
-        last_of_leap = np.repeat(self.last_step, counts)
-        free = np.repeat(self.num_free_blocks, counts) + taken_since - taken_since[last_of_leap]
+        free = self._free_blocks()
         ran = np.repeat(self.ran, counts)
         return StepRecords(
             start_s=start_s[ran],

@@ -1,20 +1,18 @@
-"""One engine as a SimPy process: schedule, launch, wait for the device, take the tokens in.
+"""One engine and its clock: schedule, launch, wait for the device, take the tokens in.
 
 Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: a scheduler that has work
 but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
 
-Nothing reaches a replica before the next event of the simulation. Up to that horizon it does pass after pass, and leaps
-over those that run the same decodes, on a clock of its own; then it sleeps until its next pass.
+Nothing reaches a replica before the next arrival. Up to that horizon it does pass after pass, and leaps over those that
+run the same decodes.
 """
 
 import sys
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
-
-import simpy
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from sim.errors import ConfigError
-from sim.serving.arrivals import arrivals
+from sim.serving.arrivals import replay
 from sim.serving.batch import Batch
 from sim.serving.config import SchedulerConfig
 from sim.serving.front_door import Incoming
@@ -27,7 +25,6 @@ from sim.serving.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 
-Process = Generator[simpy.Event, Any, None]
 Progress = Callable[[int, int], None]
 ResultT = TypeVar("ResultT")
 
@@ -39,23 +36,21 @@ class Replica:
     """A scheduler and a device that runs one batch after the other. `on_finished` is told who finished, and when.
 
     Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_lag` + 1, which is 1 or 2: the last
-    ends at `_device_free_s`, the other at `_oldest_end_s`. `_now_s` is the time of the next pass, never before the
-    simulation's own.
+    ends at `_device_free_s`, the other at `_oldest_end_s`. `now_s` is the time of the next pass, if there is work.
     """
 
     def __init__(
         self,
-        env: simpy.Environment,
         config: SchedulerConfig,
         step_time: StepTimeModel,
         recorder: Recorder,
         *,
+        start_s: float,
         num_keys: int = 0,
         expects_preemption: bool = True,
         log: StepLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
-        self._env = env
         self._lag = config.num_batches_in_flight - 1
         self._step_time = step_time
         self._decode_steps: dict[int, DecodeSteps] = {}
@@ -64,63 +59,37 @@ class Replica:
         self._passes_left = max_passes
         self._num_launched = 0
         self._num_collected = 0
-        self._now_s = env.now
-        self._device_free_s = self._oldest_end_s = env.now
-        self._inbox: list[Request] = []
-        self._woken = env.event()
-        self._horizon_s = 0.0
+        self.now_s = self._device_free_s = self._oldest_end_s = self._horizon_s = start_s
         self._num_fruitless_preemptions = 0
         self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
         self.on_finished: Callable[[Sequence[Request], float], None] | None = None
 
     def submit(self, request: Request) -> None:
-        """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
-        self._inbox.append(request)
-        if not self._woken.triggered:
-            self._woken.succeed()
+        """Take in a request at its time of arrival; it is seen by the next scheduling pass, also by one at this very instant."""
+        self.now_s = max(self.now_s, request.arrival_s)
+        self.scheduler.admission.add(request)
+        if self._log:
+            self._log.arrived(request)
 
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run, after the last pass."""
-        return len(self._inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+        return len(self.scheduler.waiting), len(self.scheduler.running)
 
-    def run(self) -> Process:
-        """Do all passes that are due, then sleep until the next or, with nothing to do, until a request comes."""
-        env = self._env
-        while self._passes_left != 0:
-            now_s = env.now
-            self._now_s = max(self._now_s, now_s)
-            self._drain_inbox()
-            self._horizon_s = env.peek()
-            if self._advance():
-                if self._now_s > now_s:
-                    yield env.timeout(self._now_s - now_s)
-            else:
-                self._woken = env.event()
-                yield self._woken
-
-    def _drain_inbox(self) -> None:
-        for request in self._inbox:
-            self.scheduler.admission.add(request)
-            if self._log:
-                self._log.arrived(request)
-        self._inbox.clear()
-
-    def _advance(self) -> bool:
-        """Do the pass that is due now and all others before the horizon; False when there is nothing to do."""
-        scheduler, steady, lag = self.scheduler, self.scheduler.steady, self._lag
-        while self._passes_left > 0:
+    def advance(self, until_s: float) -> bool:
+        """Do the passes that begin before that time, or before what `on_finished` may bring; False if nothing is left to do."""
+        steady, lag = self.scheduler.steady, self._lag
+        self._horizon_s = until_s
+        while self.now_s < self._horizon_s and self._passes_left > 0:
             is_full = self._num_launched - self._num_collected == lag
             num_passes = steady.num_passes(self._num_launched) if is_full else 0
-            if num_passes and scheduler.prefills:
+            if num_passes and self.scheduler.prefills:
                 self._fill(num_passes)
             elif num_passes:
                 self._leap(num_passes)
             elif not self._pass():
                 return False
-            if self._now_s >= self._horizon_s:
-                return True
-        return False
+        return self._passes_left > 0
 
     def _leap(self, max_passes: int) -> None:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
@@ -131,20 +100,20 @@ class Replica:
             steps = self._decode_steps[num_decodes] = DecodeSteps(
                 self._step_time.decode_curve(num_decodes), num_decodes
             )
-        start_s = max(self._now_s, self._device_free_s)
+        start_s = max(self.now_s, self._device_free_s)
         leap = steps.leap(decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
         num_passes = num_launched_before(leap, self._horizon_s, self._lag)
         to_release = scheduler.steady.num_to_release(step, num_passes)
         self._do_steady(leap, to_release)
-        if to_release < num_passes and self._now_s < self._horizon_s:
+        if to_release < num_passes and self.now_s < self._horizon_s:
             self._do_steady(after(leap, to_release), num_passes - to_release)
 
     def _fill(self, max_passes: int) -> None:
         """Steady passes, as many as begin before the horizon, in which a prompt fills the budget."""
         for _ in range(min(max_passes, self._passes_left)):
             duration_s = self._step_time.step_s(self.scheduler.steady.shape(self._num_launched))
-            self._do_steady(Leap(1, max(self._now_s, self._device_free_s), duration_s, 0.0, 0.0), 1)
-            if self._now_s >= self._horizon_s:
+            self._do_steady(Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0), 1)
+            if self.now_s >= self._horizon_s:
                 return
 
     def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
@@ -154,7 +123,7 @@ class Replica:
         num_tokens = (num_decodes, steady.num_chunk_tokens if scheduler.prefills else 0)
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
-            self._log.leap(scheduler, step, ends_s, (self._now_s, leap.start_s))
+            self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
         steady.do(step, num_passes)
         self._recorder.leap(leap, num_passes, num_tokens, scheduler)
         if num_decodes:
@@ -163,7 +132,7 @@ class Replica:
         self._num_launched += num_passes
         self._num_collected += num_passes
         self._device_free_s = end_s(leap, num_passes)
-        self._now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
+        self.now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
         self._take_in(self._num_collected - 1)
 
     def _pass(self) -> bool:
@@ -192,28 +161,28 @@ class Replica:
             raise ConfigError(
                 f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
                 f" them, {len(self.scheduler.running)} running and {len(self.scheduler.waiting)} waiting at"
-                f" {self._now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
+                f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
             )
 
     def _launch(self, batch: Batch) -> None:
-        start_s = max(self._now_s, self._device_free_s)
+        start_s = max(self.now_s, self._device_free_s)
         duration_s = self._step_time.step_s(batch.shape) if batch.shape else 0.0
         self._oldest_end_s = self._device_free_s
         self._device_free_s = start_s + duration_s
         self._num_launched += 1
         for request in batch.admitted:
             if request.num_preemptions == 0:
-                request.first_scheduled_s = self._now_s
+                request.first_scheduled_s = self.now_s
         self._recorder.step(batch, start_s, duration_s, self.scheduler)
         if self._log:
-            self._log.step(self.scheduler, batch, (self._now_s, start_s, self._device_free_s))
+            self._log.step(self.scheduler, batch, (self.now_s, start_s, self._device_free_s))
 
     def _collect(self) -> None:
         """Wait for the oldest batch in flight and take its tokens in."""
         oldest = self._num_collected
         self._num_collected += 1
         is_last = self._num_collected == self._num_launched
-        self._now_s = max(self._now_s, self._device_free_s if is_last else self._oldest_end_s)
+        self.now_s = max(self.now_s, self._device_free_s if is_last else self._oldest_end_s)
         self._take_in(oldest)
 
     def _take_in(self, batch: int) -> None:
@@ -229,8 +198,8 @@ class Replica:
         for request in finished:
             self._recorder.request(request, request.max_tokens)
         if self.on_finished:
-            self.on_finished(finished, self._now_s)
-            self._horizon_s = self._now_s  # what it brings may arrive before the old horizon
+            self.on_finished(finished, self.now_s)
+            self._horizon_s = self.now_s  # what it brings may arrive before the old horizon
 
 
 def simulate(
@@ -249,17 +218,15 @@ def simulate(
     rows = FirstTime(step_log) if step_log else None
 
     def attempt(expects_preemption: bool) -> Records:
-        env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
         incoming = Incoming(trace, config)
         recorder = Recorder(incoming)
         log = StepLogger(rows.begin()) if rows else None
         replica = Replica(
-            env, config, step_time, recorder,
-            num_keys=incoming.num_keys, expects_preemption=expects_preemption, log=log,
+            config, step_time, recorder,
+            start_s=min(0.0, float(trace.arrival_s[0])), num_keys=incoming.num_keys,
+            expects_preemption=expects_preemption, log=log,
         )  # fmt: skip
-        env.process(replica.run())
-        env.process(arrivals(env, incoming, replica, counted(on_progress, len(incoming))))
-        env.run()
+        replay(incoming, replica, counted(on_progress, len(incoming)))
         return recorder.records(replica.scheduler)
 
     records = without_preemption_if_possible(attempt)

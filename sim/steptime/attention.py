@@ -3,8 +3,6 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, ModelSpec
 from sim.steptime.operators import DecodeAttention, decode_attention, decode_attention_s
@@ -16,7 +14,6 @@ from sim.steptime.prefill import (
     riding_work,
     together,
 )
-from sim.steptime.protocol import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +36,6 @@ class DecodeCurve:
             read_tokens = context_tokens if most is None else min(context_tokens, most)
             seconds += count * decode_attention_s(work, read_tokens)
         return max(seconds, self.floor_s)
-
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        """`at` for many sums at once."""
-        seconds = np.full(context_tokens.shape, self.constant_s)
-        for count, work in self.layers:
-            most = work.most_context_tokens
-            read_tokens = context_tokens if most is None else np.minimum(context_tokens, most)
-            seconds += count * decode_attention_s(work, read_tokens)
-        total: FloatArray = np.maximum(seconds, self.floor_s)
-        return total
 
 
 class AttentionWork:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sim.specs.strict_yaml import Strict, read_yaml
-from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.protocol import StepShape
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -45,9 +45,6 @@ class LinearDecodeCurve:
     per_context_token_s: float
 
     def at(self, context_tokens: float) -> float:
-        return self.constant_s + self.per_context_token_s * context_tokens
-
-    def over(self, context_tokens: FloatArray) -> FloatArray:
         return self.constant_s + self.per_context_token_s * context_tokens
 
 

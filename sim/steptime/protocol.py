@@ -39,10 +39,6 @@ class DecodeCurve(Protocol):
         """Seconds at one sum of contexts."""
         ...
 
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        """`at` for many sums at once, equal to rounding."""
-        ...
-
 
 class StepTimeModel(Protocol):
     """Seconds that the engine is busy with a step. Pure: the same shape takes the same time."""

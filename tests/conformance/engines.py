@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from sim.serving.arrivals import arrivals
+from sim.serving.arrivals import replay
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
 from sim.serving.replica import Replica
 from sim.serving.step_log import StepLogger
 from tests.conformance.case import Case
+from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder as ReferenceRecorder
 from tests.reference.replica import Replica as ReferenceReplica
@@ -31,22 +32,18 @@ class Run(NamedTuple):
 def run_fast(case: Case) -> Run:
     """Replay with counters and leaps."""
     steps: list[LogRow] = []
-    env = simpy.Environment()
     incoming = Incoming(case.trace, case.config, capacity_too=False)
     recorder = Recorder(incoming)
-    log = StepLogger(steps.append)
     replica = Replica(
-        env,
         case.config,
         case.step_time,
         recorder,
+        start_s=0.0,
         num_keys=incoming.num_keys,
-        log=log,
+        log=StepLogger(steps.append),
         max_passes=case.max_passes or sys.maxsize,
     )
-    env.process(replica.run())
-    env.process(arrivals(env, incoming, replica))
-    env.run()
+    replay(incoming, replica)
     return _run(case, steps, recorder.records(replica.scheduler))
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import simpy
 
-from sim.serving.arrivals import arrivals
 from sim.serving.config import SchedulerConfig
 from sim.serving.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder, StepLog
 from tests.reference.request import Request

@@ -104,3 +104,10 @@ def test_a_run_without_steps_still_has_its_plots(tmp_path: Path) -> None:
     """Nothing ran: panels say so instead of failing."""
     write(tmp_path / "out", make_records(Life(rejected="too long")))
     assert names(tmp_path / "out") == sorted(FILES)
+
+
+def test_a_run_of_single_tokens_still_has_its_plots(tmp_path: Path) -> None:
+    """Gaps that occurred never are no sample."""
+    life = Life(first_scheduled_s=0.0, first_token_s=0.3, finish_s=0.3, output_tokens=1)
+    write(tmp_path / "out", make_records(life, steps=(Step(0.0, 0.3),), itl_s={0.3: 0}))
+    assert names(tmp_path / "out") == sorted(FILES)

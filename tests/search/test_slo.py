@@ -6,7 +6,8 @@ import pytest
 from sim.errors import ConfigError
 from sim.search.evaluate import Task
 from sim.search.goals import pareto, parse_target
-from sim.search.slo import Slo, parse_slo, parse_slos
+from sim.search.slo import Slo, measured_ms, parse_slo, parse_slos
+from tests.metrics.makers import make_records
 from tests.search.makers import make_scenario
 
 BAD_SLOS = {
@@ -88,3 +89,8 @@ def test_goodput_counts_requests_within_every_limit() -> None:
 def test_a_pareto_set_has_no_row_that_another_beats() -> None:
     """(2, 2) loses to (1, 2), the second (1, 3) adds nothing to the first."""
     assert pareto([(1.0, 3.0), (2.0, 2.0), (1.0, 2.0), (3.0, 1.0), (1.0, 3.0)]) == [2, 3]
+
+
+def test_requests_of_one_token_have_no_time_between_tokens() -> None:
+    """Steps were recorded, and none of them continued a request."""
+    assert measured_ms(parse_slo("itl_p99=50ms"), make_records(itl_s={0.02: 0})) is None

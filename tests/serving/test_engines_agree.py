@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.specs.rules import SchedulingRules
-from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape
+from sim.steptime.protocol import DecodeCurve, StepShape
 from sim.workload.trace import Trace
 from tests.conformance.case import RecordedStepTime
 from tests.engines import ENGINES
@@ -59,11 +59,8 @@ class KneedCurve:
     model: Kneed
     rest_s: float
 
-    def at(self, context_tokens: int) -> float:
+    def at(self, context_tokens: float) -> float:
         return self.model.at(context_tokens) + self.rest_s
-
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        return np.array([self.at(int(context)) for context in context_tokens])
 
 
 @pytest.mark.parametrize("engine", OTHERS)

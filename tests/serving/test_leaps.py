@@ -11,7 +11,6 @@ from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
 from sim.steptime.linear import LinearDecodeCurve
 from sim.steptime.model import step_time_model
-from sim.steptime.protocol import FloatArray
 
 leaps = st.builds(
     Leap,
@@ -29,18 +28,12 @@ class Knee:
     def at(self, context_tokens: float) -> float:
         return 1.0 + max(0.0, context_tokens - 100_000) / 1000
 
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        raise NotImplementedError
-
 
 class Cubic:
     """A curve as a roofline's: the cube norm of two lines."""
 
     def at(self, context_tokens: float) -> float:
         return float(((2.0 + 1e-5 * context_tokens) ** 3 + (5e-6 * context_tokens) ** 3) ** (1 / 3))
-
-    def over(self, context_tokens: FloatArray) -> FloatArray:
-        raise NotImplementedError
 
 
 def ends_of(leap: Leap[float]) -> list[float]:

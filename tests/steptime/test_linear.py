@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sim.errors import ProfileError
@@ -26,11 +25,10 @@ def test_base_tokens_and_contexts_after_the_step(tmp_path: Path) -> None:
 
 
 def test_decode_steps_equal_single_steps() -> None:
-    """Many steps at once take what they take one by one."""
-    model = LinearStepTime(0.01, 0.001, 0.0001)
-    contexts = np.array([30.0, 32.0, 34.0])
-    together = model.decode_curve(2).over(contexts)
-    assert together.tolist() == [model.step_s(StepShape(2, int(c), (), 2)) for c in contexts]
+    """The curve of two decodes says what their steps take."""
+    model, contexts = LinearStepTime(0.01, 0.001, 0.0001), (30, 32, 34)
+    curve = model.decode_curve(2)
+    assert [curve.at(tokens) for tokens in contexts] == [model.step_s(StepShape(2, c, (), 2)) for c in contexts]
 
 
 @pytest.mark.parametrize(
