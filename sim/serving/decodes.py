@@ -66,6 +66,8 @@ class Decodes:
         """Blocks that all decodes together grow into over consecutive passes."""
         size, crossings = self._block_size, self.crossings
         begin, blocks = first % size, 0
+        if num_passes == 1:
+            return crossings[begin]
         if num_passes >= size:
             full_turns, num_passes = divmod(num_passes, size)
             blocks = full_turns * self.count

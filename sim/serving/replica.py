@@ -35,8 +35,8 @@ NOBODY: list[Request] = []
 class Replica:
     """A scheduler and a device that runs one batch after the other. `on_finished` is told who finished, and when.
 
-    Invariants: batches `_num_collected` to `_num_launched` - 1 are in flight, at most `_lag` + 1, which is 1 or 2: the last
-    ends at `_device_free_s`, the other at `_oldest_end_s`. `now_s` is the time of the next pass, if there is work.
+    Invariants: of the `_num_launched` batches the last `_num_in_flight` have not come back, at most `_lag` + 1, which is 1
+    or 2: the last ends at `_device_free_s`, the other at `_oldest_end_s`. `now_s` is the time of the next pass, if there is work.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Replica:
         self._log = log
         self._passes_left = max_passes
         self._num_launched = 0
-        self._num_collected = 0
+        self._num_in_flight = 0
         self.now_s = self._device_free_s = self._oldest_end_s = self._horizon_s = start_s
         self._num_fruitless_preemptions = 0
         self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
@@ -78,17 +78,17 @@ class Replica:
 
     def advance(self, until_s: float) -> bool:
         """Do the passes that begin before that time, or before what `on_finished` may bring; False if nothing is left to do."""
-        steady, lag = self.scheduler.steady, self._lag
+        scheduler, lag = self.scheduler, self._lag
         self._horizon_s = until_s
         while self.now_s < self._horizon_s and self._passes_left > 0:
-            is_full = self._num_launched - self._num_collected == lag
-            num_passes = steady.num_passes(self._num_launched) if is_full else 0
-            if num_passes and self.scheduler.prefills:
+            num_passes = scheduler.steady.num_passes(self._num_launched) if self._num_in_flight == lag else 0
+            if num_passes == 0:
+                if not self._pass():
+                    return False
+            elif scheduler.prefills:
                 self._fill(num_passes)
-            elif num_passes:
+            else:
                 self._leap(num_passes)
-            elif not self._pass():
-                return False
         return self._passes_left > 0
 
     def _leap(self, max_passes: int) -> None:
@@ -119,21 +119,20 @@ class Replica:
     def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
         """The first passes of a leap, after the last of which requests may leave."""
         scheduler, step = self.scheduler, self._num_launched
-        steady, num_decodes = scheduler.steady, scheduler.decodes.count
-        num_tokens = (num_decodes, steady.num_chunk_tokens if scheduler.prefills else 0)
+        num_decodes = scheduler.decodes.count
+        num_chunk_tokens = scheduler.steady.num_chunk_tokens if scheduler.prefills else 0
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
-        steady.do(step, num_passes)
-        self._recorder.leap(leap, num_passes, num_tokens, scheduler)
+        scheduler.steady.do(step, num_passes)
+        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
         if num_decodes:
             self._num_fruitless_preemptions = 0
         self._passes_left -= num_passes
-        self._num_launched += num_passes
-        self._num_collected += num_passes
+        step = self._num_launched = step + num_passes
         self._device_free_s = end_s(leap, num_passes)
         self.now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
-        self._take_in(self._num_collected - 1)
+        self._take_in(step - 1 - self._lag)
 
     def _pass(self) -> bool:
         """One pass; a batch is collected once enough are in flight or nothing more runs. False where neither is left."""
@@ -144,9 +143,9 @@ class Replica:
                 if batch.preempted or self._num_fruitless_preemptions:
                     self._require_progress(batch)
                 self._launch(batch)
-                if self._num_launched - self._num_collected <= self._lag:
+                if self._num_in_flight <= self._lag:
                     return True
-        if self._num_launched == self._num_collected:
+        if self._num_in_flight == 0:
             return False
         self._collect()
         return True
@@ -170,6 +169,7 @@ class Replica:
         self._oldest_end_s = self._device_free_s
         self._device_free_s = start_s + duration_s
         self._num_launched += 1
+        self._num_in_flight += 1
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s
@@ -179,10 +179,9 @@ class Replica:
 
     def _collect(self) -> None:
         """Wait for the oldest batch in flight and take its tokens in."""
-        oldest = self._num_collected
-        self._num_collected += 1
-        is_last = self._num_collected == self._num_launched
-        self.now_s = max(self.now_s, self._device_free_s if is_last else self._oldest_end_s)
+        oldest = self._num_launched - self._num_in_flight
+        self._num_in_flight -= 1
+        self.now_s = max(self.now_s, self._oldest_end_s if self._num_in_flight else self._device_free_s)
         self._take_in(oldest)
 
     def _take_in(self, batch: int) -> None:
