@@ -110,21 +110,23 @@ class Replica:
 
     def _fill(self, max_passes: int) -> None:
         """Steady passes, as many as begin before the horizon, in which a prompt fills the budget."""
+        steady, step_time = self.scheduler.steady, self._step_time
         for _ in range(min(max_passes, self._passes_left)):
-            duration_s = self._step_time.step_s(self.scheduler.steady.shape(self._num_launched))
-            self._do_steady(Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0), 1)
+            num_chunk_tokens = steady.num_chunk_tokens
+            duration_s = step_time.step_s(steady.filling_shape(self._num_launched, num_chunk_tokens))
+            leap = Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0)
+            self._do_steady(leap, 1, num_chunk_tokens)
             if self.now_s >= self._horizon_s:
                 return
 
-    def _do_steady(self, leap: Leap[float], num_passes: int) -> None:
+    def _do_steady(self, leap: Leap[float], num_passes: int, num_chunk_tokens: int = 0) -> None:
         """The first passes of a leap, after the last of which requests may leave."""
         scheduler, step = self.scheduler, self._num_launched
         num_decodes = scheduler.decodes.count
-        num_chunk_tokens = scheduler.steady.num_chunk_tokens if scheduler.prefills else 0
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
-        scheduler.steady.do(step, num_passes)
+        scheduler.steady.do(step, num_passes, num_chunk_tokens)
         self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
         if num_decodes:
             self._num_fruitless_preemptions = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sim.steptime.protocol import StepShape
 
 if TYPE_CHECKING:
+    from sim.serving.request import Request
     from sim.serving.scheduler import Scheduler
 
 
@@ -42,7 +43,7 @@ class SteadyPasses:
     def _num_filling(self, step: int) -> int:
         """How many passes one prompt will fill."""
         scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
-        request = next(iter(scheduler.prefills))
+        request = self._prompt
         left = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
         if left <= num_tokens or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
             return 0
@@ -53,7 +54,7 @@ class SteadyPasses:
         if not is_alone or (request in pending and len(pending) > 1):
             return 0
         count = min((left - 1) // num_tokens, self._decodes.next_end - step + 1)
-        while count > 0 and self.num_blocks(step, count) > self._kv.pool.num_free:
+        while count > 0 and self.num_blocks(step, count, num_tokens) > self._kv.pool.num_free:
             count -= 1
         return count
 
@@ -67,37 +68,40 @@ class SteadyPasses:
         """Prompt tokens in each steady pass."""
         return self._token_budget - self._decodes.count if self._scheduler.prefills else 0
 
-    def shape(self, step: int) -> StepShape:
-        """The work of one."""
-        num_decodes = self._decodes.count
-        chunks = tuple((self.num_chunk_tokens, request.num_computed_tokens) for request in self._scheduler.prefills)
-        return StepShape(num_decodes, self._decodes.context_sum(step), chunks, num_decodes)
+    def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
+        """The work of a pass that a prompt fills."""
+        num_decodes, computed = self._decodes.count, self._prompt.num_computed_tokens
+        context_tokens = self._decodes.context_sum(step)
+        return StepShape(num_decodes, context_tokens, ((num_chunk_tokens, computed),), num_decodes)
 
-    def num_blocks(self, step: int, num_passes: int) -> int:
+    def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """Blocks that they take."""
         blocks = self._decodes.blocks_crossed(step, num_passes) * self._kv.num_groups
-        if self._scheduler.prefills:
-            request = next(iter(self._scheduler.prefills))
-            blocks += self._kv.new_blocks(request.num_computed_tokens, num_passes * self.num_chunk_tokens)
+        if num_chunk_tokens:
+            blocks += self._kv.new_blocks(self._prompt.num_computed_tokens, num_passes * num_chunk_tokens)
         return blocks
+
+    @property
+    def _prompt(self) -> Request:
+        return next(iter(self._scheduler.prefills))
 
     def num_passed_blocks(self, step: int, num_passes: int) -> int:
         """Blocks that windows pass in them."""
         windows = self._scheduler.windows
         return windows.num_blocks(step, num_passes) if windows else 0
 
-    def do(self, step: int, num_passes: int) -> None:
+    def do(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
         """Do that many."""
-        scheduler = self._scheduler
-        blocks = self.num_blocks(step, num_passes)
+        blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
         if blocks:
             self._kv.pool.take(blocks)
-        if scheduler.prefills:
-            request = next(iter(scheduler.prefills))
-            request.num_chunk_tokens = self.num_chunk_tokens
-            request.num_computed_tokens += num_passes * request.num_chunk_tokens
-            request.chunk_pass = step + num_passes - 1
-        if scheduler.windows:
-            scheduler.windows.do(step, num_passes)
+        if num_chunk_tokens:
+            prompt = self._prompt
+            prompt.num_computed_tokens += num_passes * num_chunk_tokens
+            prompt.num_chunk_tokens = num_chunk_tokens
+            prompt.chunk_pass = step + num_passes - 1
+        windows = self._scheduler.windows
+        if windows:
+            windows.do(step, num_passes)
         if step + num_passes > self._decodes.next_end:
-            scheduler.end_decodes()
+            self._scheduler.end_decodes()
