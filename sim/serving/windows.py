@@ -1,6 +1,6 @@
 """The blocks that attention windows leave behind, counted for all decodes together.
 
-A window of `w` tokens has passed a block when all of it lies before the last `w` processed tokens; the block is given back.
+A window of `w` tokens has passed a block when the next token sees nothing of it; the block is given back.
 A decode in steady progress has processed `step - epoch - 1 - lag` tokens before pass `step`, where `lag` batches are in
 flight. So each of its windows passes a block in every pass that is `begin` modulo the block size and comes after it:
 
