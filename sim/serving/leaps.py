@@ -1,8 +1,9 @@
 """Consecutive steps that run the same decodes, as one formula.
 
 Contexts grow by one token a step and a decode, and a step's time hardly bends over them. So the range of summed contexts is
-cut into panels, each a 16th to a 32nd of the contexts in it, and a parabola is laid over each panel when it is first used:
-within a panel, a leap over any number of steps costs the same. A parabola is good to 3e-10, or it is not used.
+cut into panels, and a parabola is laid over each when it is first used: within a panel, a leap over any number of steps
+costs the same. A parabola is good to 3e-10, or narrower ones are tried in its place; where none is, at a knee of the curve,
+steps are taken singly.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -12,10 +13,10 @@ from sim.steptime.protocol import DecodeCurve
 
 NumT = TypeVar("NumT", float, Floats)
 
-PANEL_BITS = 5
-"""A panel holds the sums of contexts that share their first so many bits."""
+PANEL_BITS = (3, 4, 5, 6)
+"""A panel holds the sums of contexts that share their first so many bits; wide panels are tried first."""
 TOLERANCE = 3e-10
-"""Relative error at the points that check a parabola; beyond, as where a curve has a knee, steps are taken singly."""
+"""Relative error allowed at the points that check a parabola."""
 
 
 class Leap(NamedTuple, Generic[NumT]):
@@ -68,8 +69,9 @@ def num_launched_before(leap: Leap[float], until_s: float, lag: int) -> int:
 
 
 class Panel(NamedTuple):
-    """Seconds of a step at summed contexts before `end_tokens`, by tokens beyond the panel's first."""
+    """Seconds of a step at summed contexts from `first_tokens` on and before `end_tokens`, by tokens beyond the first."""
 
+    first_tokens: int
     end_tokens: int
     first_s: float
     slope_s: float
@@ -83,20 +85,25 @@ class DecodeSteps:
     def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
         self._curve = curve
         self._num_decodes = num_decodes
-        self._panels: dict[int, Panel] = {}  # by their first context
+        self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
 
     def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
         """At most so many steps from `start_s` on; every step adds a token for each decode to `context_tokens`."""
-        shift = max(0, context_tokens.bit_length() - PANEL_BITS)
-        first_tokens = context_tokens >> shift << shift
-        panel = self._panels.get(first_tokens)
-        if panel is None:
-            panel = self._panels[first_tokens] = self._fit(first_tokens, 1 << shift)
-        end_tokens, first_s, slope_s, bend_s, is_parabola = panel
-        if not is_parabola:
-            return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
+        num_bits = context_tokens.bit_length()
+        for bits, panels in zip(PANEL_BITS, self._panels, strict=True):
+            shift = max(0, num_bits - bits)
+            first_tokens = context_tokens >> shift << shift
+            panel = panels.get(first_tokens)
+            if panel is None:
+                panel = panels[first_tokens] = self._fit(first_tokens, 1 << shift)
+            if panel.is_parabola:
+                return self._leap_within(panel, context_tokens, max_steps, start_s)
+        return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
+
+    def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
+        """Durations are a + b i + c i**2 of step i: sums of them have the coefficients of the leap."""
+        first_tokens, end_tokens, first_s, slope_s, bend_s, _ = panel
         num_decodes, tokens = self._num_decodes, context_tokens - first_tokens
-        # Durations are a + b i + c i**2 of step i; their sums have these coefficients.
         a = first_s + tokens * (slope_s + tokens * bend_s)
         b = num_decodes * (slope_s + 2 * tokens * bend_s)
         c = num_decodes * num_decodes * bend_s
@@ -114,4 +121,4 @@ class DecodeSteps:
             abs(first_s + tokens * (slope_s + tokens * bend_s) - exact_s) <= TOLERANCE * exact_s
             for tokens, exact_s in quarters
         )
-        return Panel(end_tokens, first_s, slope_s, bend_s, is_parabola)
+        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola)
