@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand, engine_flags
+from sim.cli.engine_flags import EngineCommand
+from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
 from sim.cli.options import Gpu, Json, print_json, warn
 from sim.cli.progress import progress_bar
-from sim.cli.validate import RunFiles
 
 if TYPE_CHECKING:
     from sim.measure.calibrate import Calibration
@@ -24,9 +24,7 @@ def calibrate(
     runs: RunFiles,
     gpu: Gpu,
     out: Annotated[Path, typer.Option(help="Write the calibrated profile to this YAML.", show_default=False)],
-    only_known_args: Annotated[
-        bool, typer.Option("--only-known-args", help="Leave out runs whose engine arguments are unknown.")
-    ] = False,
+    only_known_args: OnlyKnownArgs = False,
     as_json: Json = False,
 ) -> None:
     """Fit a hardware profile to measured runs, and say whether it helps on runs that it did not see.
@@ -36,11 +34,7 @@ def calibrate(
     """
     from sim import api
 
-    parsed = engine_flags(ctx)
-    warn(parsed.warnings)
-    measured = api.read_measured(
-        runs, model=parsed.model, gpu=gpu, engine=parsed.engine, vllm_version=parsed.vllm_version
-    )
+    measured = read_runs(ctx, runs, gpu)
     with progress_bar("fitting") as progress:
         calibration = api.calibrate(measured, gpu, only_known_args=only_known_args, progress=progress)
     calibration.write(out)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.optimize import Routing, Slos, StepTimes, Trace
-from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.cli.options import Gpu, Json, Limit, Model, Routing, Slos, StepTimes, Trace, print_answer, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +26,7 @@ def capacity(
         float | None, typer.Option(help="Requests a second to serve: how many replicas and GPUs does it take?")
     ] = None,
     replicas: Annotated[int, typer.Option(help="Equal servers behind a router.")] = 1,
-    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    limit: Limit = None,
     routing: Routing = "least_loaded",
     step_time_model: StepTimes = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
@@ -59,10 +58,7 @@ def capacity(
         )
     if out:
         write_capacity(out, result.summary, result.curve)
-    if as_json:
-        print_json(result.summary)
-    else:
-        typer.echo(capacity_text(result.summary))
+    print_answer(result.summary, capacity_text, as_json=as_json)
 
 
 @contextmanager

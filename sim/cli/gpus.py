@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.options import Json, print_json
+from sim.cli.options import Json, print_answer, print_json
 from sim.units import GIB, GIGA, TERA
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def gpus(
     from sim.specs.hardware import known_gpus, load_gpu
 
     if name is not None:
-        facts = asdict(load_gpu(name))
-        print_json(facts) if as_json else typer.echo(details(facts))
+        print_answer(asdict(load_gpu(name)), details, as_json=as_json)
         return
     profiles = known_gpus()
     if as_json:

@@ -9,12 +9,12 @@ import typer
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import Gpu, Json, Model, print_json, warn
 from sim.errors import ConfigError, ModelError
+from sim.memory.design import GraphMemoryModel
 from sim.specs.engine import EngineConfig
 from sim.specs.serve_command import ParsedServe
 
 if TYPE_CHECKING:
     from sim.api import Deployment
-    from sim.memory.design import GraphMemoryModel
     from sim.memory.startup_log import StartupLog
     from sim.specs.model import ModelSpec
 
@@ -33,8 +33,7 @@ def memory(
     ] = None,
     mtp: Annotated[bool, typer.Option("--mtp", help="Load the layers for multi-token prediction too.")] = False,
     graph_memory_model: Annotated[
-        Literal["measured", "design"],
-        typer.Option(help="CUDA graphs as measured, or by the original design's formula."),
+        GraphMemoryModel, typer.Option(help="CUDA graphs as measured, or by the original design's formula.")
     ] = "measured",
     offload: Annotated[
         Literal["layerwise"] | None, typer.Option(help="Plan one long request with its KV cache in CPU memory.")
@@ -89,9 +88,7 @@ def _json(deployment: "Deployment", log: "StartupLog | None", *, explain: bool) 
     return result
 
 
-def _print_plan(
-    deployment: "Deployment", log: "StartupLog | None", graphs: "GraphMemoryModel", *, explain: bool
-) -> None:
+def _print_plan(deployment: "Deployment", log: "StartupLog | None", graphs: GraphMemoryModel, *, explain: bool) -> None:
     from sim.memory.remedies import remedies
     from sim.report.graph_replay import replay_lines
     from sim.report.memory import memory_table, remedy_lines

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.options import Json, print_json
+from sim.cli.options import Json, print_answer, print_json
 
 if TYPE_CHECKING:
     from sim.specs.model import ModelSpec
@@ -28,8 +28,7 @@ def models(
     from sim.specs.models import known_models, load_model
 
     if name is not None:
-        facts = _facts(load_model(name))
-        print_json(facts) if as_json else typer.echo(details(facts))
+        print_answer(_facts(load_model(name)), details, as_json=as_json)
         return
     known = known_models()
     if as_json:

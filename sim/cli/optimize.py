@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.cli.options import (
+    Gpu,
+    Json,
+    Limit,
+    Model,
+    RateScale,
+    Routing,
+    Slos,
+    StepTimes,
+    Trace,
+    print_answer,
+    warn,
+)
 
 if TYPE_CHECKING:
     from sim.search.runner import OnProgress
     from sim.search.runner import Progress as SearchProgress
 
 app = typer.Typer(add_completion=False)
-Trace = Annotated[
-    str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
-]
-Slos = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
-    ),
-]
-Routing = Annotated[
-    Literal["round_robin", "least_loaded"], typer.Option(help="How requests are shared out to replicas.")
-]
-StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 
 
 @app.command(cls=EngineCommand)
@@ -56,8 +55,8 @@ def optimize(
     scorer: Annotated[
         Literal["simulated", "analytic"], typer.Option(help="Replay the trace, or trust the design's formulas.")
     ] = "simulated",
-    rate_scale: Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    rate_scale: RateScale = 1.0,
+    limit: Limit = None,
     routing: Routing = "least_loaded",
     step_time_model: StepTimes = None,
     executor: Annotated[
@@ -106,10 +105,7 @@ def optimize(
     if out:
         tables = {"candidates": result.candidates, "pareto": result.pareto, "sensitivity": result.sensitivity}
         write_optimization(out, result.summary, tables)
-    if as_json:
-        print_json(result.summary)
-    else:
-        typer.echo(optimization_text(result.summary))
+    print_answer(result.summary, optimization_text, as_json=as_json)
     warn([f"{result.summary['evaluated']:,} candidates tried{f'; the answer is in {out}' if out else ''}."])
 
 

@@ -1,10 +1,13 @@
 """Options that several commands share, and how they speak: results to stdout, talk to stderr."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
+
+from sim.serving import routing
 
 Model = Annotated[
     str | None,
@@ -15,12 +18,34 @@ Model = Annotated[
     ),
 ]
 Gpu = Annotated[str, typer.Option(help="A GPU of `servecast gpus`, or the path of a YAML profile.", show_default=False)]
+Trace = Annotated[
+    str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
+]
+RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
+Limit = Annotated[int | None, typer.Option(help="Keep only the first requests.")]
+Slos = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
+    ),
+]
+Routing = Annotated[routing.Routing, typer.Option(help="How requests are shared out to replicas.")]
+StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
+Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 
 def print_json(result: Mapping[str, Any]) -> None:
     """One JSON object on stdout; numbers JSON cannot hold are errors."""
     typer.echo(json.dumps(result, indent=2, allow_nan=False))
+
+
+def print_answer(answer: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], *, as_json: bool) -> None:
+    """The same answer on stdout for programs or for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(text(answer))
 
 
 def warn(sentences: Iterable[str]) -> None:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.cli.options import Composition, Gpu, Json, Limit, Model, RateScale, StepTimes, Trace, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
+from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from sim.api import Result
 
 app = typer.Typer(add_completion=False)
-Composition = Literal["unified", "additive", "max"]
-Sampling = Literal["default", "greedy"]
-Routing = Literal["skewed", "uniform", "balanced"]
+Routing = Literal["skewed", "uniform", "balanced"]  # that of sim.steptime.routing, without loading it
 
 
 @app.command(cls=EngineCommand)
@@ -28,14 +27,12 @@ def simulate(
     *,
     model: Model = None,
     gpu: Gpu,
-    trace: Annotated[
-        str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
-    ],
-    rate_scale: Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(help="Keep only the first requests.")] = None,
+    trace: Trace,
+    rate_scale: RateScale = 1.0,
+    limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
-    step_time_model: Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")] = None,
+    step_time_model: StepTimes = None,
     composition: Annotated[
         Composition | None, typer.Option(help="How mixed steps are timed, unified when absent.")
     ] = None,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.options import Limit, RateScale
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
@@ -23,8 +24,6 @@ Source = Annotated[
 Target = Annotated[
     Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
 ]
-RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
-Limit = Annotated[int | None, typer.Option(help="Keep only the first requests.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -2,25 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Json, print_json, warn
+from sim.cli.engine_flags import EngineCommand
+from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
+from sim.cli.options import Composition, Json, print_answer, warn
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
-Composition = Literal["unified", "additive", "max"]
-RunFiles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUNS.json...",
-        help="Measured runs, or JSON of vllm bench serve --save-result --save-detailed.",
-        show_default=False,
-    ),
-]
 BenchGpu = Annotated[
     str | None,
     typer.Option(
@@ -37,9 +29,7 @@ def validate(
     *,
     runs: RunFiles,
     gpu: BenchGpu = None,
-    only_known_args: Annotated[
-        bool, typer.Option("--only-known-args", help="Leave out runs whose engine arguments are unknown.")
-    ] = False,
+    only_known_args: OnlyKnownArgs = False,
     composition: Annotated[Composition, typer.Option(help="How mixed steps are timed.")] = "unified",
     seed: Annotated[int, typer.Option(help="For arrivals and lengths that are random.", min=0)] = 0,
     plot: Annotated[
@@ -51,11 +41,7 @@ def validate(
     from sim import api
     from sim.report.validation import console_report, scatter_plot, unreplayed
 
-    parsed = engine_flags(ctx)
-    warn(parsed.warnings)
-    measured = api.read_measured(
-        runs, model=parsed.model, gpu=gpu, engine=parsed.engine, vllm_version=parsed.vllm_version
-    )
+    measured = read_runs(ctx, runs, gpu)
     with progress_bar("replaying") as progress:
         validation = api.validate(
             measured, only_known_args=only_known_args, gpu=gpu, composition=composition, seed=seed, progress=progress
@@ -63,11 +49,9 @@ def validate(
     found = validation.to_json()
     if plot:
         _write_plot(plot, lambda path: scatter_plot(path, found, title=f"{len(validation.replayed)} measured runs"))
+    print_answer(found, console_report, as_json=as_json)
     if as_json:
-        print_json(found)
         warn(unreplayed(found))
-    else:
-        typer.echo(console_report(found))
 
 
 def _write_plot(path: Path, write: Callable[[Path], None]) -> None:

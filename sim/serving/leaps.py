@@ -53,13 +53,11 @@ def num_launched_before(leap: Leap[float], until_s: float, lag: int) -> int:
     A step is launched when the one before it ends or, with a lag of 1, the one before that.
     """
     last = leap.num_steps - 1 - lag
-    if last < 0:
+    if last < 0 or until_s <= leap.start_s:
         return 1
     last_end_s = end_s(leap, last)
     if last_end_s < until_s:
         return leap.num_steps
-    if until_s <= leap.start_s:
-        return 1
     count = int(last * (until_s - leap.start_s) / (last_end_s - leap.start_s))
     while end_s(leap, count) < until_s:
         count += 1

@@ -95,12 +95,10 @@ class Replica:
         """Do steady passes, as many as begin before the horizon, and collect as many batches."""
         scheduler, decodes, step = self.scheduler, self.scheduler.decodes, self._num_launched
         num_decodes = decodes.count
-        steps = self._decode_steps.get(num_decodes)
-        if steps is None:
-            steps = self._decode_steps[num_decodes] = DecodeSteps(
-                self._step_time.decode_curve(num_decodes), num_decodes
-            )
+        if num_decodes not in self._decode_steps:
+            self._decode_steps[num_decodes] = DecodeSteps(self._step_time.decode_curve(num_decodes), num_decodes)
         start_s = max(self.now_s, self._device_free_s)
+        steps = self._decode_steps[num_decodes]
         leap = steps.leap(decodes.context_sum(step), min(max_passes, self._passes_left), start_s)
         num_passes = num_launched_before(leap, self._horizon_s, self._lag)
         to_release = scheduler.steady.num_to_release(step, num_passes)
@@ -131,10 +129,10 @@ class Replica:
         if num_decodes:
             self._num_fruitless_preemptions = 0
         self._passes_left -= num_passes
-        step = self._num_launched = step + num_passes
+        self._num_launched = step + num_passes
         self._device_free_s = end_s(leap, num_passes)
         self.now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
-        self._take_in(step - 1 - self._lag)
+        self._take_in(self._num_launched - 1 - self._lag)
 
     def _pass(self) -> bool:
         """One pass; a batch is collected once enough are in flight or nothing more runs. False where neither is left."""
