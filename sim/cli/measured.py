@@ -1,0 +1,33 @@
+"""Measured runs, as `servecast validate` and `servecast calibrate` take them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sim.cli.engine_flags import engine_flags
+from sim.cli.options import warn
+
+if TYPE_CHECKING:
+    from sim.measure.runs import Run
+
+RunFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUNS.json...",
+        help="Measured runs, or JSON of vllm bench serve --save-result --save-detailed.",
+        show_default=False,
+    ),
+]
+OnlyKnownArgs = Annotated[
+    bool, typer.Option("--only-known-args", help="Leave out runs whose engine arguments are unknown.")
+]
+
+
+def read_runs(ctx: typer.Context, files: list[Path], gpu: str | None) -> "tuple[Run, ...]":
+    """The runs of these files; the GPU and this call's engine flags describe the server of those that name none."""
+    from sim import api
+
+    parsed = engine_flags(ctx)
+    warn(parsed.warnings)
+    return api.read_measured(files, model=parsed.model, gpu=gpu, engine=parsed.engine, vllm_version=parsed.vllm_version)
