@@ -39,6 +39,7 @@ class PrefixCache:
     def __init__(self, capacity: int, num_keys: int) -> None:
         self._num_keys = num_keys
         self._oldest = np.full(num_keys, NO_COPY, dtype=np.int64)
+        self._has_younger = np.zeros(num_keys, dtype=np.bool_)
         self._younger: dict[int, deque[int]] = {}
         self._key = np.zeros(capacity, dtype=np.int64)
         self._num_holders = np.zeros(capacity, dtype=np.int64)
@@ -49,9 +50,9 @@ class PrefixCache:
         """Keys for blocks that nobody has seen yet; key k stands for the contents k * num_groups and following."""
         first, self._num_keys = self._num_keys, self._num_keys + count * num_groups
         if self._num_keys > len(self._oldest):
-            grown = np.full(max(self._num_keys, 2 * len(self._oldest)), NO_COPY, dtype=np.int64)
-            grown[: len(self._oldest)] = self._oldest
-            self._oldest = grown
+            missing = max(self._num_keys - len(self._oldest), len(self._oldest))
+            self._oldest = np.concatenate((self._oldest, np.full(missing, NO_COPY, dtype=np.int64)))
+            self._has_younger = np.concatenate((self._has_younger, np.zeros(missing, dtype=np.bool_)))
         return np.arange(first // num_groups, first // num_groups + count, dtype=np.int64)
 
     def find(self, keys: Keys) -> Copies:
@@ -91,6 +92,7 @@ class PrefixCache:
         if has_older.any():
             for key, copy in zip(keys[has_older].tolist(), copies[has_older].tolist(), strict=True):
                 self._younger.setdefault(key, deque()).append(copy)
+            self._has_younger[keys[has_older]] = True
             self._oldest[keys[~has_older]] = copies[~has_older]
         else:
             self._oldest[keys] = copies
@@ -100,19 +102,23 @@ class PrefixCache:
         """Forget copies that nobody holds; the next older one of a content takes their place."""
         keys = self._key[copies]
         if self._younger:
-            for key, copy in zip(keys.tolist(), copies.tolist(), strict=True):
+            is_one_of_many = self._has_younger[keys]
+            for key, copy in zip(keys[is_one_of_many].tolist(), copies[is_one_of_many].tolist(), strict=True):
                 self._forget(key, copy)
-        else:
-            self._oldest[keys] = NO_COPY
+            keys = keys[~is_one_of_many]
+        self._oldest[keys] = NO_COPY
         self._unused[self._num_unused : self._num_unused + len(copies)] = copies
         self._num_unused += len(copies)
 
     def _forget(self, key: int, copy: int) -> None:
+        """Forget one of several copies of a content, or the last of them."""
         younger = self._younger.get(key)
-        if self._oldest[key] != copy:
-            assert younger, f"copy {copy} of content {key} is unknown"
-            younger.remove(copy)
+        if younger is None:
+            self._oldest[key] = NO_COPY
+        elif self._oldest[key] == copy:
+            self._oldest[key] = younger.popleft()
         else:
-            self._oldest[key] = younger.popleft() if younger else NO_COPY
+            younger.remove(copy)
         if younger is not None and not younger:
             del self._younger[key]
+            self._has_younger[key] = False

@@ -34,7 +34,8 @@ class Scheduler:
         self.config = config
         remembers = config.enable_prefix_caching and (expects_preemption or num_keys > 0)
         self.walks_windows = config.has_windows and remembers
-        self.kv = KVCacheManager(config, num_keys, keys_all=self.walks_windows)
+        self._keys_all = self.walks_windows and expects_preemption
+        self.kv = KVCacheManager(config, num_keys, keys_all=self._keys_all)
         self.waiting: WaitingQueue = waiting_queue(config.scheduling_policy)
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
@@ -230,9 +231,9 @@ class Scheduler:
     def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
         """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
         step = batch.step
+        if self.config.has_windows and self.config.enable_prefix_caching and not self._keys_all:
+            raise UnexpectedPreemptionError
         if self.windows:
-            if self.config.enable_prefix_caching:
-                raise UnexpectedPreemptionError
             self.windows.is_preempted(request)
         computed = num_computed_tokens(request, step)
         scheduled_to = computed + num_granted if num_granted else 0
