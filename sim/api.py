@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -206,8 +206,7 @@ def read_measured(
     from sim.measure.bench import read_measured as read_runs
 
     paths = [files] if isinstance(files, str | Path) else files
-    given = {name: value for name, value in asdict(engine).items() if value != getattr(DEFAULTS, name)}
-    server = Server(model, gpu, given, vllm_version) if model and gpu else None
+    server = Server(model, gpu, engine.given, vllm_version) if model and gpu else None
     return read_runs([Path(path) for path in paths], server)
 
 

@@ -1,6 +1,6 @@
 """`servecast memory`: whether a model fits, what is left for its KV cache, and what vLLM will say of it."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +10,6 @@ from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import Gpu, Json, Model, print_json, warn
 from sim.errors import ConfigError, ModelError
 from sim.memory.design import GraphMemoryModel
-from sim.specs.engine import EngineConfig
 from sim.specs.serve_command import ParsedServe
 
 if TYPE_CHECKING:
@@ -112,12 +111,9 @@ def _read_log(path: Path | None) -> "StartupLog | None":
 
 def _with_log(parsed: ParsedServe, log: "StartupLog", model: str | None) -> ParsedServe:
     """What the log states, where this call does not say otherwise."""
-    default = EngineConfig()
-    given = {entry.name: getattr(parsed.engine, entry.name) for entry in fields(EngineConfig)}
-    changed = {name: value for name, value in given.items() if value != getattr(default, name)}
     return parsed._replace(
         model=parsed.model or model or log.model,
-        engine=replace(log.engine, **changed),
+        engine=replace(log.engine, **parsed.engine.given),
         vllm_version=parsed.vllm_version or log.vllm_version,
     )
 

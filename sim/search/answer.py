@@ -52,10 +52,8 @@ def answer(findings: Findings) -> dict[str, Any]:
 def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
     """The engine arguments that are not left to vLLM, under its names."""
     engine = scenario.engine(params)
-    given = {entry.name: getattr(engine, entry.name) for entry in fields(engine)}
-    defaults = {entry.name: entry.default for entry in fields(engine)}
-    named = {name for name, value in params.items() if value is not None}
-    return {name: value for name, value in given.items() if value != defaults[name] or name in named}
+    shown = engine.given.keys() | {name for name, value in params.items() if value is not None}
+    return {entry.name: getattr(engine, entry.name) for entry in fields(engine) if entry.name in shown}
 
 
 def deploy_commands(scenario: Scenario, params: Params) -> str:

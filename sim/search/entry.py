@@ -146,8 +146,8 @@ def _space(
 ) -> Space:
     if space is None:
         found = default_space(shared.trace, shared.model, shared.gpu, workload, gpus=gpus, parameters=constants)
-        given = {name for name in found.knobs if getattr(shared.base, name, None) != getattr(DEFAULTS, name, None)}
-        found = found.without(dict.fromkeys(given, "given, not searched"))
+        given = shared.base.given
+        found = found.without({name: "given, not searched" for name in found.knobs if name in given})
     elif gpus is not None:
         raise ConfigError("--gpus lays out the default space; put `gpus` into the space file instead.")
     else:

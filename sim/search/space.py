@@ -123,7 +123,7 @@ def num_gpus(params: Params, base: EngineConfig | None = None) -> int:
 
 def num_flags(engine: EngineConfig) -> int:
     """Flags that the `vllm serve` line of these arguments would have: the fewer, the simpler."""
-    return sum(getattr(engine, entry.name) != entry.default for entry in fields(engine))
+    return len(engine.given)
 
 
 def canonical(value: Any) -> str:

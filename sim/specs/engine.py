@@ -1,9 +1,9 @@
 """vLLM's engine arguments under vLLM's own names: as given, and resolved against a model, a GPU and a vLLM version."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Literal, TypeGuard, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from sim.errors import ConfigError, nearest
 from sim.specs.rules import SchedulingRules
@@ -100,6 +100,12 @@ class EngineConfig:
             raise ConfigError(f"quantization must be a name such as fp8, got {self.quantization!r}.")
         if self.cudagraph_capture_sizes is not None:
             object.__setattr__(self, "cudagraph_capture_sizes", _capture_sizes(self.cudagraph_capture_sizes))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that are not at their defaults, in order: what a command line has to spell out."""
+        values = {entry: getattr(self, entry.name) for entry in fields(self)}
+        return {entry.name: value for entry, value in values.items() if value != entry.default}
 
 
 @dataclass(frozen=True, slots=True)

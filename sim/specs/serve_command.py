@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,9 +72,8 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
 def serve_command(model: str, engine: EngineConfig) -> str:
     """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
     words = ["vllm", "serve", model]
-    for entry in fields(engine):
-        if (value := getattr(engine, entry.name)) != entry.default:
-            words += _words(entry.name, value)
+    for name, value in engine.given.items():
+        words += _words(name, value)
     return shlex.join(words)
 
 

@@ -75,10 +75,9 @@ def _given(value: T | None, default: T) -> T:
 
 
 def _check_known(engine: EngineConfig, version: str) -> None:
-    defaults = EngineConfig()
+    given = engine.given
     for name, since in SINCE.items():
-        is_given = getattr(engine, name) != getattr(defaults, name)
-        if is_given and parse_version(version) < parse_version(since):
+        if name in given and parse_version(version) < parse_version(since):
             raise ConfigError(
                 f"{name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
             )

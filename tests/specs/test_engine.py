@@ -42,6 +42,13 @@ def test_everything_may_be_left_to_vllm() -> None:
     engine = EngineConfig()
     assert engine.max_num_seqs is None
     assert engine.tensor_parallel_size == 1
+    assert engine.given == {}
+
+
+def test_given_is_what_differs_from_the_defaults() -> None:
+    """In the order of the fields; a default that is spelled out is not told from one that is left out."""
+    engine = EngineConfig(watermark=0.1, max_num_seqs=8, kv_cache_dtype="auto", enforce_eager=False)
+    assert list(engine.given.items()) == [("max_num_seqs", 8), ("watermark", 0.1)]
 
 
 @pytest.mark.parametrize("name", COUNTS)
