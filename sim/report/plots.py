@@ -14,6 +14,7 @@ from sim.units import MS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 INK, GRID = "#334155", "#e2e8f0"
 BLUE, ORANGE, GREEN, VIOLET = "#2563eb", "#ea580c", "#16a34a", "#7c3aed"
@@ -76,8 +77,6 @@ def panels(path: Path, title: str, *, rows: int, columns: int, height_in: float)
 
 
 def _cdf(axes: "Axes", title: str, colour: str, samples_s: Floats, counts: Ints | None = None) -> None:
-    from matplotlib.ticker import LogLocator
-
     axes.set_title(title)
     axes.set_xlabel("ms")
     axes.set_ylabel("% of samples")
@@ -90,13 +89,20 @@ def _cdf(axes: "Axes", title: str, colour: str, samples_s: Floats, counts: Ints 
     share = np.cumsum(counts[order]) / counts.sum()
     axes.plot(samples_s[order] / MS, share * 100, color=colour, linewidth=1.8, drawstyle="steps-post")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter("{x:,g}")
-    axes.xaxis.set_minor_formatter("")
+    plain_log_ticks(axes.xaxis)
     median_ms, p99_ms = (value_s / MS for value_s in percentiles(samples_s, counts, (50, 99)))
     axes.axvline(median_ms, color=colour, linewidth=0.9, linestyle="--")
     axes.axvline(p99_ms, color=colour, linewidth=0.9, linestyle=":")
     axes.set_title(f"median {median_ms:,.1f} ms, p99 {p99_ms:,.1f} ms", loc="right", color=colour)
+
+
+def plain_log_ticks(axis: "Axis") -> None:
+    """1, 2 and 5 of each decade, in plain numbers."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("")
 
 
 def _states(axes: list["Axes"], steps: StepRecords, instants_s: Floats, num_gpu_blocks: int) -> None:

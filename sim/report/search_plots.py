@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.report.plots import BLUE, GREEN, INK, ORANGE, panels
+from sim.report.plots import BLUE, GREEN, INK, ORANGE, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,6 @@ def _scatter(axis: "Axes", rows: Sequence[Row], marker: str, colour: str, label:
 
 def capacity_plot(path: Path, summary: Row) -> None:
     """Each limited percentile against the request rate, its limit, the highest rate that keeps all, and the knee."""
-    from matplotlib.ticker import LogLocator
-
     curve, limits = summary["curve"], summary["slo"]
     title = f"{summary['model_id']} on {summary['gpu']}"
     with panels(path, title, rows=len(limits), columns=1, height_in=1.0 + 2.4 * len(limits)) as axes:
@@ -80,9 +78,7 @@ def capacity_plot(path: Path, summary: Row) -> None:
             axis.plot([rate for rate, _ in found], [value for _, value in found], "o-", color=BLUE, linewidth=1.4)
             axis.axhline(limit_ms, color=ORANGE, linewidth=1.0, linestyle="--", label="limit")
             axis.set_yscale("log")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.yaxis.set_major_formatter("{x:,g}")
-            axis.yaxis.set_minor_formatter("")
+            plain_log_ticks(axis.yaxis)
             _mark(axis, summary["max_request_rate"], ORANGE, "capacity")
             _mark(axis, summary["knee_request_rate"], GREEN, "knee")
         axes[0].legend()
