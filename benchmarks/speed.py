@@ -1,11 +1,12 @@
 """How fast the engine is: `python -m benchmarks.speed [CASE ...] [--repeat N] [--traces FOLDER]` prints a table.
 
 Each case runs twice over: in this process, where the simulation alone is timed, and as `servecast simulate` in one of its
-own, which is timed whole: start, imports, reading, simulating, JSON. CPU seconds count; the machine's own speed stands in
+own, which is timed whole: start, imports, reading, simulating, JSON. Both look for garbage as seldom as the command does. CPU seconds count; the machine's own speed stands in
 the first line as bare SimPy timeouts a second, measured in the same run, so that machines can be compared.
 """
 
 import argparse
+import gc
 import json
 import resource
 import statistics
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
+from sim.cli import PATIENT_GC
 from sim.serving.config import SchedulerConfig
 from sim.serving.replica import simulate
 from sim.specs.engine import EngineConfig
@@ -97,13 +99,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs a case, of which the fastest counts")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     arguments = parser.parse_args()
+    gc.set_threshold(PATIENT_GC)
     timeouts_s = min(bare_timeouts_s() for _ in range(5))
     print(f"{NUM_TIMEOUTS / timeouts_s / 1e6:.2f} M bare SimPy timeouts a CPU second")
     print(HEADER)
     for name in arguments.cases or CASES:
         print(row(name, CASES[name], arguments.traces, arguments.repeat, timeouts_s), flush=True)
     for decodes in (8, 1024):
-        print(f"{step_cost_us(decodes):.3f} us a step at {decodes:,} running requests, the median of 5")
+        print(f"{step_cost_us(decodes):.3f} us a step with a prompt at {decodes:,} running requests, the median of 5")
 
 
 HEADER = (
@@ -113,7 +116,7 @@ HEADER = (
 
 
 def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> str:
-    """Simulate the case a few times in this process and once in its own."""
+    """Simulate the case a few times in this process, and as often in ones of its own."""
     trace = case.make(folder)
     config, model = deployment(case)
     timings = []
@@ -124,7 +127,7 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
     tokens = int(records.requests.generated_tokens.sum())
     hits = 100 * records.prefix_cache_hits / max(1, records.prefix_cache_queries)
-    process_s, peak_mb = whole_process(trace, case)
+    process_s, peak_mb = map(min, zip(*(whole_process(trace, case) for _ in range(repeat)), strict=True))
     return (
         f"{name:24}{len(trace):>10,}{tokens:>12,}{records.leaps.num_ran_steps:>10,}"
         f"{int(records.requests.num_preemptions.sum()):>8,}{hits:>7.1f}{best.cpu_s:>10.3f}{spread:>9.0f}{best.wall_s:>8.2f}"
@@ -188,25 +191,33 @@ def bare_timeouts_s() -> float:
     return timed(env.run)[0].cpu_s
 
 
-def step_cost_us(num_running: int, lengths: Sequence[int] = (10_000, 90_000)) -> float:
-    """CPU us that one more step of so many running requests costs: two runs of different length, set against each other."""
+def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> float:
+    """CPU us of one more step that computes a prompt beside so many decodes: two runs, set against each other.
+
+    Steps without a prompt are leapt over, so that one more of them costs nothing that could be measured.
+    """
     config, model = deployment(Case(burst, 6_000_000))
-    config = replace(config, max_num_seqs=num_running, max_num_batched_tokens=max(2048, num_running))
+    config = replace(config, max_num_seqs=num_running + 1, max_num_batched_tokens=num_running + 1024)
 
-    def run_s(output_tokens: int) -> float:
-        return timed(lambda: simulate(steady(num_running, output_tokens), config, model))[0].cpu_s
+    def run(num_prompts: int) -> tuple[float, int]:
+        timing, records = timed(lambda: simulate(beside_decodes(num_running, num_prompts), config, model))
+        return timing.cpu_s, int((records.leaps.num_chunk_tokens > 0).sum())
 
-    costs = [(run_s(lengths[1]) - run_s(lengths[0])) / (lengths[1] - lengths[0]) for _ in range(5)]
-    return max(statistics.median(costs), 0.0) * 1e6
+    costs = []
+    for _ in range(5):
+        (few_s, few), (many_s, many) = map(run, counts)
+        costs.append((many_s - few_s) / (many - few))
+    return statistics.median(costs) * 1e6
 
 
-def steady(num_running: int, output_tokens: int) -> Trace:
-    """So many requests at once, with 16 prompt tokens each."""
+def beside_decodes(num_running: int, num_prompts: int) -> Trace:
+    """So many requests that decode to the end, and others of one token that come into a last seat one after the other."""
+    count = num_running + num_prompts
     return Trace(
-        request_id=tuple(f"r{number}" for number in range(num_running)),
-        arrival_s=np.zeros(num_running),
-        prompt_tokens=np.full(num_running, 16),
-        output_tokens=np.full(num_running, output_tokens),
+        request_id=tuple(f"r{number}" for number in range(count)),
+        arrival_s=np.zeros(count),
+        prompt_tokens=np.full(count, 16),
+        output_tokens=np.where(np.arange(count) < num_running, 60_000, 1),
     )
 
 
