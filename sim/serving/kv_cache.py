@@ -70,7 +70,7 @@ class KVCacheManager:
         self.windows = [group.window for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
-        self.has_windows = any(self.windows)
+        self.has_windows = config.has_windows
         self.pool = BlockPool(
             config.num_usable_blocks, self._cache, unhashed_blocks_first=config.rules.unhashed_blocks_first
         )

@@ -28,7 +28,13 @@ class UnexpectedPreemptionError(Exception):
 
 
 class Scheduler:
-    """The waiting queue, the running requests and their KV blocks."""
+    """The waiting queue, the running requests and their KV blocks.
+
+    With prefix caching, what a window has passed may be asked for: by others where the trace shares contents (`num_keys`),
+    by the request itself if it is preempted. Where neither is expected windows are counted (`windows`), else they are
+    walked request by request; and only if preemption is expected everything gets a key. An unexpected one raises
+    UnexpectedPreemptionError.
+    """
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
         self.config = config
