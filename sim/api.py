@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.confidence import confidence, confidence_json, traits
-from sim.memory import plan as memory
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan
+from sim.memory.startup import start_up
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
 from sim.report.console import result_table
@@ -26,13 +26,12 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.sampling import Sampling
-from sim.specs.vllm import resolve_engine
 from sim.steptime import model as steptime
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
-from sim.workload.readers import check_limit, read_trace, scale_rate
+from sim.workload.readers import as_trace
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -113,9 +112,8 @@ def deploy(
     profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
     spec = model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
     spec = with_prediction_layers(spec) if prediction_layers else spec
-    resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
-    plan = memory.plan_memory(spec, profile, resolved, graph_memory=graph_memory)
-    return Deployment(spec, profile, replace(resolved, max_model_len=plan.max_model_len), plan)
+    started = start_up(spec, profile, engine, vllm_version=vllm_version, graph_memory=graph_memory)
+    return Deployment(spec, profile, started.engine, started.plan)
 
 
 def plan_memory(
@@ -172,7 +170,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
     _require_fit(deployment, has_step_times=step_time_model is not None)
     step_time = _step_time(deployment, step_time_model, composition, Traffic(sampling, routing))
-    requests = _trace(trace, rate_scale=rate_scale, limit=limit)
+    requests = as_trace(trace, rate_scale=rate_scale, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
     summary = _summary(deployment, requests, records)
@@ -225,9 +223,8 @@ def validate(
     `progress` is called with (done, all) runs. Raises SimError for bad input; runs that cannot be replayed say why.
     """
     from sim.measure import validate as validation
-    from sim.measure.runs import select
 
-    chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
+    chosen = _chosen(runs, only_known_args=only_known_args)
     profile = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
     return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, progress=progress)
 
@@ -245,10 +242,14 @@ def calibrate(
     noise. `progress` is called with (done, all) fits. Raises SimError for bad input.
     """
     from sim.measure import calibrate as calibration
+
+    return calibration.calibrate(_chosen(runs, only_known_args=only_known_args), gpu, progress=progress)
+
+
+def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Sequence[Run]":
     from sim.measure.runs import select
 
-    chosen = select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
-    return calibration.calibrate(chosen, gpu, progress=progress)
+    return select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
 
 
 def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
@@ -261,13 +262,6 @@ def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
         if can_ever_fit(config.max_model_len, config):
             return
     raise DoesNotFitError(f"{deployment} does not start: {plan.reason}")
-
-
-def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:
-    if not isinstance(trace, Trace):
-        return read_trace(trace, rate_scale=rate_scale, limit=limit)
-    check_limit(limit)
-    return scale_rate(trace if limit is None else trace.first(limit), rate_scale)
 
 
 def _step_time(

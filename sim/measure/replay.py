@@ -1,6 +1,6 @@
 """Replays one measured run and computes what its client, or its engine, would have measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 from sim.errors import DoesNotFitError, RunsError, nearest
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
-from sim.memory.plan import MemoryPlan, plan_memory
+from sim.memory.plan import MemoryPlan
+from sim.memory.startup import start_up
 from sim.metrics.statistics import Statistics, statistics
 from sim.metrics.summary import is_completed, time_per_output_token_s
 from sim.serving import replica
@@ -21,7 +22,6 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.operator_fits import HostFit
-from sim.specs.vllm import resolve_engine
 from sim.steptime.model import step_time_model
 from sim.steptime.roofline import Composition, Traffic
 from sim.units import MS
@@ -59,11 +59,9 @@ def serve(run: Run, gpu: HardwareProfile | None = None) -> Served:
     """What the run's server was, with `gpu` in place of the profile it names; raises SimError where it cannot be known."""
     engine = engine_config(run)
     model, profile = _model(run.model, run.weights_precision), gpu or load_gpu(run.gpu)
-    resolved = resolve_engine(engine, model, profile, vllm_version=run.vllm_version)
-    plan = plan_memory(model, profile, resolved)
+    resolved, plan = start_up(model, profile, engine, vllm_version=run.vllm_version)
     if not plan.feasible and not engine.num_gpu_blocks_override:
         raise DoesNotFitError(f"it does not start: {plan.reason}")
-    resolved = replace(resolved, max_model_len=plan.max_model_len)
     return Served(model, profile, resolved, plan, scheduler_config(resolved, plan))
 
 

@@ -1,12 +1,12 @@
 """One candidate, tried: it passes the memory plan, then the trace is replayed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.errors import SimError
-from sim.memory.plan import MemoryPlan, plan_memory
+from sim.memory.startup import Started, start_up
 from sim.metrics.summary import summarize
 from sim.search.goals import Target
 from sim.search.limits import Limits, limits
@@ -20,7 +20,6 @@ from sim.serving.config import scheduler_config
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepTimeModel
@@ -63,13 +62,6 @@ class Outcome(NamedTuple):
         return self.reason is None
 
 
-class Deployed(NamedTuple):
-    """A candidate as vLLM would start it."""
-
-    engine: ResolvedEngine
-    plan: MemoryPlan
-
-
 @dataclass(frozen=True)
 class Scenario:
     """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
@@ -95,11 +87,9 @@ class Scenario:
     def engine(self, params: Params) -> EngineConfig:
         return engine_config(self.base, params)
 
-    def deploy(self, params: Params) -> Deployed:
-        """The candidate's arguments resolved and its memory planned. Raises SimError for what vLLM refuses."""
-        resolved = resolve_engine(self.engine(params), self.model, self.gpu, vllm_version=self.vllm_version)
-        plan = plan_memory(self.model, self.gpu, resolved)
-        return Deployed(replace(resolved, max_model_len=plan.max_model_len), plan)
+    def deploy(self, params: Params) -> Started:
+        """The candidate as vLLM would start it. Raises SimError for what vLLM refuses."""
+        return start_up(self.model, self.gpu, self.engine(params), vllm_version=self.vllm_version)
 
     def try_out(self, task: Task) -> Outcome:
         """Plan, replay, measure."""
@@ -114,7 +104,7 @@ class Scenario:
         found = self._limits(deployed, records) if task.explains else None
         return Outcome(None, self.metrics(task.params, deployed, records), found)
 
-    def why_not(self, params: Params, deployed: Deployed) -> str | None:
+    def why_not(self, params: Params, deployed: Started) -> str | None:
         """Why the candidate cannot serve every request of the trace; None where it can."""
         plan, longest = deployed.plan, self.longest_request
         takes_given_blocks = self.step_time is not None and self.engine(params).num_gpu_blocks_override
@@ -129,7 +119,7 @@ class Scenario:
         return None
 
     def replay(
-        self, trace: Trace, params: Params, deployed: Deployed, perturbation: Perturbation = AS_MODELLED
+        self, trace: Trace, params: Params, deployed: Started, perturbation: Perturbation = AS_MODELLED
     ) -> ClusterRecords:
         """Any trace through the candidate's replicas."""
         config = scheduler_config(deployed.engine, deployed.plan)
@@ -140,7 +130,7 @@ class Scenario:
             return simulate_cluster(trace, config, step_time, num_replicas=count, routing=self.routing)
         return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
 
-    def _limits(self, deployed: Deployed, records: ClusterRecords) -> Limits:
+    def _limits(self, deployed: Started, records: ClusterRecords) -> Limits:
         config = scheduler_config(deployed.engine, deployed.plan)
         if self.step_time is not None:
             return limits(records, config, self.gpu, None)
@@ -149,7 +139,7 @@ class Scenario:
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         return step_time_model(self.model, gpu, engine, composition=self.composition)
 
-    def metrics(self, params: Params, deployed: Deployed, records: ClusterRecords) -> dict[str, Any]:
+    def metrics(self, params: Params, deployed: Started, records: ClusterRecords) -> dict[str, Any]:
         """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""
         engine, plan = deployed
         dispatch = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)

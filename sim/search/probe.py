@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.errors import ConfigError, DoesNotFitError
+from sim.memory.startup import Started
 from sim.metrics.summary import time_per_output_token_s
-from sim.search.evaluate import Deployed, Scenario
+from sim.search.evaluate import Scenario
 from sim.search.slo import Slo
 from sim.search.space import REPLICAS
 from sim.serving.records import RequestRecords
@@ -46,7 +47,7 @@ class Deployment:
             raise ConfigError("a trace whose requests all come at once has no rate to scale; use one with gaps.")
 
     @cached_property
-    def _deployed(self) -> Deployed:
+    def _deployed(self) -> Started:
         return self.scenario.deploy({})
 
     @cached_property

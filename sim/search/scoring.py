@@ -18,7 +18,7 @@ from sim.specs.models import load_model
 from sim.steptime.model import load_step_time_model
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
-from sim.workload.readers import check_limit, read_trace, scale_rate
+from sim.workload.readers import as_trace
 from sim.workload.trace import Trace
 
 
@@ -50,7 +50,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     return Scenario(
         model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),
         gpu=profile,
-        trace=_trace(trace, rate_scale=rate_scale, limit=limit),
+        trace=as_trace(trace, rate_scale=rate_scale, limit=limit),
         target=target,
         base=engine,
         vllm_version=vllm_version,
@@ -58,13 +58,6 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         composition=composition,
         step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
     )
-
-
-def _trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:
-    if not isinstance(trace, Trace):
-        return read_trace(trace, rate_scale=rate_scale, limit=limit)
-    check_limit(limit)
-    return scale_rate(trace if limit is None else trace.first(limit), rate_scale)
 
 
 @dataclass(frozen=True)

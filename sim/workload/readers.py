@@ -18,11 +18,19 @@ def read_trace(path: str | Path, *, rate_scale: float = 1.0, limit: int | None =
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    check_limit(limit)
+    _check_limit(limit)
     file = find_trace(path)
     with open_trace(file) as stream:
         trace = _read(open_sheet(stream, str(path), limit))
     return scale_rate(trace, rate_scale)
+
+
+def as_trace(trace: str | Path | Trace, *, rate_scale: float, limit: int | None) -> Trace:
+    """As `read_trace`; a trace that is there already is cut and scaled alike."""
+    if not isinstance(trace, Trace):
+        return read_trace(trace, rate_scale=rate_scale, limit=limit)
+    _check_limit(limit)
+    return scale_rate(trace if limit is None else trace.first(limit), rate_scale)
 
 
 def _read(sheet: Sheet) -> Trace:
@@ -33,8 +41,7 @@ def _read(sheet: Sheet) -> Trace:
     return assemble(sheet, native.parts(sheet), native.FORMAT)
 
 
-def check_limit(limit: int | None) -> None:
-    """Raises ConfigError for a limit that leaves no request."""
+def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` must be at least 1 request, got {limit}; leave it out to read all.")
 
