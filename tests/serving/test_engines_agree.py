@@ -1,16 +1,19 @@
 """The engine that leaps and the one that walks every request in every step are one engine."""
 
 from dataclasses import dataclass, fields
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.serving import leaps
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.serving.records import Records
 from sim.specs.rules import SchedulingRules
-from sim.steptime.protocol import DecodeCurve, StepShape
+from sim.steptime.linear import LinearDecodeCurve
+from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.conformance.case import RecordedStepTime
 from tests.engines import ENGINES
@@ -21,7 +24,7 @@ from tests.workloads import Workload, workloads
 OTHERS = sorted(set(ENGINES) - {"reference"})
 
 
-def assert_agreement(engine: str, trace: Trace, config: SchedulerConfig, step_time: RecordedStepTime) -> None:
+def assert_agreement(engine: str, trace: Trace, config: SchedulerConfig, step_time: StepTimeModel) -> None:
     """Schedules, preemptions, blocks, evictions, queues, times and records are equal, to the bit where times are.
 
     Whether anybody reads the step log makes no difference to the records.
@@ -55,12 +58,28 @@ def assert_same_steps(one: Records, other: Records) -> None:
         assert one.leaps.fewest_free_blocks == other.leaps.fewest_free_blocks
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Step times that also tell how many tokens were sampled and how many prompts there were, and of what length."""
+
+    plain: RecordedStepTime
+
+    def step_s(self, shape: StepShape) -> float:
+        chunks = sum(5 + tokens**2 for tokens, _ in shape.chunks)
+        return self.plain.step_s(shape) + 3 * shape.num_sampled + chunks
+
+    def decode_curve(self, num_decodes: int) -> LinearDecodeCurve:
+        plain = self.plain.decode_curve(num_decodes)
+        return LinearDecodeCurve(plain.constant_s + 3 * num_decodes, plain.per_context_token_s)
+
+
 @pytest.mark.parametrize("engine", OTHERS)
 @settings(max_examples=300)
-@given(workload=workloads())
-def test_engines_agree_on_every_step(engine: str, workload: Workload) -> None:
-    """Integer times leave no rounding, so that nothing may differ."""
-    assert_agreement(engine, *workload)
+@given(workload=workloads(), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
+def test_engines_agree_on_every_step(engine: str, workload: Workload, panel_bits: tuple[int, ...]) -> None:
+    """Integer times leave no rounding, so that nothing may differ; wide panels, so that leaps are long at short contexts."""
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        assert_agreement(engine, workload.trace, workload.config, Telling(workload.step_time))
 
 
 @dataclass(frozen=True, slots=True)
