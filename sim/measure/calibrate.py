@@ -1,6 +1,6 @@
 """Fits a few named factors of a hardware profile to measured runs, and says whether that helps on runs it did not see."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from sim.errors import RunsError
 from sim.measure.runs import Run
 from sim.measure.scales import SCALES, Values, profile, read_values, scaled, write_profile
-from sim.measure.validate import validate
+from sim.measure.validate import Progress, validate
 from sim.serving.records import Floats
 from sim.specs.hardware import load_gpu, profile_file
 
@@ -21,7 +21,6 @@ STEP = 0.05  # of a factor's logarithm, for slopes
 LARGEST_MOVE = 1.0  # of a factor's logarithm at once: e-fold
 PRIOR = 0.02  # how much a factor's logarithm of 1 weighs beside a log error of 1: what no run tells stays as it was
 GOOD_ENOUGH = 1e-4
-Progress = Callable[[int, int], None]
 Errors = dict[str, float]
 
 

@@ -13,7 +13,6 @@ from sim.search.ranking import Candidate
 from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
 from sim.search.trust import forecast_confidence, step_times_off
 from sim.specs.serve_command import serve_command
-from sim.units import MS
 from sim.version import __version__
 
 
@@ -29,13 +28,13 @@ def answer(findings: Findings) -> dict[str, Any]:
         "servecast_version": __version__,
         "objective": [goal.name for goal in scenario.target.goals],
         "score_unit": scenario.target.goals[0].unit,
-        "slo": {slo.name: slo.limit_s / MS for slo in scenario.target.slos},
+        "slo": {slo.name: slo.limit_ms for slo in scenario.target.slos},
         "feasible": findings.keeps_limits,
         "best": _best(findings),
         "finalists": [_finalist(scenario, finalist) for finalist in verdict.finalists],
         "baseline": _baseline(findings),
         "relax": [
-            {"slo": one.slo.name, "limit_ms": one.slo.limit_s / MS, "to_ms": one.to_ms, **_config(scenario, one.candidate.params)}
+            {"slo": one.slo.name, "limit_ms": one.slo.limit_ms, "to_ms": one.to_ms, **_config(scenario, one.candidate.params)}
             for one in findings.relaxations
         ],
         "pareto": [_row(scenario, candidate) for candidate in findings.pareto],

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterable
 
 from sim.search.slo import Slo
-from sim.units import MS
 from sim.workload.describe import describe
 from sim.workload.trace import Trace
 
@@ -28,7 +27,7 @@ def bench_command(model: str, trace: Trace, slos: Iterable[Slo] = (), *, rate_sc
     percentiles = sorted({50.0, 99.0, *(slo.percentile for slo in slos)})
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el"]
     words += ["--metric-percentiles", ",".join(f"{percentile:g}" for percentile in percentiles)]
-    goodput = [f"{slo.latency}:{slo.limit_s / MS:g}" for slo in slos if slo.latency != "itl"]
+    goodput = [f"{slo.latency}:{slo.limit_ms:g}" for slo in slos if slo.latency != "itl"]
     return shlex.join([*words, *(["--goodput", *goodput] if goodput else []), "--save-result"])
 
 

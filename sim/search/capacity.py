@@ -133,8 +133,6 @@ def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe
 
 
 def _head(scenario: Scenario, deployment: Deployment, replicas: int) -> dict[str, Any]:
-    price = scenario.gpu.price_usd_per_hour
-    gpus = num_gpus({}, scenario.base) * replicas
     return {
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
@@ -142,13 +140,16 @@ def _head(scenario: Scenario, deployment: Deployment, replicas: int) -> dict[str
         "trace_request_rate": deployment.trace_rate,
         "servecast_version": __version__,
         "engine": engine_json(scenario, {}),
-        "slo": {slo.name: slo.limit_s / MS for slo in scenario.target.limits},
+        "slo": {slo.name: slo.limit_ms for slo in scenario.target.limits},
         "routing": scenario.routing,
-        "replicas": replicas,
-        "num_gpus": gpus,
-        "usd_per_hour": None if price is None else price * gpus,
+        **_size(scenario, replicas),
         "serve_command": serve_command(scenario.model.name, scenario.base),
     }
+
+
+def _size(scenario: Scenario, replicas: int) -> dict[str, Any]:
+    price, gpus = scenario.gpu.price_usd_per_hour, num_gpus({}, scenario.base) * replicas
+    return {"replicas": replicas, "num_gpus": gpus, "usd_per_hour": None if price is None else price * gpus}
 
 
 def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None) -> dict[str, Any]:
@@ -211,14 +212,12 @@ def _sizing(
     if one is None:
         raise ConfigError("no number of replicas keeps these limits: a lone one breaks them at any rate; relax them.")
     found = replicas_for(deployment, rate, one, on_probe)
-    gpus = num_gpus({}, scenario.base) * found.probe.replicas
-    price = scenario.gpu.price_usd_per_hour
+    size = _size(scenario, found.probe.replicas)
+    per_hour = size["usd_per_hour"]
     return {
         "request_rate": rate,
-        "replicas": found.probe.replicas,
-        "num_gpus": gpus,
-        "usd_per_hour": None if price is None else price * gpus,
-        "usd_per_month": None if price is None else price * gpus * 30 * 24,
+        **size,
+        "usd_per_month": None if per_hour is None else per_hour * 30 * 24,
         "metrics": dict(found.probe.metrics),
         "multiplied_replicas": found.multiplied,
         "multiplication": list(_where_multiplication_errs(scenario, found)),

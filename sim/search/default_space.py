@@ -1,12 +1,11 @@
 """The space that is searched where none is given: derived from the workload, as the autotuning design describes."""
 
 from sim.search.analytic import get_vllm_default_capture_sizes
+from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS, Space
 from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import HardwareProfile
-from sim.specs.model import ModelSpec
-from sim.workload.trace import Trace
 
 MODEL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 CONSERVATIVE_SIZES = (1, 2, 4)
@@ -16,9 +15,7 @@ BATCHED_TOKENS = (1024, 2048, 4096, 8192, 16384)
 
 
 def default_space(
-    trace: Trace,
-    model: ModelSpec,
-    gpu: HardwareProfile,
+    scenario: Scenario,
     workload: WorkloadProfile,
     *,
     gpus: int | None = None,
@@ -30,15 +27,15 @@ def default_space(
     where throughput is the target and the GPU computes in fp8.
     """
     limits = parameters or AutotuningParameters()
-    longest = min(int((trace.prompt_tokens + trace.output_tokens).max()), model.max_model_len)
+    lengths = _lengths(scenario.longest_request, scenario.model.max_model_len)
     knobs = {
         "gpu_memory_utilization": (
             None, limits.min_gpu_memory_utilization, 0.85, 0.90, 0.95, limits.max_gpu_memory_utilization
         ),
         "cudagraph_capture_sizes": (None, *_capture_sizes(workload)),
         "enforce_eager": (None, True),
-        "max_model_len": (None, *_lengths(longest, model.max_model_len)),
-        "kv_cache_dtype": (None, "fp8_e4m3") if _tries_fp8(workload, gpu) else (None,),
+        "max_model_len": (None, *lengths),
+        "kv_cache_dtype": (None, "fp8_e4m3") if _tries_fp8(workload, scenario.gpu) else (None,),
         "max_num_seqs": (None, *NUM_SEQS),
         "max_num_batched_tokens": (None, *BATCHED_TOKENS),
     }  # fmt: skip

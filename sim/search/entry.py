@@ -145,7 +145,7 @@ def _space(
     constants: AutotuningParameters,
 ) -> Space:
     if space is None:
-        found = default_space(shared.trace, shared.model, shared.gpu, workload, gpus=gpus, parameters=constants)
+        found = default_space(shared, workload, gpus=gpus, parameters=constants)
         given = shared.base.given
         found = found.without({name: "given, not searched" for name in found.knobs if name in given})
     elif gpus is not None:

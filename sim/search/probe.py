@@ -10,9 +10,8 @@ import numpy as np
 
 from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.startup import Started
-from sim.metrics.summary import time_per_output_token_s
 from sim.search.evaluate import Scenario
-from sim.search.slo import Slo
+from sim.search.slo import Slo, is_over
 from sim.search.space import REPLICAS
 from sim.serving.records import RequestRecords
 from sim.workload.readers import scale_rate
@@ -86,12 +85,7 @@ def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:
     """Whether so many requests are over the limit that those still to come cannot make up for it."""
     if slo.latency == "itl":
         return False
-    values_s = {
-        "ttft": requests.first_token_s - requests.arrival_s,
-        "tpot": time_per_output_token_s(requests),
-        "e2el": requests.finish_s - requests.arrival_s,
-    }[slo.latency]
-    num_over = int(np.count_nonzero(values_s > slo.limit_s))
+    num_over = int(np.count_nonzero(is_over(slo, requests)))
     return num_over > (1 - slo.percentile / 100) * num_requests + 1
 
 

@@ -8,7 +8,7 @@ from sim.search.evaluate import Outcome
 from sim.search.goals import Target, excess
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
-from sim.units import GIB, MS
+from sim.units import GIB
 
 HIGH_KV_USAGE = 0.95
 HIGH_UTILIZATION = 0.95
@@ -107,7 +107,7 @@ def _limits(facts: Facts) -> Iterator[str]:
         value = facts.outcome.metrics.get(slo.key)
         if value is None or excess(slo, facts.outcome.metrics):
             continue
-        margin = 1 - value / (slo.limit_s / MS)
+        margin = 1 - value / slo.limit_ms
         if margin < NARROW_MARGIN:
             yield f"{slo.name} is {value:,.1f} ms, {margin:.0%} below its limit: closer than step times are known."
     if facts.target.limits and facts.robustness < 1:

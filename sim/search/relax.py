@@ -6,7 +6,6 @@ from typing import NamedTuple
 from sim.search.goals import Target, excess
 from sim.search.ranking import Candidate
 from sim.search.slo import Slo
-from sim.units import MS
 
 
 class Relaxation(NamedTuple):
@@ -17,7 +16,7 @@ class Relaxation(NamedTuple):
     candidate: Candidate
 
     def __str__(self) -> str:
-        return f"{self.slo.name} from {self.slo.limit_s / MS:g} ms to {self.to_ms:,.0f} ms"
+        return f"{self.slo.name} from {self.slo.limit_ms:g} ms to {self.to_ms:,.0f} ms"
 
 
 def relaxations(candidates: Sequence[Candidate], target: Target) -> tuple[Relaxation, ...]:

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.errors import ConfigError, nearest
 from sim.metrics.statistics import percentiles
 from sim.metrics.summary import is_completed, latencies, time_per_output_token_s
-from sim.serving.records import Floats, Ints, Records
+from sim.serving.records import Floats, Ints, Records, RequestRecords
 from sim.units import MS
 
 Latency = Literal["ttft", "tpot", "itl", "e2el"]
@@ -27,7 +28,11 @@ class Slo(NamedTuple):
     limit_s: float
 
     def __str__(self) -> str:
-        return f"{self.name}={self.limit_s / MS:g}ms"
+        return f"{self.name}={self.limit_ms:g}ms"
+
+    @property
+    def limit_ms(self) -> float:
+        return self.limit_s / MS
 
     @property
     def name(self) -> str:
@@ -87,16 +92,18 @@ def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:
 def num_good(slos: Iterable[Slo], records: Records) -> int:
     """Completed requests that are each within every limit, as `vllm bench serve --goodput` counts them.
 
-    A request without a second token has no time per token that could be too long. Gaps between tokens are not kept by
-    request, so no limit on them is allowed here.
+    A request without a second token has no time per token that could be too long; a limit on gaps is not allowed here.
     """
     requests = records.requests
     good = is_completed(requests)
-    by_request = {
-        "ttft": requests.first_token_s - requests.arrival_s,
-        "tpot": np.nan_to_num(time_per_output_token_s(requests), nan=0.0),
-        "e2el": requests.finish_s - requests.arrival_s,
-    }
     for slo in slos:
-        good &= by_request[slo.latency] <= slo.limit_s
+        good &= ~is_over(slo, requests)
     return int(good.sum())
+
+
+def is_over(slo: Slo, requests: RequestRecords) -> NDArray[np.bool_]:
+    """Which requests exceed the limit; one without that latency does not. Gaps between tokens are not kept by request."""
+    if slo.latency == "tpot":
+        return time_per_output_token_s(requests) > slo.limit_s
+    reached_s = {"ttft": requests.first_token_s, "e2el": requests.finish_s}[slo.latency]
+    return reached_s - requests.arrival_s > slo.limit_s

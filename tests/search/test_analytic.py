@@ -16,7 +16,7 @@ from sim.search.default_space import default_space
 from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.units import GIB
-from tests.search.makers import gpu, make_trace, model
+from tests.search.makers import gpu, make_scenario, make_trace
 
 CONFIG = SimpleNamespace(
     hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
@@ -126,7 +126,7 @@ def test_the_default_space_follows_the_workload() -> None:
     """Lengths hold every request, captured sizes reach as far as batches do, fp8 caches are for throughput."""
     trace = make_trace(100, rate_rps=5.0)
     profile = WorkloadProfile.from_trace_analysis(trace)
-    space = default_space(trace, model(), gpu(), profile, gpus=4)
+    space = default_space(make_scenario(trace), profile, gpus=4)
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     assert all(length is None or length >= longest for length in space.knobs["max_model_len"])
     assert space.knobs["gpu_memory_utilization"] == (None, 0.8, 0.85, 0.9, 0.95, 0.98)
@@ -135,5 +135,5 @@ def test_the_default_space_follows_the_workload() -> None:
     assert max(map(max, sizes)) <= max(4, profile.get_expected_max_batch_size())
     assert space.knobs["kv_cache_dtype"] == (None, "fp8_e4m3")
     assert (space.knobs["tensor_parallel_size"], space.knobs["replicas"], space.gpus) == ((1, 2, 4), (1, 2, 3, 4), 4)
-    assert "kv_cache_dtype" not in default_space(trace, model(), gpu("a100-sxm-80gb"), profile).knobs
+    assert "kv_cache_dtype" not in default_space(make_scenario(trace, gpu=gpu("a100-sxm-80gb")), profile).knobs
     assert np.all(np.diff([value for value in space.knobs["max_num_seqs"] if value]) > 0)
