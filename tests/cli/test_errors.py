@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Servecast
+from tests.cli.conftest import Call, Servecast
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 BAD_CALLS = {
@@ -39,6 +39,22 @@ BAD_CALLS = {
     "simulate Llama-3.1-70B --gpu h100-sxm --trace chat": "Llama-3.1-70B",
     "simulate Llama-3.1-405B --gpu l4 --trace chat": "GiB",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --num-gpu-blocks-override 10": "KV",
+    "optimize Llama-3.1-8B --trace chat": "Missing option '--gpu'",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft=1s": "must look like ttft_p99=500ms",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --objective speed": "one of throughput",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --objective goodput": "give some",
+    "optimize Llama-3.1-8B --gpu mi300x --trace chat --objective cost": "add price_usd_per_hour",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --space nowhere.yaml": "nowhere.yaml",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --trials 0": "--trials must be at least 1",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --workers -1": "--workers must be at least 1",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --gpus 0": "at least 1, got 0",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --executor slurm": "slurm",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --routing best": "best",
+    "optimize Llama-3.1-405B --gpu l4 --trace chat --limit 5 --trials 2 --workers 1": "none of",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat": "give some, such as --slo",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft_p99=1s --rate 0": "--rate must be",
+    "capacity Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft_p99=1s --replicas 0": "--replicas must be",
+    "capacity Llama-3.1-405B --gpu l4 --trace chat --slo ttft_p99=1s": "GiB",
     "memory Llama-3.1-8B": "Missing option '--gpu'",
     "memory no-such-model --gpu l4": "no-such-model",
     "models no-such-model": "no-such-model",
@@ -52,11 +68,15 @@ BAD_CALLS = {
 @pytest.mark.parametrize(("call", "said"), BAD_CALLS.items(), ids=BAD_CALLS)
 def test_a_bad_call_ends_in_one_sentence(call: str, said: str, servecast: Servecast) -> None:
     """It names the place, and the nearest name where there is one."""
-    status, out, err = servecast(*call.split())
-    assert (status, out) == (2, "")
-    assert err.startswith("servecast: error: ")
-    assert err.count("\n") == 1
-    assert said in err
+    assert_one_sentence(servecast(*call.split()), said)
+
+
+def assert_one_sentence(call: Call, said: str) -> None:
+    """Status 2, nothing on stdout, and a line on stderr that says so."""
+    assert (call.status, call.out) == (2, "")
+    assert call.err.startswith("servecast: error: ")
+    assert call.err.count("\n") == 1
+    assert said in call.err
 
 
 BAD_TRACES = {
@@ -77,12 +97,9 @@ def test_a_bad_trace_ends_in_one_sentence(content: bytes, said: str, tmp_path: P
     """It names the file and what is wrong with it."""
     path = tmp_path / "trace.csv"
     path.write_bytes(content)
-    status, out, err = servecast("simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", path)
-    assert (status, out) == (2, "")
-    assert err.startswith("servecast: error: ")
-    assert err.count("\n") == 1
-    assert "trace.csv" in err
-    assert said in err
+    call = servecast("simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", path)
+    assert_one_sentence(call, said)
+    assert "trace.csv" in call.err
 
 
 def test_composition_is_refused_where_it_would_change_nothing(trace: Path, linear: Path, servecast: Servecast) -> None:
