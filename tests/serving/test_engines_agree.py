@@ -162,3 +162,13 @@ def test_engines_agree_on_a_prompt_that_fills_the_budget_until_the_threshold_cha
         max_num_seqs=2, max_num_batched_tokens=4, long_prefill_token_threshold_adaptive=True, async_scheduling=True
     )
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_prompt_that_holds_what_another_request_is_decoding(engine: str) -> None:
+    """C repeats B's first outputs: block by block it depends on who was first whose copy is found, and which is evicted."""
+    asks = [Ask("A", 1, 1), Ask("B", 1, 6), Ask("C", (("B", 4), (9, 3)), 3), Ask("D", 1, 1), Ask("E", 1, 1)]
+    config = make_config(
+        max_num_batched_tokens=3, block_size=1, num_gpu_blocks=11, max_model_len=11, scheduler_reserve_full_isl=False
+    )
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)

@@ -35,10 +35,10 @@ def test_decodes_that_take_the_whole_budget_are_leapt_over() -> None:
 
 
 def test_a_leap_looks_again_when_blocks_of_a_request_with_one_token_come_back(engine: Engine) -> None:
-    """5 blocks: C needs 3, and there are 2 until B's only token has come back, which is in the second pass."""
-    asks = [Ask("A", 4, 15), Ask("B", 8, 1), Ask("C", 12, 1)]
-    done = run(engine, asks, num_gpu_blocks=6, async_scheduling=True)
-    assert done.tokens[:4] == [{"A": 4, "B": 8}, {"A": 1}, {"A": 1, "C": 12}, {"A": 1}]
+    """14 blocks: C needs 3, and there are 2 until B's only token has come back, which is in the second pass."""
+    asks = [Ask("A", 40, 15), Ask("B", 8, 1), Ask("C", 12, 1)]
+    done = run(engine, asks, num_gpu_blocks=15, async_scheduling=True)
+    assert done.tokens[:4] == [{"A": 40, "B": 8}, {"A": 1}, {"A": 1, "C": 12}, {"A": 1}]
 
 
 def test_a_prompt_that_fills_the_budget_gets_more_of_it_when_a_decode_has_ended(engine: Engine) -> None:

@@ -1,5 +1,7 @@
 """Models with sliding windows: blocks come free as requests run, and no pass looks at every request for that."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,16 @@ def test_a_window_passes_a_block_every_block_size_tokens() -> None:
     assert passings.num_blocks(3, 41) == 10
 
 
+def test_windows_begin_in_their_own_order() -> None:
+    """A's window begins with pass 2, that of B, who has 3 tokens fewer, with pass 5."""
+    passings = Passings([8], block_size=4, lag=0)
+    passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
+    passings.enter(decoding(prompt=3, outputs=100, prefilled_in=0), step=1)
+    assert passings.next_begin == 2
+    passings.advance(2)
+    assert passings.next_begin == 5
+
+
 def test_who_leaves_knows_what_its_windows_have_passed() -> None:
     """After pass 10 two blocks are passed of the sliding group and none of the other, and nothing is due any more."""
     passings, request = Passings([None, 8], block_size=4, lag=0), decoding(prompt=6, outputs=100, prefilled_in=0)
@@ -53,9 +65,21 @@ def test_long_decodes_with_windows_are_leapt_over(caching: bool) -> None:
         np.testing.assert_array_equal(getattr(records[0].steps, name), getattr(records[1].steps, name))
 
 
-def test_a_preemption_starts_the_replay_again_and_tells_each_step_once() -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("window", [31, 44])
+def test_a_leap_ends_where_a_window_begins_to_pass_blocks(window: int, is_async: bool) -> None:
+    """Blocks of a token: 31 tokens are full as the decode settles, 44 in the midst of what would else be one leap."""
+    groups = (KVGroup(), KVGroup(window=window))
+    config = make_config(block_size=1, kv_groups=groups, enable_prefix_caching=False, async_scheduling=is_async)
+    fast, naive = (replay(ENGINES[name], make_trace([Ask("A", 30, 40)]), config, ONE_SECOND) for name in ENGINES)
+    assert len(fast.records.leaps) < 30
+    assert facts(fast) == facts(naive)
+
+
+@pytest.mark.parametrize("prompts", [(30, 30), (((0, 8), (1, 22)), ((0, 8), (2, 22)))])
+def test_a_preemption_starts_the_replay_again_and_tells_each_step_once(prompts: tuple[Any, Any]) -> None:
     """What windows have passed can be found by whoever was preempted: blocks are kept apart from the start then."""
-    asks = [Ask("A", 30, 40), Ask("B", 30, 40)]
+    asks = [Ask("A", prompts[0], 40), Ask("B", prompts[1], 40)]
     config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
     fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
     assert fast.records.requests.num_preemptions.sum() > 0
