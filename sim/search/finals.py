@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.perturbed import AS_MODELLED, Perturbation, perturbations
-from sim.search.ranking import Candidate, decisive_loss, different, is_tied, is_within_noise, ranked, simplicity
+from sim.search.ranking import Candidate, decisive_loss, different, is_near, is_tied, ranked, simplicity
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
 from sim.search.trust import forecast_band, step_times_off
@@ -71,7 +71,7 @@ def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candid
     """The leader, the simplest of those within noise of it, and the best of the rest, none doing exactly what another does."""
     target = scenario.target
     order = different(ranked(in_full, target), target)
-    level = [one for one in order[1:] if is_within_noise(target, order[0].metrics, one.metrics)]
+    level = [one for one in order[1:] if is_near(target, order[0].metrics, one.metrics)]
     chosen = [*order[:1], *sorted(level, key=simplicity)[:SIMPLEST]]
     rest = [one for one in order if one not in chosen]
     chosen += rest[: CONTENDERS - len(chosen)]
@@ -140,12 +140,5 @@ def _accepted_first(scenario: Scenario, finalists: Sequence[Finalist]) -> tuple[
     """The first that the whole trace does not speak against wins; the order is not changed otherwise."""
     target = scenario.target
     best = min((finalist.whole.metrics for finalist in finalists), key=target.rank)
-
-    def is_accepted(metrics: dict[str, Any]) -> bool:
-        if target.violation(metrics) > target.violation(best) == 0:
-            return False
-        least = decisive_loss(target, best, best)
-        return decisive_loss(target, best, metrics) - least <= ACCEPTED_LOSS * abs(least)
-
-    winner = next(finalist for finalist in finalists if is_accepted(finalist.whole.metrics))
+    winner = next(one for one in finalists if is_near(target, best, one.whole.metrics, share=ACCEPTED_LOSS))
     return (winner, *(finalist for finalist in finalists if finalist is not winner))

@@ -74,12 +74,12 @@ def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
     return 1 + target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
 
 
-def is_within_noise(target: Target, leader: Metrics, metrics: Metrics) -> bool:
-    """Whether one replay gives no reason to prefer the leader: no worse limits, and a loss up to NOISE above its own."""
+def is_near(target: Target, leader: Metrics, metrics: Metrics, *, share: float = NOISE) -> bool:
+    """Whether one replay gives no reason to prefer the leader: no worse limits, and a loss up to `share` above its own."""
     if target.violation(metrics) > target.violation(leader) == 0:
         return False
     best = decisive_loss(target, leader, leader)
-    return decisive_loss(target, leader, metrics) - best <= NOISE * abs(best)
+    return decisive_loss(target, leader, metrics) - best <= share * abs(best)
 
 
 def is_tied(leader: Sequence[float], other: Sequence[float], band: float = 0.0) -> bool:

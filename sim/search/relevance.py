@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from sim.search.space import Space
-from sim.specs.releases import NEWEST, SINCE, parse_version
+from sim.specs.releases import NEWEST, unknown_arguments
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
@@ -28,8 +28,7 @@ def _by_version(vllm_version: str | None) -> Mapping[str, str]:
     version = vllm_version or NEWEST
     return {
         name: f"vLLM {version} does not have it; it exists since {since}"
-        for name, since in SINCE.items()
-        if parse_version(version) < parse_version(since)
+        for name, since in unknown_arguments(version).items()
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from sim.search.fidelity import Round, Search
-from sim.search.ranking import Candidate, is_within_noise, ranked
+from sim.search.ranking import Candidate, is_near, ranked
 from sim.search.slices import Slice
 from sim.search.space import Params
 
@@ -19,7 +19,7 @@ def simplified(search: Search, candidates: list[Candidate]) -> list[Candidate]:
 
     def is_spare(candidate: Candidate) -> bool:
         is_feasible = candidate.outcome.is_feasible
-        return is_feasible and is_within_noise(search.scenario.target, leader.metrics, candidate.metrics)
+        return is_feasible and is_near(search.scenario.target, leader.metrics, candidate.metrics)
 
     spare = {name: None for name, candidate in tried.items() if is_spare(candidate)}
     tried_all = _replay(search, {"all": {**leader.params, **spare}}) if len(spare) > 1 else {}

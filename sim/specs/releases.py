@@ -141,6 +141,12 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return int(major), int(minor), int(patch)
 
 
+def unknown_arguments(vllm_version: str) -> dict[str, str]:
+    """Arguments that this version does not know yet, with the first that does. Raises ConfigError as `parse_version`."""
+    asked = parse_version(vllm_version)
+    return {name: since for name, since in SINCE.items() if asked < parse_version(since)}
+
+
 def release_for(vllm_version: str | None) -> Release:
     """The newest known release not above `vllm_version`, or the newest of all for None; ConfigError before 0.8."""
     wanted = parse_version(vllm_version or NEWEST)

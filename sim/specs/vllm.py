@@ -7,7 +7,7 @@ from sim.specs.capture_sizes import default_cap, listed_sizes
 from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.releases import NEWEST, SINCE, Release, parse_version, release_for
+from sim.specs.releases import NEWEST, Release, parse_version, release_for, unknown_arguments
 from sim.units import GIB
 
 T = TypeVar("T")
@@ -76,8 +76,8 @@ def _given(value: T | None, default: T) -> T:
 
 def _check_known(engine: EngineConfig, version: str) -> None:
     given = engine.given
-    for name, since in SINCE.items():
-        if name in given and parse_version(version) < parse_version(since):
+    for name, since in unknown_arguments(version).items():
+        if name in given:
             raise ConfigError(
                 f"{name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
             )
