@@ -172,3 +172,35 @@ def test_engines_agree_on_a_prompt_that_holds_what_another_request_is_decoding(e
         max_num_batched_tokens=3, block_size=1, num_gpu_blocks=11, max_model_len=11, scheduler_reserve_full_isl=False
     )
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_engines_agree_on_windows_of_a_decode_that_starved(engine: str, is_async: bool) -> None:
+    """When C has ended, A may have 8 // 2 tokens, all of the budget; B starves until A's prompt is done, and goes on."""
+    asks = [Ask("A", 24, 2), Ask("B", 1, 10), Ask("C", 1, 4)]
+    config = make_config(
+        max_num_batched_tokens=8,
+        max_num_scheduled_tokens=4,
+        long_prefill_token_threshold_adaptive=True,
+        kv_groups=(KVGroup(window=3),),
+        block_size=1,
+        enable_prefix_caching=False,
+        async_scheduling=is_async,
+    )
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_head_whose_chunk_fits_as_somebody_arrives_behind_it(engine: str) -> None:
+    """B may have 24 // 2 tokens, for which there are no 3 blocks; when C comes 24 // 3, and 2 blocks there are."""
+    asks = [Ask("A", 20, 12), Ask("B", 20, 2, at=3), Ask("C", 4, 2, at=3.5)]
+    config = make_config(
+        max_num_batched_tokens=24,
+        long_prefill_token_threshold_adaptive=True,
+        num_gpu_blocks=9,
+        enable_prefix_caching=False,
+        scheduler_reserve_full_isl=False,
+    )
+    assert replay(ENGINES["reference"], make_trace(asks), config, ONE_SECOND).tokens[4]["B"] == 8
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
