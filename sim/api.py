@@ -91,7 +91,7 @@ class Result:
 
     def _step_columns(self) -> Columns:
         plan, engine = self.deployment.plan, self.deployment.engine
-        return step_columns(self.records.steps, num_gpu_blocks=plan.num_gpu_blocks, dispatch=_dispatch(engine))
+        return step_columns(self.records.steps, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))
 
 
 def deploy(
@@ -282,7 +282,7 @@ def _summary(deployment: Deployment, trace: Trace, records: Records) -> dict[str
         "trace": trace.source,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
-    } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=_dispatch(engine))
+    } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))
 
 
 def _confidence(deployment: Deployment, step_time_model: object) -> dict[str, Any]:
@@ -290,10 +290,6 @@ def _confidence(deployment: Deployment, step_time_model: object) -> dict[str, An
     if step_time_model is not None:
         return confidence_json(None)
     return confidence_json(confidence(traits(deployment.model, deployment.gpu, deployment.engine)))
-
-
-def _dispatch(engine: ResolvedEngine) -> GraphDispatch:
-    return GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
 
 
 def _frame(columns: Columns) -> "pd.DataFrame":

@@ -20,7 +20,7 @@ class Replay(NamedTuple):
 
 def replays(engine: ResolvedEngine, largest: int, *, is_uniform_decode: bool) -> tuple[Replay, ...]:
     """Steps of 1 to `largest` tokens in runs of the same kind of graph."""
-    dispatch = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+    dispatch = GraphDispatch.of(engine)
     kinds = (
         (tokens, dispatch.dispatch(tokens, is_uniform_decode=is_uniform_decode).graph)
         for tokens in range(1, largest + 1)

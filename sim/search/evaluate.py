@@ -142,7 +142,7 @@ class Scenario:
     def metrics(self, params: Params, deployed: Started, records: ClusterRecords) -> dict[str, Any]:
         """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""
         engine, plan = deployed
-        dispatch = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+        dispatch = GraphDispatch.of(engine)
         metrics = summarize(records.merged, num_gpu_blocks=plan.num_gpu_blocks, dispatch=dispatch)
         metrics["gpu_busy_fraction"] = records.busy_fraction
         metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}

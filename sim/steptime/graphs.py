@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from sim.specs.capture_sizes import full_graph_sizes
-from sim.specs.engine import CudagraphMode
+from sim.specs.engine import CudagraphMode, ResolvedEngine
 
 GraphKind = Literal["full", "piecewise", "none"]
 
@@ -29,6 +29,11 @@ class GraphDispatch:
     capture_sizes: tuple[int, ...]
     max_num_seqs: int
     full_sizes: frozenset[int] = field(init=False)
+
+    @classmethod
+    def of(cls, engine: ResolvedEngine) -> Self:
+        """That of an engine."""
+        return cls(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
 
     def __post_init__(self) -> None:
         sizes = full_graph_sizes(self.mode, self.capture_sizes, max_num_seqs=self.max_num_seqs)

@@ -62,7 +62,7 @@ class RooflineStepTime:
         truncated_by = truncation(model.name, engine.vllm_version, traffic.sampling)
         self._token_work = TokenWork(model, gpu, ranks, traffic.routing)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
-        self._graphs = GraphDispatch(engine.cudagraph_mode, engine.cudagraph_capture_sizes, engine.max_num_seqs)
+        self._graphs = GraphDispatch.of(engine)
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
         self._composition: Composition = composition
