@@ -33,3 +33,19 @@ def test_the_admission_gate_lets_them_pass() -> None:
     records = replica.simulate(make_trace(ASKS), make_config(**LIMITS, scheduler_reserve_full_isl=True), ONE_SECOND)
     assert records.requests.rejected[0] == "11 tokens of prompt and output need more than the 7 KV blocks there are"
     assert records.requests.generated_tokens.tolist() == [0, 4, 1]
+
+
+def test_preemptions_with_tokens_between_them_are_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times A's prompt puts B's back before either has yielded a token; one such preemption at a time is allowed."""
+    monkeypatch.setattr(replica, "MOST_FRUITLESS_PREEMPTIONS", 1)
+    asks = [Ask(f"{name}{turn}", 12, 1, at=100 * turn) for turn in range(3) for name in "AB"]
+    config = make_config(
+        block_size=1,
+        num_gpu_blocks=17,
+        max_num_batched_tokens=4,
+        long_prefill_token_threshold=2,
+        scheduler_reserve_full_isl=False,
+    )
+    records = replica.simulate(make_trace(asks), config, ONE_SECOND)
+    assert records.requests.num_preemptions.tolist() == [0, 1, 0, 1, 0, 1]
+    assert records.requests.generated_tokens.tolist() == [1] * 6

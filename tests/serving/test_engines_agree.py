@@ -204,3 +204,12 @@ def test_engines_agree_on_a_head_whose_chunk_fits_as_somebody_arrives_behind_it(
     )
     assert replay(ENGINES["reference"], make_trace(asks), config, ONE_SECOND).tokens[4]["B"] == 8
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_head_that_fits_once_a_decode_has_filled_a_block_of_its_prompt(engine: str) -> None:
+    """B, who goes on from A's 8th output, lacks a block of 4 until the block of A's first four outputs is full, in pass 4."""
+    asks = [Ask("A", 4, 12), Ask("B", (("A", 12), (9, 4)), 1, at=0.5)]
+    config = make_config(num_gpu_blocks=5, max_model_len=17)
+    assert replay(ENGINES["reference"], make_trace(asks), config, ONE_SECOND).steps[4]["hits"] == {"B": 8}
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
