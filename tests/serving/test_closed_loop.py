@@ -1,5 +1,7 @@
 """A closed loop keeps as many requests in the engine as it has clients, and each waits for its predecessor."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,8 +10,11 @@ from hypothesis import strategies as st
 from sim.serving.closed_loop import simulate_closed_loop
 from sim.serving.config import SchedulerConfig
 from sim.serving.records import Records
+from sim.serving.replica import simulate
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
+from tests.serving.test_engines_agree import assert_same_records
+from tests.workloads import Workload, workloads
 
 STEP_TIME = LinearStepTime(0.01, 0.0001, 0.0)
 
@@ -33,6 +38,16 @@ def test_requests_that_never_fit_hold_nobody_up() -> None:
     found = serve([10, 2000, 30], [5, 6, 7], 1).requests
     assert found.rejected[1] is not None
     assert found.arrival_s[2] == pytest.approx(found.finish_s[0])
+
+
+@settings(max_examples=60)
+@given(workload=workloads())
+def test_as_many_clients_as_requests_are_a_burst(workload: Workload) -> None:
+    """All arrive at once, with shared prompts, windows and preemption: whatever is recorded is what a trace leaves."""
+    trace, config, step_time = workload
+    trace = replace(trace, arrival_s=np.zeros(len(trace)))
+    found = simulate_closed_loop(trace, config, step_time, concurrency=len(trace))
+    assert_same_records(found, simulate(trace, config, step_time))
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,6 +1,6 @@
 """Replicas behind a router."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from sim.serving.replica import simulate
 from sim.serving.routing import LeastLoaded, Load, RoundRobin, router
 from sim.workload.trace import Trace
 from tests.search.makers import STEPS, make_trace
+from tests.serving.test_engines_agree import assert_same_records
+from tests.workloads import Workload, workloads
 
 CONFIG = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048, num_gpu_blocks=300)
 
@@ -45,6 +47,31 @@ def test_a_cluster_of_one_is_a_replica(num_requests: int, seed: int, is_async: b
     np.testing.assert_array_equal(one.requests.finish_s, alone.requests.finish_s)
     for name in ("start_s", "end_s", "num_decodes", "num_free_blocks", "num_waiting"):
         np.testing.assert_array_equal(getattr(one.steps, name), getattr(alone.steps, name))
+
+
+@given(workload=workloads(), shift=st.sampled_from([0, -50]))
+@settings(max_examples=60)
+def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, shift: int) -> None:
+    """With shared prompts, windows, preemption, and arrivals before zero."""
+    trace, config, step_time = workload
+    trace = replace(trace, arrival_s=trace.arrival_s + shift)
+    found = simulate_cluster(trace, config, step_time, num_replicas=1)
+    assert_same_records(found.merged, simulate(trace, config, step_time))
+    assert_same_records(found.replicas[0], found.merged)
+
+
+@given(workload=workloads(), num_replicas=st.integers(2, 3))
+@settings(max_examples=60)
+def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, num_replicas: int) -> None:
+    """Times, work and free blocks of every step, within leaps too; the span is that of the longest, busy are all of them."""
+    found = simulate_cluster(*workload, num_replicas=num_replicas, routing="round_robin")
+    for column in fields(found.merged.steps):
+        parts = [getattr(part.steps, column.name) for part in found.replicas]
+        np.testing.assert_array_equal(getattr(found.merged.steps, column.name), np.concatenate(parts))
+    ends_s = [part.steps.end_s[-1] for part in found.replicas if len(part.steps)]
+    assert found.span_s == (max(ends_s) - workload.trace.arrival_s[0] if ends_s else 0)
+    busy_s = sum(float((part.steps.end_s - part.steps.start_s).sum()) for part in found.replicas)
+    assert found.busy_fraction == (pytest.approx(busy_s / found.span_s / num_replicas) if ends_s else None)
 
 
 @given(st.integers(2, 80), st.integers(2, 5), st.integers(0, 5), st.booleans())

@@ -1,7 +1,13 @@
-import pytest
+from unittest.mock import patch
 
+import pytest
+from hypothesis import given, settings
+
+from sim.serving import recorder
 from sim.serving.replica import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.serving.test_engines_agree import assert_same_records
+from tests.workloads import Workload, workloads
 
 
 @pytest.mark.parametrize("num_decodes", [1, 127, 128, 129, 32_767, 32_768])
@@ -19,3 +25,12 @@ def test_columns_of_leaps_keep_no_rows_alive() -> None:
     """Rows hold times besides, as much again, that nobody needs once the run is over."""
     leaps = simulate(make_trace([Ask("A", 4, 20)]), make_config(), ONE_SECOND).leaps
     assert [column.base for column in (leaps.start_s, leaps.num_steps, leaps.num_free_blocks)] == [None] * 3
+
+
+@settings(max_examples=40)
+@given(workload=workloads())
+def test_leaps_are_expanded_part_by_part(workload: Workload) -> None:
+    """Three at a time or all at once."""
+    with patch.object(recorder, "LEAPS_AT_ONCE", 3):
+        records = simulate(*workload)
+    assert_same_records(records, simulate(*workload))
