@@ -34,9 +34,14 @@ class Run:
 
 
 class BlockPool:
-    """Blocks are taken from the front; released ones with content line up at the end, those without go to the front."""
+    """Blocks are taken from the front; released ones with content line up at the end, those without go to the front.
 
-    def __init__(self, num_blocks: int, cache: PrefixCache, *, unhashed_blocks_first: bool) -> None:
+    Without prefix caching (`keeps_contents`) no block has a content.
+    """
+
+    def __init__(
+        self, num_blocks: int, cache: PrefixCache, *, unhashed_blocks_first: bool, keeps_contents: bool = True
+    ) -> None:
         self._num_blank = num_blocks
         self._num_owed = 0
         self._runs: deque[Run] = deque()
@@ -44,6 +49,7 @@ class BlockPool:
         self._stamps = np.zeros(num_blocks, dtype=np.int64)
         self._num_stamps = 0
         self._unhashed_blocks_first = unhashed_blocks_first
+        self._keeps_contents = keeps_contents
         self.num_free = num_blocks
         self._num_evictions = 0
 
@@ -106,16 +112,14 @@ class BlockPool:
     def release(self, num_hashed: int, num_unhashed: int) -> None:
         """Give back blocks whose contents nobody will ask for, the unhashed tail first."""
         self.num_free += num_hashed + num_unhashed
+        if not self._keeps_contents:
+            self._num_blank += num_hashed + num_unhashed
+            return
         if self._unhashed_blocks_first:
             self._num_blank += num_unhashed
         else:
             self._queue(num_unhashed, has_content=False)
         self._queue(num_hashed, has_content=True)
-
-    def release_blank(self, count: int) -> None:
-        """Give back blocks that have no content, nor ever had."""
-        self.num_free += count
-        self._num_blank += count
 
     def _queue(self, count: int, *, has_content: bool) -> None:
         if count == 0:

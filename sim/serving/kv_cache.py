@@ -72,7 +72,10 @@ class KVCacheManager:
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
         self.has_windows = config.has_windows
         self.pool = BlockPool(
-            config.num_usable_blocks, self._cache, unhashed_blocks_first=config.rules.unhashed_blocks_first
+            config.num_usable_blocks,
+            self._cache,
+            unhashed_blocks_first=config.rules.unhashed_blocks_first,
+            keeps_contents=config.enable_prefix_caching,
         )
 
     # -- admission -------------------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class KVCacheManager:
     def free_passed_blocks(self, count: int) -> None:
         """Give back blocks that windows of decodes have passed, whose contents nobody will ask for."""
         if count:
-            self._release_private(count, 0)
+            self.pool.release(count, 0)
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make keyed blocks that are filled with known tokens findable."""
@@ -190,7 +193,7 @@ class KVCacheManager:
         held = -(-num_computed // self._block_size)
         hashed = num_hashed_tokens // self._block_size
         if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
-            self._release_private(hashed, held - hashed)
+            self.pool.release(hashed, held - hashed)
             return
         self.keep_full_blocks(request, num_hashed_tokens)
         for group in range(self.num_groups):
@@ -202,20 +205,14 @@ class KVCacheManager:
         """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
         keyed = request.keyed
         if keyed is None:
-            self._release_private(num_hashed, num_unhashed)
+            self.pool.release(num_hashed, num_unhashed)
             return
         copies = keyed.held[group]
         released = copies[: max(0, end - keyed.first[group])]
-        self._release_private(num_hashed - len(released), num_unhashed)
+        self.pool.release(num_hashed - len(released), num_unhashed)
         self.pool.release_keyed(released)
         keyed.first[group] = max(keyed.first[group], end)
         keyed.held[group] = copies[len(released) :]
-
-    def _release_private(self, num_hashed: int, num_unhashed: int) -> None:
-        if self._config.enable_prefix_caching:
-            self.pool.release(num_hashed, num_unhashed)
-        else:
-            self.pool.release_blank(num_hashed + num_unhashed)
 
     def key_all_blocks(self, request: Request) -> None:
         """A preempted request can ask for everything that it had: give all its blocks keys."""
