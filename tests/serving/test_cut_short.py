@@ -2,13 +2,19 @@
 
 from unittest.mock import patch
 
+import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.serving import leaps
+from sim.serving.arrivals import replay
 from sim.serving.front_door import Incoming
+from sim.serving.recorder import Recorder
+from sim.serving.replica import Replica
 from tests.conformance.case import Case
 from tests.conformance.engines import LogRow, Run, run_fast, run_reference
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.workloads import Workload, workloads
 
 
@@ -25,6 +31,29 @@ def test_engines_agree_on_what_was_done_when_they_are_stopped(
         fast, naive = run_fast(case), run_reference(case)
     assert fast.steps == naive.steps
     assert told(fast) == told(naive)
+
+
+STARVING = {
+    "max_num_batched_tokens": 8,
+    "max_num_scheduled_tokens": 4,
+    "long_prefill_token_threshold_adaptive": True,
+}
+"""When C has ended, A may have 8 // 2 tokens, all of the budget; B starves in passes 5 to 7."""
+
+
+@pytest.mark.parametrize("max_passes", range(4, 10))
+def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
+    """B's sixth token comes in pass 8, 4 s after its fifth, if the run goes that far."""
+    trace = make_trace([Ask("A", 24, 1), Ask("B", 1, 6), Ask("C", 1, 4)])
+    config = make_config(**STARVING)
+    incoming = Incoming(trace, config)
+    recorder = Recorder(incoming)
+    replica = Replica(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
+    replay(incoming, replica)
+    records = recorder.records(replica.scheduler)
+    gaps = np.repeat(records.itl_s, records.itl_count)
+    assert (gaps > 1).tolist().count(True) == (max_passes >= 9)
+    assert len(gaps) == np.maximum(0, records.requests.generated_tokens - 1).sum()
 
 
 def told(run: Run) -> dict[str, LogRow]:
