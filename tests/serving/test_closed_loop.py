@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.serving.closed_loop import simulate_closed_loop
-from sim.serving.config import SchedulerConfig
+from sim.serving.config import KVGroup, SchedulerConfig
 from sim.serving.records import Records
 from sim.serving.replica import simulate
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.serving.test_engines_agree import assert_same_records
 from tests.workloads import Workload, workloads
 
@@ -48,6 +49,15 @@ def test_as_many_clients_as_requests_are_a_burst(workload: Workload) -> None:
     trace = replace(trace, arrival_s=np.zeros(len(trace)))
     found = simulate_closed_loop(trace, config, step_time, concurrency=len(trace))
     assert_same_records(found, simulate(trace, config, step_time))
+
+
+def test_an_unexpected_preemption_starts_the_loop_again() -> None:
+    """What a window has passed and a preempted request may ask for was not kept: clients send all once more."""
+    trace = make_trace([Ask("A", 30, 40), Ask("B", 30, 40)])
+    config = make_config(num_gpu_blocks=40, kv_groups=(KVGroup(), KVGroup(window=8)), max_model_len=100)
+    found = simulate_closed_loop(trace, config, ONE_SECOND, concurrency=2)
+    assert found.requests.num_preemptions.sum() > 0
+    assert_same_records(found, simulate(trace, config, ONE_SECOND))
 
 
 @settings(max_examples=40, deadline=None)
