@@ -34,6 +34,15 @@ def test_one_client_sends_one_after_the_other() -> None:
     assert found.arrival_s.tolist() == pytest.approx([0.0, *(found.finish_s[:2] + 0.002)])
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_answer_brings_the_next_request_while_others_run(is_async: bool) -> None:
+    """A goes on for 60 tokens; C arrives when B has ended, and has begun by the end of the step that runs then."""
+    found = serve([100, 10, 10], [60, 5, 5], 2, is_async=is_async).requests
+    assert found.arrival_s[2] == found.finish_s[1]
+    assert found.first_scheduled_s[2] - found.arrival_s[2] < 0.02
+    assert found.finish_s[2] < found.finish_s[0]
+
+
 def test_requests_that_never_fit_hold_nobody_up() -> None:
     """A prompt beyond max_model_len is turned away; its client sends the next."""
     found = serve([10, 2000, 30], [5, 6, 7], 1).requests

@@ -33,6 +33,12 @@ def test_engines_agree_on_what_was_done_when_they_are_stopped(
     assert told(fast) == told(naive)
 
 
+def test_a_prompt_that_fills_the_budget_is_stopped_too() -> None:
+    """Five of its ten chunks."""
+    case = Case("A", make_trace([Ask("A", 40, 1)]), make_config(max_num_batched_tokens=4), ONE_SECOND, 5, {})
+    assert [step["n"] for step in run_fast(case).steps] == [step["n"] for step in run_reference(case).steps] == [4] * 5
+
+
 STARVING = {
     "max_num_batched_tokens": 8,
     "max_num_scheduled_tokens": 4,

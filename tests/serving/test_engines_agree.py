@@ -213,3 +213,12 @@ def test_engines_agree_on_a_head_that_fits_once_a_decode_has_filled_a_block_of_i
     config = make_config(num_gpu_blocks=5, max_model_len=17)
     assert replay(ENGINES["reference"], make_trace(asks), config, ONE_SECOND).steps[4]["hits"] == {"B": 8}
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_decode_of_which_more_is_asked_for_than_somebody_has_looked_at(engine: str) -> None:
+    """C comes when two blocks of A are full, and B, who goes on from the third, when that is full too."""
+    asks = [Ask("A", 4, 16), Ask("C", (("A", 4), (8, 4)), 1, at=6), Ask("B", (("A", 12), (9, 4)), 1, at=12)]
+    done = replay(ENGINES[engine], make_trace(asks), make_config(), ONE_SECOND)
+    assert [step["hits"] for step in done.steps if step["hits"]] == [{"C": 4}, {"B": 12}]
+    assert_agreement(engine, make_trace(asks), make_config(), ONE_SECOND)

@@ -34,3 +34,10 @@ def test_leaps_are_expanded_part_by_part(workload: Workload) -> None:
     with patch.object(recorder, "LEAPS_AT_ONCE", 3):
         records = simulate(*workload)
     assert_same_records(records, simulate(*workload))
+
+
+def test_a_run_in_which_nothing_can_run_has_no_steps() -> None:
+    """The only prompt is longer than the model's context."""
+    records = simulate(make_trace([Ask("A", 2000, 1)]), make_config(), ONE_SECOND)
+    assert records.requests.rejected[0] is not None
+    assert (len(records.leaps), len(records.steps), len(records.itl_s)) == (0, 0, 0)

@@ -45,3 +45,10 @@ def test_a_prompt_that_fills_the_budget_gets_more_of_it_when_a_decode_has_ended(
     """Four tokens a step: three are left beside A, and when A has ended B's last four fit, and yield a token."""
     done = run(engine, [Ask("A", 1, 3), Ask("B", 13, 2)], max_num_batched_tokens=4)
     assert done.tokens == [{"A": 1, "B": 3}, {"A": 1, "B": 3}, {"A": 1, "B": 3}, {"B": 4}, {"B": 1}]
+
+
+def test_who_comes_while_a_prompt_fills_the_budget_is_seen_by_the_pass_of_that_instant(engine: Engine) -> None:
+    """B comes at 3 and has to wait for A's ten chunks."""
+    done = run(engine, [Ask("A", 40, 1), Ask("B", 1, 1, at=3)], max_num_batched_tokens=4)
+    assert [len(names) for names in done.column("waiting")] == [0, 0, 0, *[1] * 7, 0]
+    assert done.records.steps.num_waiting.tolist() == [0, 0, 0, *[1] * 7, 0]
