@@ -1,5 +1,7 @@
 """Leaps: when each of many steps ends, without evaluating each."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +31,14 @@ class Knee:
         return 1.0 + max(0.0, context_tokens - 100_000) / 1000
 
 
+@dataclass(frozen=True)
 class Cubic:
     """A curve as a roofline's: the cube norm of two lines."""
 
+    unit_s: float = 1.0
+
     def at(self, context_tokens: float) -> float:
-        return float(((2.0 + 1e-5 * context_tokens) ** 3 + (5e-6 * context_tokens) ** 3) ** (1 / 3))
+        return self.unit_s * float(((2.0 + 1e-5 * context_tokens) ** 3 + (5e-6 * context_tokens) ** 3) ** (1 / 3))
 
 
 def ends_of(leap: Leap[float]) -> list[float]:
@@ -57,6 +62,23 @@ def test_a_step_is_launched_when_one_before_it_ends(leap: Leap[float], until_s: 
     assert num_launched_before(leap, until_s, lag) == expected
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "lag", "expected"), [(4, 0, [1, 1, 2, 3, 4]), (4, 1, [1, 2, 3, 4, 4]), (2, 1, [1, 2, 2, 2, 2])]
+)
+def test_a_step_that_is_launched_at_that_very_instant_does_not_count(
+    num_steps: int, lag: int, expected: list[int]
+) -> None:
+    """Steps of a second from 0 on: before 0, 1, 2, 3 and 4 so many have been launched, one more with a lag."""
+    leap = Leap(num_steps, 0.0, 1.0, 0.0, 0.0)
+    assert [num_launched_before(leap, float(until_s), lag) for until_s in range(5)] == expected
+
+
+def test_steps_may_become_shorter() -> None:
+    """By a 32nd of a second each: of what is launched before the k-th step ends there are k steps."""
+    leap = Leap(16, 0.0, 1.0, -1 / 64, 0.0)
+    assert [num_launched_before(leap, end_s(leap, number), lag=0) for number in range(1, 16)] == list(range(1, 16))
+
+
 def leap_over(steps: DecodeSteps, num_decodes: int, context_tokens: int, num_steps: int) -> list[Leap[float]]:
     """The leaps that make so many steps."""
     now_s, leaps = 0.0, []
@@ -68,10 +90,10 @@ def leap_over(steps: DecodeSteps, num_decodes: int, context_tokens: int, num_ste
     return leaps
 
 
-@given(st.integers(1, 300), st.integers(1, 3000), st.integers(1, 200))
-def test_leaps_end_when_steps_would(num_decodes: int, mean_tokens: int, num_steps: int) -> None:
-    """However the curve bends, leap after leap ends within 1e-9 of step after step."""
-    curve, context_tokens = Cubic(), num_decodes * mean_tokens
+@given(st.integers(1, 300), st.integers(1, 3000), st.integers(1, 200), st.sampled_from([1.0, 1e-3]))
+def test_leaps_end_when_steps_would(num_decodes: int, mean_tokens: int, num_steps: int, unit_s: float) -> None:
+    """However the curve bends, and in milliseconds too, leap after leap ends within 1e-9 of step after step."""
+    curve, context_tokens = Cubic(unit_s), num_decodes * mean_tokens
     last = leap_over(DecodeSteps(curve, num_decodes), num_decodes, context_tokens, num_steps)[-1]
     steps_s = [curve.at(context_tokens + number * num_decodes) for number in range(num_steps)]
     assert end_s(last, last.num_steps) == pytest.approx(sum(steps_s), rel=1e-9)
