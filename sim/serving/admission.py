@@ -45,33 +45,30 @@ class Admission:
         self.is_settled = not self._scheduler.waiting
 
     def admit_waiting(self, batch: Batch) -> None:
-        """Admit while tokens, seats and blocks last; those whose preempted tokens still come are passed over."""
+        """Admit while tokens, seats and blocks last.
+
+        vLLM passes over those whose tokens from before a preemption still come; they have come by the next pass.
+        """
         scheduler, waiting = self._scheduler, self._scheduler.waiting
         if batch.budget == 0:
             self.is_settled = self.is_settled or not batch.chunks
             return
-        passed_over: list[Request] = []
         while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
-            request = waiting[0]
-            if request.sampled_pass >= scheduler.num_collected:
-                passed_over.append(waiting.pop_first())
-            elif not self._admit(request, batch):
+            if not self._admit(waiting[0], batch):
                 break
-        for request in reversed(passed_over):
-            waiting.put_back(request)
-        self.is_settled = not (waiting and self._may_admit_soon(waiting[0], batch, passed_over))
+        self.is_settled = not (waiting and self._may_admit_soon(waiting[0], batch))
 
-    def _may_admit_soon(self, head: Request, batch: Batch, passed_over: list[Request]) -> bool:
-        """Whether the head may be admitted next time though nothing ends: budget, tokens or contents may come free.
+    def _may_admit_soon(self, head: Request, batch: Batch) -> bool:
+        """Whether the head may be admitted next time though nothing ends: budget or contents may come free.
 
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
         if self._has_windows and len(self._scheduler.running) < self._max_running:
             return True
         if not self._passes_gate(head, best_hit(head)):
-            return bool(passed_over)
+            return False
         needs_only_its_chunk = not self._is_gated and head.keyed is not None
-        return bool(batch.chunks or passed_over or self._scheduler.registration.pending or needs_only_its_chunk)
+        return bool(batch.chunks or self._scheduler.registration.pending or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         hit = best_hit(request)

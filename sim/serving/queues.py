@@ -1,6 +1,6 @@
 """The order in which waiting requests are served.
 
-The first is `queue[0]`; `put_back` returns a preempted or passed-over request to where its policy wants it served next.
+The first is `queue[0]`; `put_back` returns a preempted request to where its policy wants it served next.
 """
 
 import bisect

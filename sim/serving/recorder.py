@@ -94,7 +94,7 @@ class Recorder:
             request.num_cached_tokens,
             request.arrival_s,
             request.first_scheduled_s,
-            request.first_token_pass,
+            request.first_token_pass if num_generated else -1,
             request.last_pass if num_generated == request.max_tokens else -1,
         )
 

@@ -49,7 +49,7 @@ class SteadyPasses:
             return 0
         if self._kv.has_windows or self._threshold_varies:
             return 0
-        is_alone = len(scheduler.prefills) == 1 and next(reversed(scheduler.running)) is request
+        is_alone = next(reversed(scheduler.running)) is request
         pending = scheduler.registration.pending
         if not is_alone or (request in pending and len(pending) > 1):
             return 0
