@@ -1,4 +1,4 @@
-"""What was fitted to measured kernels of one GPU, operator by operator; `sim.steptime.operators` has the formulas.
+"""What was fitted to measured kernels of one GPU, operator by operator; `sim.steptime` has the formulas.
 
 Efficiencies are fractions of the peaks in the same hardware profile: change both or neither.
 """
