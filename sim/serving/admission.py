@@ -80,7 +80,7 @@ class Admission:
             if not self._passes_gate(request, hit):
                 return False
         num_hit_tokens = hit.num_blocks * self._block_size
-        num_tokens = request.num_prompt_tokens + request.num_sampled_tokens - num_hit_tokens
+        num_tokens = request.num_tokens - num_hit_tokens
         num_tokens = min(num_tokens, batch.longest_chunk)
         if num_tokens > batch.budget:
             if not self._may_split_prompts:
@@ -100,8 +100,7 @@ class Admission:
         """Whether all blocks of a request fit beside those reserved, if that is asked for."""
         if not self._is_gated:
             return True
-        num_known_tokens = request.num_prompt_tokens + request.num_sampled_tokens
-        return self._kv.can_admit(num_known_tokens, hit, self._reserved_blocks)
+        return self._kv.can_admit(request.num_tokens, hit, self._reserved_blocks)
 
     @property
     def _reserved_blocks(self) -> int:

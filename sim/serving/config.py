@@ -64,6 +64,16 @@ class SchedulerConfig:
         """Async scheduling launches the next batch while one runs."""
         return 2 if self.async_scheduling else 1
 
+    @property
+    def lag(self) -> int:
+        """Batches that have not come back when a pass begins, once requests keep running."""
+        return self.num_batches_in_flight - 1
+
+    @property
+    def passing_delays(self) -> tuple[int | None, ...]:
+        """For each KV group with a window how long after its epoch a decode begins to pass blocks: see windows.py."""
+        return tuple(None if group.window is None else self.lag + group.window for group in self.kv_groups)
+
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
     """What vLLM's engine core hands its scheduler once memory is planned."""

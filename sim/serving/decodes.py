@@ -2,46 +2,36 @@
 
 Every decode advances by one token a pass, so none is touched while it does. Invariants, for the decodes of pass `s`:
 there are `count`; the sum of their contexts after it is `count * s - epoch_sum`; those that cross into a new block in it
-are `crossings[s % block_size]`. No decode samples its last token before pass `next_end`.
+are `crossings[s % block_size]`. `ends` has them by the pass in which they sample their last token.
 """
 
-import sys
-from heapq import heappop, heappush
-
+from sim.serving.passes import Agenda, occurrences
 from sim.serving.request import Request
 
 
 class Decodes:
     """The decoding requests, counted by what the next passes need to know of them."""
 
-    __slots__ = ("_block_size", "_ends", "_ends_order", "count", "crossings", "epoch_sum", "next_end")
+    __slots__ = ("_block_size", "count", "crossings", "ends", "epoch_sum")
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._ends: dict[int, list[Request]] = {}
-        self._ends_order: list[int] = []
+        self.ends = Agenda()
         self.count = 0
         self.epoch_sum = 0
         self.crossings = [0] * block_size
-        self.next_end = sys.maxsize
 
     def enter(self, request: Request) -> None:
         """From the next pass on the request decodes; its `epoch` and `last_pass` are set."""
-        epoch, last_pass = request.epoch, request.last_pass
         self.count += 1
-        self.epoch_sum += epoch
-        self.crossings[(epoch + 1) % self._block_size] += 1
-        if last_pass in self._ends:
-            self._ends[last_pass].append(request)
-        else:
-            self._ends[last_pass] = [request]
-            heappush(self._ends_order, last_pass)
-            self.next_end = self._ends_order[0]
+        self.epoch_sum += request.epoch
+        self.crossings[(request.epoch + 1) % self._block_size] += 1
+        self.ends.add(request, request.last_pass)
 
     def leave(self, request: Request) -> None:
         """The request no longer decodes, before its end."""
         self._uncount(request)
-        self._ends[request.last_pass].remove(request)
+        self.ends.remove(request, request.last_pass)
 
     def _uncount(self, request: Request) -> None:
         epoch = request.epoch
@@ -50,10 +40,8 @@ class Decodes:
         self.crossings[(epoch + 1) % self._block_size] -= 1
 
     def pop_next_end(self) -> list[Request]:
-        """Take out the requests that sample their last token in pass `next_end`; none where all have left before it."""
-        order = self._ends_order
-        ending = self._ends.pop(heappop(order))
-        self.next_end = order[0] if order else sys.maxsize
+        """Take out those that sample their last token in pass `ends.next_pass`; none where all have left before it."""
+        ending = self.ends.pop_next()
         for request in ending:
             self._uncount(request)
         return ending
@@ -64,17 +52,7 @@ class Decodes:
 
     def blocks_crossed(self, first: int, num_passes: int) -> int:
         """Blocks that all decodes together grow into over consecutive passes."""
-        size, crossings = self._block_size, self.crossings
-        begin, blocks = first % size, 0
-        if num_passes == 1:
-            return crossings[begin]
-        if num_passes >= size:
-            full_turns, num_passes = divmod(num_passes, size)
-            blocks = full_turns * self.count
-        end = begin + num_passes
-        if end > size:
-            blocks += sum(crossings[: end - size])
-        return blocks + sum(crossings[begin:end])
+        return occurrences(self.crossings, first, num_passes)
 
     def passes_within(self, first: int, limit: int, num_blocks: int) -> int:
         """How many consecutive passes, at most `limit`, grow into no more than `num_blocks` blocks."""

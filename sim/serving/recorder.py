@@ -163,8 +163,8 @@ def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
 
 def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
     table = _view(scheduler.history.stretches, np.int64).reshape(-1, 3)
-    config, lag = scheduler.config, scheduler.config.num_batches_in_flight - 1
-    delays = tuple(group.window + lag for group in config.kv_groups if group.window is not None)
+    config = scheduler.config
+    delays = tuple(delay for delay in config.passing_delays if delay is not None)
     first, last, epoch = table.T
     return DecodeStretches(first, last, epoch, config.block_size, len(config.kv_groups), delays)
 

@@ -51,7 +51,7 @@ class Replica:
         log: StepLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
-        self._lag = config.num_batches_in_flight - 1
+        self._lag = config.lag
         self._step_time = step_time
         self._decode_steps: dict[int, DecodeSteps] = {}
         self._recorder = recorder

@@ -144,6 +144,5 @@ def busy_contexts(config: SchedulerConfig) -> frozenset[int]:
 
     A block that fills is found from the pass that feeds its last token, under async scheduling up to two passes later.
     """
-    lag = config.num_batches_in_flight - 1
-    passing = {group.window + lag for group in config.kv_groups if group.window is not None}
+    passing = {delay for delay in config.passing_delays if delay is not None}
     return frozenset(context % config.block_size for context in {0, 1, 2} | passing)

@@ -99,7 +99,7 @@ class Scheduler:
         blocks = self.decodes.crossings[batch.step % self._block_size] * kv.num_groups
         chunks = []
         for request in self.prefills:
-            wanted = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
+            wanted = request.num_tokens - request.num_computed_tokens
             wanted = min(wanted, batch.longest_chunk)
             if wanted > budget:
                 if len(self.prefills) > 1 or next(reversed(self.running)) is not request:
@@ -132,7 +132,7 @@ class Scheduler:
         if self.walks_windows or (request in pending and len(pending) > 1):
             self.registration.catch_up(batch.step, request.serial)
             self.kv.keep_full_blocks(request, after)
-        samples = after == request.num_prompt_tokens + request.num_sampled_tokens
+        samples = after == request.num_tokens
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, samples))
 
     def start(self, request: Request, num_hit_blocks: int) -> None:
@@ -153,7 +153,7 @@ class Scheduler:
 
     def _advance(self, batch: Batch) -> None:
         """What the pass changes for the next: decodes that end, prefills that become decodes."""
-        if self.decodes.next_end == batch.step:
+        if self.decodes.ends.next_pass == batch.step:
             self.end_decodes()
         for request in batch.starved:
             self.decodes.enter(request)
@@ -167,8 +167,8 @@ class Scheduler:
             self.windows.advance(batch.step)
 
     def end_decodes(self) -> None:
-        """What becomes of those that sample their last token in pass `next_end`."""
-        step = self.decodes.next_end
+        """What becomes of those that sample their last token in the next pass in which anybody does."""
+        step = self.decodes.ends.next_pass
         ending = self.decodes.pop_next_end()
         if not ending:
             return
@@ -191,10 +191,9 @@ class Scheduler:
             request.first_token_pass = step
         else:
             self.history.resumes(request, step)
-        num_prompt_tokens = request.num_prompt_tokens
-        epoch = request.epoch = step - num_prompt_tokens - request.num_sampled_tokens
+        request.epoch = step - request.num_tokens
         request.first_decode_pass = request.stretch_pass = step + 1
-        request.last_pass = epoch + num_prompt_tokens + request.max_tokens - 1
+        request.last_pass = request.epoch + request.num_prompt_tokens + request.max_tokens - 1
         request.num_sampled_tokens += 1
         if request.last_pass == step:
             request.status = RequestStatus.ENDED

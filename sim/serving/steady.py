@@ -23,7 +23,7 @@ class SteadyPasses:
         self._decodes = scheduler.decodes
         self._kv = scheduler.kv
         self._token_budget = scheduler.config.token_budget
-        self._depth = scheduler.config.num_batches_in_flight
+        self._lag = scheduler.config.lag
         self._threshold_varies = scheduler.config.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
@@ -33,7 +33,7 @@ class SteadyPasses:
             return self._num_filling(step)
         if not (scheduler.admission.is_settled and decodes.count) or decodes.count > self._token_budget:
             return 0
-        limit = decodes.next_end - step + 1
+        limit = decodes.ends.next_pass - step + 1
         if scheduler.waiting:
             limit = self.num_to_release(step, limit)
         if scheduler.walks_windows or windows:
@@ -44,7 +44,7 @@ class SteadyPasses:
         """How many passes one prompt will fill."""
         scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
         request = self._prompt
-        left = request.num_prompt_tokens + request.num_sampled_tokens - request.num_computed_tokens
+        left = request.num_tokens - request.num_computed_tokens
         if left <= num_tokens or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
             return 0
         if self._kv.has_windows or self._threshold_varies:
@@ -53,7 +53,7 @@ class SteadyPasses:
         pending = scheduler.registration.pending
         if not is_alone or (request in pending and len(pending) > 1):
             return 0
-        count = min((left - 1) // num_tokens, self._decodes.next_end - step + 1)
+        count = min((left - 1) // num_tokens, self._decodes.ends.next_pass - step + 1)
         while count > 0 and self.num_blocks(step, count, num_tokens) > self._kv.pool.num_free:
             count -= 1
         return count
@@ -61,7 +61,7 @@ class SteadyPasses:
     def num_to_release(self, step: int, limit: int) -> int:
         """How many passes from `step` on come before blocks are released, at most `limit`."""
         ended = self._scheduler.ended
-        return min(limit, next(iter(ended)) + self._depth - step) if ended else limit
+        return min(limit, next(iter(ended)) + self._lag + 1 - step) if ended else limit
 
     @property
     def num_chunk_tokens(self) -> int:
@@ -103,5 +103,5 @@ class SteadyPasses:
         windows = self._scheduler.windows
         if windows:
             windows.do(step, num_passes)
-        if step + num_passes > self._decodes.next_end:
+        if step + num_passes > self._decodes.ends.next_pass:
             self._scheduler.end_decodes()

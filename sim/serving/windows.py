@@ -7,12 +7,11 @@ flight. So each of its windows passes a block in every pass that is `begin` modu
     begin  =  epoch + lag + window
 """
 
-import sys
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
 
 from sim.serving.config import SchedulerConfig
 from sim.serving.kv_cache import KVCacheManager
+from sim.serving.passes import Agenda, occurrences
 from sim.serving.request import Request, RequestStatus
 from sim.serving.standing import num_processed_tokens
 
@@ -25,9 +24,9 @@ class Windows:
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self._kv = kv
-        self._lag = config.num_batches_in_flight - 1
+        self._lag = config.lag
         self._settling: dict[Request, None] = {}
-        self._settled = Passings([group.window for group in config.kv_groups], config.block_size, self._lag)
+        self._settled = Passings(config.passing_delays, config.block_size)
 
     def num_counted_passes(self, step: int) -> int:
         """For how many passes from `step` on all decodes stay counted as they are."""
@@ -86,13 +85,16 @@ class Passings:
     `next_begin`; requests of which a window begins to pass blocks only after a later pass wait for it in `_beginning`.
     """
 
-    def __init__(self, windows: Sequence[int | None], block_size: int, lag: int) -> None:
-        self._delays = [None if window is None else window + lag for window in windows]
+    def __init__(self, delays: Sequence[int | None], block_size: int) -> None:
+        self._delays = delays
         self._block_size = block_size
-        self._beginning: dict[int, list[Request]] = {}
-        self._order: list[int] = []
+        self._beginning = Agenda()
         self.due = [0] * block_size
-        self.next_begin = sys.maxsize
+
+    @property
+    def next_begin(self) -> int:
+        """The first pass after which a window begins to pass blocks."""
+        return self._beginning.next_pass
 
     def enter(self, request: Request, step: int) -> None:
         """Count a decode from the pass after `step` on."""
@@ -102,12 +104,8 @@ class Passings:
             begin = request.epoch + delay
             if begin <= step:
                 self.due[begin % self._block_size] += 1
-            elif begin in self._beginning:
-                self._beginning[begin].append(request)
             else:
-                self._beginning[begin] = [request]
-                heappush(self._order, begin)
-                self.next_begin = self._order[0]
+                self._beginning.add(request, begin)
 
     def leave(self, request: Request, step: int) -> None:
         """Count it no more, nor in pass `step` + 1; its `passed_blocks` are set to what pass `step` has left."""
@@ -119,20 +117,16 @@ class Passings:
             begin = request.epoch + delay
             passed.append(max(0, step - begin) // self._block_size)
             if begin in self._beginning:
-                self._beginning[begin].remove(request)
+                self._beginning.remove(request, begin)
             else:
                 self.due[begin % self._block_size] -= 1
         request.passed_blocks = passed
 
     def advance(self, step: int) -> None:
         """Pass `step` has been done: windows that begin with it pass blocks from now on."""
-        while self.next_begin <= step:
-            begin = heappop(self._order)
-            self.due[begin % self._block_size] += len(self._beginning.pop(begin))
-            self.next_begin = self._order[0] if self._order else sys.maxsize
+        while (begin := self.next_begin) <= step:
+            self.due[begin % self._block_size] += len(self._beginning.pop_next())
 
     def num_blocks(self, first: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes, none after `next_begin`."""
-        size = self._block_size
-        turns, rest = divmod(num_passes, size)
-        return turns * sum(self.due) + sum(self.due[step % size] for step in range(first, first + rest))
+        return occurrences(self.due, first, num_passes)

@@ -25,7 +25,7 @@ def decoding(prompt: int, outputs: int, prefilled_in: int) -> Request:
 
 def test_a_window_passes_a_block_every_block_size_tokens() -> None:
     """Blocks of 4, a window of 8, sync: a request of 6 tokens by pass 0 has processed 11 before pass 6, and passes block 0."""
-    passings = Passings([None, 8], block_size=4, lag=0)
+    passings = Passings([None, 8], block_size=4)
     passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
     assert passings.next_begin == 2
     passings.advance(2)
@@ -35,7 +35,7 @@ def test_a_window_passes_a_block_every_block_size_tokens() -> None:
 
 def test_windows_begin_in_their_own_order() -> None:
     """A's window begins with pass 2, that of B, who has 3 tokens fewer, with pass 5."""
-    passings = Passings([8], block_size=4, lag=0)
+    passings = Passings([8], block_size=4)
     passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
     passings.enter(decoding(prompt=3, outputs=100, prefilled_in=0), step=1)
     assert passings.next_begin == 2
@@ -45,7 +45,7 @@ def test_windows_begin_in_their_own_order() -> None:
 
 def test_who_leaves_knows_what_its_windows_have_passed() -> None:
     """After pass 10 two blocks are passed of the sliding group and none of the other, and nothing is due any more."""
-    passings, request = Passings([None, 8], block_size=4, lag=0), decoding(prompt=6, outputs=100, prefilled_in=0)
+    passings, request = Passings([None, 8], block_size=4), decoding(prompt=6, outputs=100, prefilled_in=0)
     passings.enter(request, step=1)
     passings.advance(10)
     passings.leave(request, 10)
