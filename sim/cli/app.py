@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim import __version__
+from sim.cli.version import version_line
 from sim.errors import ConfigError, nearest
 
 COMMANDS = {
@@ -19,7 +19,7 @@ COMMANDS = {
     "trace": "Inspect, convert and generate request traces.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",
-    "version": "Print the version.",
+    "version": "Print the version, and whether the engine is compiled.",
 }
 
 
@@ -52,7 +52,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"servecast {__version__}")
+        typer.echo(version_line())
         raise typer.Exit
 
 

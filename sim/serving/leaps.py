@@ -6,36 +6,33 @@ costs the same. A parabola is good to 3e-10, or narrower ones are tried in its p
 steps are taken singly.
 """
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from sim.serving.records import Floats
 from sim.steptime.protocol import DecodeCurve
 
-NumT = TypeVar("NumT", float, Floats)
-
-PANEL_BITS = (3, 4, 5, 6)
+PANEL_BITS: tuple[int, ...] = (3, 4, 5, 6)
 """A panel holds the sums of contexts that share their first so many bits; wide panels are tried first."""
 TOLERANCE = 3e-10
 """Relative error allowed at the points that check a parabola."""
 
 
-class Leap(NamedTuple, Generic[NumT]):
+class Leap(NamedTuple):
     """Steps one after the other; `n` of them have ended at `start_s + n * linear_s + n**2 * square_s + n**3 * cube_s`."""
 
     num_steps: int
-    start_s: NumT
-    linear_s: NumT
-    square_s: NumT
-    cube_s: NumT
+    start_s: float
+    linear_s: float
+    square_s: float
+    cube_s: float
 
 
-def end_s(leap: Leap[NumT], num_steps: NumT | int) -> NumT:
+def end_s(leap: Leap, num_steps: int) -> float:
     """When the first so many steps of a leap have ended."""
     _, start_s, linear_s, square_s, cube_s = leap
     return start_s + num_steps * (linear_s + num_steps * (square_s + num_steps * cube_s))
 
 
-def after(leap: Leap[float], num_steps: int) -> Leap[float]:
+def after(leap: Leap, num_steps: int) -> Leap:
     """What is left of a leap after its first steps."""
     total, _, linear_s, square_s, cube_s = leap
     return Leap(
@@ -47,7 +44,7 @@ def after(leap: Leap[float], num_steps: int) -> Leap[float]:
     )
 
 
-def num_launched_before(leap: Leap[float], until_s: float, lag: int) -> int:
+def num_launched_before(leap: Leap, until_s: float, lag: int) -> int:
     """How many steps of a leap, at least one, are launched before that time.
 
     A step is launched when the one before it ends or, with a lag of 1, the one before that.
@@ -85,7 +82,7 @@ class DecodeSteps:
         self._num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
 
-    def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
+    def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """At most so many steps from `start_s` on; every step adds a token for each decode to `context_tokens`."""
         num_bits = context_tokens.bit_length()
         for bits, panels in zip(PANEL_BITS, self._panels, strict=True):
@@ -98,7 +95,7 @@ class DecodeSteps:
                 return self._leap_within(panel, context_tokens, max_steps, start_s)
         return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
 
-    def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap[float]:
+    def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """Durations are a + b i + c i**2 of step i: sums of them have the coefficients of the leap."""
         first_tokens, end_tokens, first_s, slope_s, bend_s, _ = panel
         num_decodes, tokens = self._num_decodes, context_tokens - first_tokens

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.serving.batch import Batch
 from sim.serving.front_door import Incoming
-from sim.serving.leaps import Leap, end_s
+from sim.serving.leaps import Leap
 from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.serving.request import Request
 from sim.serving.scheduler import Scheduler
@@ -47,7 +47,7 @@ class Recorder:
         self._requests["first_token_step"] = self._requests["last_token_step"] = -1
         self._request_bytes = self._requests.data.cast("B")
 
-    def leap(self, leap: Leap[float], num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
+    def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
         """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
         _, start_s, linear_s, square_s, cube_s = leap
         num_decodes, num_chunk_tokens = num_tokens
@@ -131,7 +131,7 @@ class Recorder:
 
 
 def _step_ends_s(leaps: NDArray[Any]) -> Floats:
-    """When each step of all leaps ended."""
+    """When each step of all leaps ended, as `leaps.end_s` has it."""
     lasts = np.cumsum(leaps["num_steps"], dtype=np.int64)
     ends_s = np.empty(lasts[-1] if len(lasts) else 0)
     for first in range(0, len(leaps), LEAPS_AT_ONCE):
@@ -139,8 +139,8 @@ def _step_ends_s(leaps: NDArray[Any]) -> Floats:
         counts, last = part["num_steps"], lasts[first : first + LEAPS_AT_ONCE]
         begin, end = int(last[0] - counts[0]), int(last[-1])
         numbers = np.arange(begin + 1.0, end + 1.0) - np.repeat(last - counts, counts)
-        times_s = (np.repeat(part[name], counts) for name in LEAP_TIMES)
-        ends_s[begin:end] = end_s(Leap(len(numbers), *times_s), numbers)
+        start_s, linear_s, square_s, cube_s = (np.repeat(part[name], counts) for name in LEAP_TIMES)
+        ends_s[begin:end] = start_s + numbers * (linear_s + numbers * (square_s + numbers * cube_s))
     return ends_s
 
 

@@ -117,7 +117,7 @@ class Replica:
             if self.now_s >= self._horizon_s:
                 return
 
-    def _do_steady(self, leap: Leap[float], num_passes: int, num_chunk_tokens: int = 0) -> None:
+    def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> None:
         """The first passes of a leap, after the last of which requests may leave."""
         scheduler, step = self.scheduler, self._num_launched
         num_decodes = scheduler.decodes.count

@@ -1,19 +1,15 @@
 """How long each kernel takes on one GPU: a smooth maximum of compute and memory time, and a launch.
 
-Forms and parameters were fitted to measured kernels; a CUDA graph's cost per kernel is the fitted launch time. The
-functions take plain numbers and numpy arrays alike. Times are seconds, sizes bytes.
+Forms and parameters were fitted to measured kernels; a CUDA graph's cost per kernel is the fitted launch time. Times
+are seconds, sizes bytes.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.specs.operator_fits import ComputeDtype
-from sim.steptime.protocol import FloatArray
 from sim.steptime.routing import Routing, expected_distinct_experts
-
-NumT = TypeVar("NumT", float, FloatArray)
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
@@ -21,9 +17,9 @@ QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activat
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
-def smooth_max(first: NumT, second: NumT, sharpness: int) -> NumT:
+def smooth_max(first: float, second: float, sharpness: int) -> float:
     """The p-norm of two times: the larger one, and up to 2^(1/p) more where they are alike."""
-    norm: NumT = (first**sharpness + second**sharpness) ** (1 / sharpness)
+    norm: float = (first**sharpness + second**sharpness) ** (1 / sharpness)
     return norm
 
 
@@ -32,7 +28,7 @@ def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
     return weight.compute if weight.compute in gpu.peak_flops else "bf16"
 
 
-def gemm_s(rows: NumT, linear: Linear, gpu: HardwareProfile) -> NumT:
+def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
     """So many rows times a matrix as one GPU holds it; their dynamic quantisation included where the dtype needs it."""
     dtype = compute_dtype(linear.weight, gpu)
     fit, bandwidth = gpu.operators.gemm[dtype], gpu.memory_bandwidth_bytes_per_s
@@ -48,7 +44,7 @@ def gemm_s(rows: NumT, linear: Linear, gpu: HardwareProfile) -> NumT:
     return fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
 
 
-def _quantise_s(num_inputs: NumT, dtype: ComputeDtype, bandwidth: float) -> NumT:
+def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:
     if dtype not in QUANTISED_BYTES:
         return 0 * num_inputs
     return num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype]) / (bandwidth * QUANTISE_EFFICIENCY)
@@ -98,7 +94,7 @@ def decode_attention(
     )
 
 
-def decode_attention_s(work: DecodeAttention, context_tokens: NumT) -> NumT:
+def decode_attention_s(work: DecodeAttention, context_tokens: float) -> float:
     """Seconds at that sum of contexts, which may not exceed `most_context_tokens`; without `fixed_s`."""
     memory_s = work.memory_base_s + work.memory_per_token_s * context_tokens
     return smooth_max(memory_s, work.compute_per_token_s * context_tokens, 3)
@@ -120,17 +116,17 @@ def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, routing: Ro
     return fit.launch_s + smooth_max(memory_s, flops / (gpu.peak_flops[dtype] * fit.compute_efficiency), 2)
 
 
-def all_reduce_s(message_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+def all_reduce_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     """The sum of a message over GPUs, inside a CUDA graph; a ring moves it 2 (N - 1) / N times."""
     return _latency_s(num_gpus, gpu) + 2 * _wire_s(message_bytes, num_gpus, gpu)
 
 
-def all_gather_s(gathered_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+def all_gather_s(gathered_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     """Collecting the parts of a message from GPUs: half the traffic of an all-reduce."""
     return _latency_s(num_gpus, gpu) + _wire_s(gathered_bytes, num_gpus, gpu)
 
 
-def elementwise_s(moved_bytes: NumT, gpu: HardwareProfile) -> NumT:
+def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:
     """A norm, rotary embedding or activation that reads and writes so many bytes."""
     fit = gpu.operators.elementwise
     return fit.launch_s + moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
@@ -149,6 +145,6 @@ def _latency_s(num_gpus: int, gpu: HardwareProfile) -> float:
     return fit.base_s + fit.per_gpu_s * (num_gpus - 1)
 
 
-def _wire_s(message_bytes: NumT, num_gpus: int, gpu: HardwareProfile) -> NumT:
+def _wire_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     bandwidth = gpu.all_reduce_bytes_per_s(num_gpus) * gpu.operators.all_reduce.link_efficiency
     return (num_gpus - 1) / num_gpus * message_bytes / bandwidth

@@ -41,12 +41,12 @@ class Cubic:
         return self.unit_s * float(((2.0 + 1e-5 * context_tokens) ** 3 + (5e-6 * context_tokens) ** 3) ** (1 / 3))
 
 
-def ends_of(leap: Leap[float]) -> list[float]:
+def ends_of(leap: Leap) -> list[float]:
     return [end_s(leap, number) for number in range(leap.num_steps + 1)]
 
 
 @given(leaps, st.integers(0, 40))
-def test_the_rest_of_a_leap_goes_on(leap: Leap[float], number: int) -> None:
+def test_the_rest_of_a_leap_goes_on(leap: Leap, number: int) -> None:
     """What is left after some steps ends when the whole leap would have."""
     number = min(number, leap.num_steps - 1)
     rest = after(leap, number)
@@ -54,7 +54,7 @@ def test_the_rest_of_a_leap_goes_on(leap: Leap[float], number: int) -> None:
 
 
 @given(leaps, st.floats(-6, 100), st.sampled_from([0, 1]))
-def test_a_step_is_launched_when_one_before_it_ends(leap: Leap[float], until_s: float, lag: int) -> None:
+def test_a_step_is_launched_when_one_before_it_ends(leap: Leap, until_s: float, lag: int) -> None:
     """The first step at any rate; each further one if the step before, or with a lag the one before that, ended earlier."""
     ends = ends_of(leap)
     launched_s = ends[: leap.num_steps] if lag == 0 else [ends[0], *ends[: leap.num_steps - 1]]
@@ -79,7 +79,7 @@ def test_steps_may_become_shorter() -> None:
     assert [num_launched_before(leap, end_s(leap, number), lag=0) for number in range(1, 16)] == list(range(1, 16))
 
 
-def leap_over(steps: DecodeSteps, num_decodes: int, context_tokens: int, num_steps: int) -> list[Leap[float]]:
+def leap_over(steps: DecodeSteps, num_decodes: int, context_tokens: int, num_steps: int) -> list[Leap]:
     """The leaps that make so many steps."""
     now_s, leaps = 0.0, []
     while num_steps:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,13 +134,6 @@ def test_all_reduce_by_hand() -> None:
 def test_elementwise_by_hand() -> None:
     """67 MB at half the bandwidth, and 2.3 us."""
     assert elementwise_s(67e6, h100()) == pytest.approx(2.3 * US + 67e6 / (0.5 * 3.35e12))
-
-
-@given(rows=st.integers(1, 16384), weight=st.sampled_from(WEIGHTS))
-def test_arrays_give_what_numbers_give(rows: int, weight: WeightFormat) -> None:
-    """numpy arrays are taken element by element."""
-    linear, array = replace(QKV, weight=weight), np.array([float(rows), 1.0])
-    assert gemm_s(array, linear, h100())[0] == pytest.approx(gemm_s(float(rows), linear, h100()), rel=1e-12)
 
 
 @given(rows=st.integers(1, 16384), more=st.integers(1, 4096))
