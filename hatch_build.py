@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -40,7 +41,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         done = subprocess.run([sys.executable, __file__], cwd=ROOT, check=False, capture_output=True, text=True)
         if done.returncode:
-            reason = (done.stderr or done.stdout).strip().split("\n")[-1]
+            reason = shorten((done.stderr or done.stdout).strip().split("\n")[-1], 200)
             self.app.display_warning(f"The engine could not be compiled and will be interpreted: {reason}")
         elif version == "standard":
             compiled = current_folder().relative_to(ROOT).as_posix()
@@ -76,7 +77,7 @@ def _compile(library: str, scratch: str) -> Path:
     flags = [f"--config-file={config}", f"--cache-dir={scratch}/cache"]
     extensions = mypycify([*flags, *modules], group_name=library, target_dir=scratch, opt_level="2", debug_level="0")
     for extension in extensions:
-        extension.extra_compile_args += ROUNDING
+        extension.extra_compile_args = [*extension.extra_compile_args, *ROUNDING]  # they share one list
     build = build_ext(Distribution({"ext_modules": extensions}))
     build.build_lib, build.build_temp = f"{scratch}/lib", f"{scratch}/temp"
     build.ensure_finalized()

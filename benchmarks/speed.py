@@ -2,7 +2,8 @@
 
 Each case runs twice over: in this process, where the simulation alone is timed, and as `servecast simulate` in one of its
 own, which is timed whole: start, imports, reading, simulating, JSON. Both look for garbage as seldom as the command does. CPU seconds count; the machine's own speed stands in
-the first line as bare SimPy timeouts a second, measured in the same run, so that machines can be compared.
+the first line as bare SimPy timeouts a second, measured in the same run, so that machines can be compared. The first line
+also says whether the engine is compiled; SERVECAST_INTERPRETED=1 times its sources.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import numpy as np
 import simpy
 
 from sim.cli import PATIENT_GC
+from sim.cli.version import version_line
 from sim.serving.config import SchedulerConfig
 from sim.serving.replica import simulate
 from sim.specs.engine import EngineConfig
@@ -101,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     gc.set_threshold(PATIENT_GC)
     timeouts_s = min(bare_timeouts_s() for _ in range(5))
-    print(f"{NUM_TIMEOUTS / timeouts_s / 1e6:.2f} M bare SimPy timeouts a CPU second")
+    print(f"{NUM_TIMEOUTS / timeouts_s / 1e6:.2f} M bare SimPy timeouts a CPU second; {version_line()}")
     print(HEADER)
     for name in arguments.cases or CASES:
         print(row(name, CASES[name], arguments.traces, arguments.repeat, timeouts_s), flush=True)

@@ -99,7 +99,7 @@ class BlockPool:
         """Evict up to `wanted` copies near the front of a run; those that were touched since have left it."""
         assert run.copies is not None
         near = run.copies[run.position : run.position + 4 * wanted + SCANNED_COPIES]
-        standing = np.flatnonzero(self._stamps[near] == run.stamp)[:wanted]
+        standing = (self._stamps[near] == run.stamp).nonzero()[0][:wanted]
         evicted = near[standing]
         scanned = int(standing[-1]) + 1 if len(standing) == wanted else len(near)
         run.position += scanned

@@ -5,6 +5,8 @@ Only contents that a second request can ask for get a key; a trace that shares n
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from sim.serving.prefix_cache import NO_COPIES, Keys
 from sim.workload.trace import Segment, Trace
 
 Path = Sequence[Segment]
+flattened = chain.from_iterable
 
 
 def private_prompt_id(index: int) -> int:
@@ -24,12 +27,34 @@ def output_id(index: int) -> int:
     return -2 * index - 2
 
 
-def shared_block_keys(trace: Trace, block_size: int) -> tuple[list[Keys], int]:
+class KeysByRow(Protocol):
+    """The keys of some requests, by row of the trace."""
+
+    def __getitem__(self, rows: slice, /) -> list[Keys]: ...
+
+
+class KeyRanges:
+    """Keys that are ranges, one for each segment of a prompt; written out for the rows that are asked for."""
+
+    def __init__(self, first_keys: Keys, num_keys: Keys, depths: Keys) -> None:
+        self._first_keys = first_keys
+        self._num_keys = num_keys
+        self._bounds = np.concatenate(([0], np.cumsum(depths)))
+
+    def __getitem__(self, rows: slice, /) -> list[Keys]:
+        bounds = self._bounds[rows.start : rows.stop + 1]
+        first_keys, num_keys = (column[bounds[0] : bounds[-1]] for column in (self._first_keys, self._num_keys))
+        ends = np.concatenate(([0], np.cumsum(num_keys)))
+        keys = np.repeat(first_keys - ends[:-1], num_keys) + np.arange(ends[-1])
+        return [keys[first:end] for first, end in pairwise(ends[bounds - bounds[0]].tolist())]
+
+
+def shared_block_keys(trace: Trace, block_size: int) -> tuple[KeysByRow, int]:
     """For each request the keys of its leading blocks that others have too, and the number of keys in all."""
     if trace.segments is None:
         return [NO_COPIES] * len(trace), 0
-    depths = np.array([len(path) for path in trace.segments])
-    segments = np.array([segment for path in trace.segments for segment in path], dtype=np.int64)
+    depths = np.fromiter(map(len, trace.segments), dtype=np.int64)
+    segments = np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
     is_last = np.zeros(len(lengths), dtype=np.bool_)
     is_last[np.cumsum(depths)[depths > 0] - 1] = True
@@ -40,7 +65,7 @@ def shared_block_keys(trace: Trace, block_size: int) -> tuple[list[Keys], int]:
     return _keys_of_blocks(paths, block_size)
 
 
-def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[list[Keys], int]:
+def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[KeyRanges, int]:
     """A key range for each segment in its place, where every block of a prompt lies in one segment.
 
     Segments stand path by path; `depths` says how many each path has.
@@ -51,9 +76,7 @@ def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size
     sizes = np.zeros(len(num_visits), dtype=np.int64)
     np.maximum.at(sizes, nodes, num_shared)
     first_keys = np.cumsum(sizes) - sizes
-    ends = np.concatenate(([0], np.cumsum(num_shared)))
-    keys = np.repeat(first_keys[nodes] - ends[:-1], num_shared) + np.arange(ends[-1])
-    return np.split(keys, ends[np.cumsum(depths)[:-1]]), int(sizes.sum())
+    return KeyRanges(first_keys[nodes], num_shared, depths), int(sizes.sum())
 
 
 def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
@@ -61,7 +84,7 @@ def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
 
     A node is a content behind a way from the root, and a way is the contents on it and their lengths.
     """
-    contents, spans = _numbered(content_ids), _numbered(lengths)
+    contents, num_lengths = _numbered(content_ids), int(lengths.max(initial=0)) + 1
     firsts = np.cumsum(depths) - depths
     ways = np.zeros(len(depths), dtype=np.int64)
     nodes = np.zeros_like(content_ids)
@@ -70,7 +93,7 @@ def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
         reaching = np.flatnonzero(depths > level)
         here = firsts[reaching] + level
         places = _numbered(ways[reaching] * len(contents) + contents[here])
-        ways[reaching] = _numbered(places * len(contents) + spans[here])
+        ways[reaching] = _numbered(places * num_lengths + lengths[here])
         nodes[here] = num_nodes + places
         num_nodes += int(places.max()) + 1
     return nodes

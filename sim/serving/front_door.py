@@ -1,18 +1,19 @@
 """Requests from a trace, and the checks at the front door: what can never run is turned away with its reason."""
 
 from collections.abc import Iterator
+from itertools import repeat
 
 import numpy as np
 
 from sim.serving.config import SchedulerConfig
-from sim.serving.content import shared_block_keys
+from sim.serving.content import KeysByRow, shared_block_keys
 from sim.serving.kv_cache import longest_that_fits
 from sim.serving.prefix_cache import NO_COPIES, KeyedBlocks
 from sim.serving.records import Ints
 from sim.serving.request import Request
 from sim.workload.trace import Trace
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 256
 
 
 class Incoming:
@@ -29,7 +30,10 @@ class Incoming:
         )
         self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
         shares = config.enable_prefix_caching and trace.segments is not None
-        self._keys, self.num_keys = shared_block_keys(trace, config.block_size) if shares else ([], 0)
+        self._keys: KeysByRow | None = None
+        self.num_keys = 0
+        if shares:
+            self._keys, self.num_keys = shared_block_keys(trace, config.block_size)
         self._num_groups = len(config.kv_groups)
 
     def __len__(self) -> int:
@@ -44,16 +48,18 @@ class Incoming:
         trace = self.trace
         ids, arrivals_s = trace.request_id[rows], trace.arrival_s[rows].tolist()
         prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
-        for row, *facts in zip(range(rows.start, rows.stop), ids, arrivals_s, prompts, outputs, strict=False):
+        keys = repeat(NO_COPIES) if self._keys is None else self._keys[rows]
+        numbers = range(rows.start, rows.stop)
+        for row, shared, *facts in zip(numbers, keys, ids, arrivals_s, prompts, outputs, strict=False):
             if row in self.rejected:
                 continue
             request = Request(row, *facts)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
-            if self._keys and len(self._keys[row]):
+            if len(shared):
                 nothing = [NO_COPIES] * self._num_groups
-                request.keyed = KeyedBlocks(self._keys[row], nothing, [0] * self._num_groups)
-                request.num_shared_blocks = len(self._keys[row])
+                request.keyed = KeyedBlocks(shared, nothing, [0] * self._num_groups)
+                request.num_shared_blocks = len(shared)
             yield request
 
 

@@ -62,7 +62,7 @@ class PrefixCache:
     def match(self, keys: Keys) -> Copies:
         """The oldest copies of the leading keys, up to the first that has none."""
         copies = self._oldest[keys]
-        missing = np.flatnonzero(copies == NO_COPY)
+        missing = (copies == NO_COPY).nonzero()[0]
         found: Copies = copies[: missing[0]] if len(missing) else copies
         return found
 
@@ -89,7 +89,7 @@ class PrefixCache:
         self._key[copies] = keys
         self._num_holders[copies] = 1
         has_older = self._oldest[keys] != NO_COPY
-        if has_older.any():
+        if np.count_nonzero(has_older):
             for key, copy in zip(keys[has_older].tolist(), copies[has_older].tolist(), strict=True):
                 self._younger.setdefault(key, deque()).append(copy)
             self._has_younger[keys[has_older]] = True

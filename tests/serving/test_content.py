@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.serving.content import shared_block_keys
+from sim.serving.prefix_cache import Keys
 from sim.workload.trace import Trace
 
 BLOCK_SIZE = 4
@@ -28,6 +29,13 @@ def trace_of(prompts: list[Prompt]) -> Trace:
     )
 
 
+def keys_of(prompts: list[Prompt]) -> tuple[list[Keys], int]:
+    """The keys of all, asked for in two parts, and the number of keys."""
+    keys, num_keys = shared_block_keys(trace_of(prompts), BLOCK_SIZE)
+    half = len(prompts) // 2
+    return keys[slice(0, half)] + keys[slice(half, len(prompts) + 1)], num_keys
+
+
 def blocks_of(prompt: Prompt) -> list[tuple[object, ...]]:
     """Each full block as all tokens up to and in it, a token as its content and its number in it."""
     tokens = [(content, number) for content, length in prompt for number in range(length)]
@@ -37,7 +45,7 @@ def blocks_of(prompt: Prompt) -> list[tuple[object, ...]]:
 @given(st.one_of(st.lists(paths, min_size=1, max_size=6), st.lists(aligned_paths, min_size=1, max_size=6)))
 def test_equal_keys_mean_equal_tokens_up_to_and_in_a_block(prompts: list[Prompt]) -> None:
     """Blocks that two prompts share have one key, in aligned segments or not."""
-    keys, num_keys = shared_block_keys(trace_of(prompts), BLOCK_SIZE)
+    keys, num_keys = keys_of(prompts)
     blocks = [blocks_of(prompt) for prompt in prompts]
     for (mine, my_keys), (yours, your_keys) in combinations(zip(blocks, keys, strict=True), 2):
         num_shared = sum(a == b for a, b in zip(mine, yours, strict=False))
@@ -51,12 +59,12 @@ def test_equal_keys_mean_equal_tokens_up_to_and_in_a_block(prompts: list[Prompt]
 
 def test_what_nobody_shares_costs_no_key() -> None:
     """Two prompts with a common first segment: the second ones of each get no keys."""
-    keys, num_keys = shared_block_keys(trace_of([((0, 8), (1, 4)), ((0, 8), (2, 8)), ((3, 4),)]), BLOCK_SIZE)
+    keys, num_keys = keys_of([((0, 8), (1, 4)), ((0, 8), (2, 8)), ((3, 4),)])
     assert [part.tolist() for part in keys] == [[0, 1], [0, 1], []]
     assert num_keys == 2
 
 
 def test_empty_prompts_have_no_blocks() -> None:
     """vLLM's bare scheduler takes prompts of no token, first, last or between."""
-    keys, _ = shared_block_keys(trace_of([(), ((0, 4),), (), ((0, 4),), ()]), BLOCK_SIZE)
+    keys, _ = keys_of([(), ((0, 4),), (), ((0, 4),), ()])
     assert [part.tolist() for part in keys] == [[], [0], [], [0], []]
