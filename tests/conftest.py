@@ -1,5 +1,7 @@
 """One verdict a commit: Hypothesis draws the same examples each time and does not judge how busy the machine is."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -13,3 +15,11 @@ settings.load_profile("gate")
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Every behaviour is asked of every engine."""
     return ENGINES[request.param]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Unfinished searches are neither found in the user's cache nor left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -176,7 +176,7 @@ def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iter
             yield kept
         finally:
             kept.close()
-    elif resume and (cached := _cached(shared)):
+    elif resume and (cached := _cached(shared)) is not None:
         try:
             yield cached
         except SimError:

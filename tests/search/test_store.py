@@ -45,18 +45,26 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
         TrialStore(path, "study")
 
 
-def rows(store: Path) -> dict[str, str]:
-    """What stands in the store, as another process sees it."""
-    if not store.exists():
+def rows(stores: list[Path]) -> dict[str, str]:
+    """What stands in the store, if there is one yet, as another process sees it."""
+    if not stores:
         return {}
-    with sqlite3.connect(store) as database:
+    with sqlite3.connect(*stores) as database:
         tables = database.execute("SELECT name FROM sqlite_master").fetchall()
         return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
 
 
-def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    """`kill -9` in the middle; marks put into what was stored are found in the answer, so it was not computed again."""
-    trace, store = tmp_path / "trace.csv", tmp_path / "trials.sqlite"
+@pytest.mark.parametrize("store", [["--store", "cache/trials.sqlite"], []], ids=["named", "cached"])
+def test_a_killed_search_goes_on_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: list[str]
+) -> None:
+    """`kill -9` in the middle; marks put into what was stored are found in the answer, so it was not computed again.
+
+    A store that was named is kept; that of the user's cache is deleted when the search is over.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = tmp_path / "trace.csv"
     write_trace(make_trace(1500), trace)
     (tmp_path / "steps.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 1.0e-4, per_context_token_s: 0.0}")
     (tmp_path / "space.yaml").write_text(
@@ -81,26 +89,30 @@ def test_a_killed_search_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
         *places,
     ]
 
-    def run(*more: str | Path) -> dict[str, Any]:
+    def run(*more: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(subprocess.run([*command, *more], check=True, capture_output=True).stdout)
         return found
 
-    first = subprocess.Popen([*command, "--store", store], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def stores() -> list[Path]:
+        return list(tmp_path.glob("cache/**/*.sqlite"))
+
+    first = subprocess.Popen([*command, *store], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(rows(store)) < 4 and time.monotonic() < deadline:
+    while len(rows(stores())) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)
     first.kill()
     first.wait()
-    stored = rows(store)
+    stored = rows(stores())
     assert 4 <= len(stored) < 16
-    with sqlite3.connect(store) as database:
+    with sqlite3.connect(*stores()) as database:
         for task, outcome in stored.items():
             marked = json.loads(outcome)
             marked["metrics"]["std_e2el_ms"] = MARK
             database.execute("UPDATE trials SET outcome = ? WHERE task = ?", (json.dumps(marked), task))
-    resumed = run("--store", store)
+    resumed = run(*store)
     marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]
     assert sum(marks) == len(stored)
+    assert bool(stores()) == bool(store)
     fresh = run()
     assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]
     assert fresh["best"] == resumed["best"]
