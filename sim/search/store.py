@@ -4,6 +4,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -39,12 +40,14 @@ class TrialStore:
         self._path, self._study = path, study
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=30)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            with self._database:
-                self._database.execute(_SCHEMA)
-                rows = self._database.execute("SELECT task, outcome FROM trials WHERE study = ?", (study,)).fetchall()
-            self._known = _outcomes(rows)
+            with ExitStack() as on_failure:
+                self._database = on_failure.enter_context(closing(sqlite3.connect(path, timeout=30)))
+                self._database.execute("PRAGMA journal_mode=WAL")
+                with self._database as database:
+                    database.execute(_SCHEMA)
+                    rows = database.execute("SELECT task, outcome FROM trials WHERE study = ?", (study,)).fetchall()
+                self._known = _outcomes(rows)
+                on_failure.pop_all()
         except (OSError, sqlite3.Error, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
 

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ def test_searches_of_other_traces_do_not_mix(tmp_path: Path) -> None:
     store = TrialStore(tmp_path / "trials.sqlite", first)
     store.put("task", Outcome("no", {}))
     store.close()
-    assert TrialStore(tmp_path / "trials.sqlite", first).get("task") == Outcome("no", {})
-    assert TrialStore(tmp_path / "trials.sqlite", second).get("task") is None
+    for study, outcome in ((first, Outcome("no", {})), (second, None)):
+        with closing(TrialStore(tmp_path / "trials.sqlite", study)) as store:
+            assert store.get("task") == outcome
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def rows(stores: list[Path]) -> dict[str, str]:
     """What stands in the store, if there is one yet, as another process sees it."""
     if not stores:
         return {}
-    with sqlite3.connect(*stores) as database:
+    with closing(sqlite3.connect(stores[0])) as database:
         tables = database.execute("SELECT name FROM sqlite_master").fetchall()
         return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
 
@@ -104,7 +106,7 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     first.wait()
     stored = rows(stores())
     assert 4 <= len(stored) < 16
-    with sqlite3.connect(*stores()) as database:
+    with closing(sqlite3.connect(stores()[0])) as database, database:
         for task, outcome in stored.items():
             marked = json.loads(outcome)
             marked["metrics"]["std_e2el_ms"] = MARK

@@ -63,7 +63,7 @@ def test_folders_without_a_config_are_told_from_those_with_one(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b'{"model_type": "llama",}', "line 1, column 24"),
+        (b'{"model_type": "llama",}', "line 1, column 2[34]"),
         (b"", "line 1, column 1"),
         (b"[1, 2]", "must hold one JSON object with a model's keys, got a list"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "is no text file"),
