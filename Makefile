@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/installed  ## replay a bundled chat trace on Llama-3.1-8B and one H100
 	$(BIN)/servecast simulate Llama-3.1-8B --gpu h100-sxm --trace traces/chat.csv

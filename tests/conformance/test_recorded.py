@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.__main__ import main
 from tests.conformance.case import load_case
 from tests.conformance.compare import first_difference, request_difference
 from tests.conformance.engines import ENGINES
@@ -25,3 +26,13 @@ def test_an_engine_reproduces_the_recorded_schedule(path: Path, engine: str) -> 
     run = ENGINES[engine](case)
     assert first_difference(case, run.steps) is None
     assert request_difference(case, run.requests) is None
+
+
+def test_what_is_no_recording_is_told_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2; a case that passes has status 0."""
+    other = tmp_path / "defaults.json"
+    other.write_text("{}")
+    assert main([str(CASES[0])]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main([str(other)])
+    assert f"{other} is no recorded schedule (KeyError: 'requests'); name cases" in capsys.readouterr().err
