@@ -4,6 +4,7 @@ Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` 
 tokens, and of them the full ones whose tokens are known can be found by content.
 """
 
+import sys
 from bisect import bisect_left
 from typing import NamedTuple
 
@@ -68,6 +69,9 @@ class KVCacheManager:
         self._keys_all = keys_all
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
+        self._num_blocks_needed = [
+            sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
+        ]  # before its next token, to look back on
         self.num_groups = len(config.kv_groups)
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
         self.has_windows = config.has_windows
@@ -90,20 +94,23 @@ class KVCacheManager:
         longest = min((len(match) for match in matches), default=len(keys))
         if not self.has_windows:
             return self._hit(longest, [match[:longest] for match in matches])
-        for num_blocks in range(longest, 0, -1):
-            copies = [self._last_copies(keys[:num_blocks], group) for group in range(self.num_groups)]
-            if all((found != NO_COPY).all() for found in copies):
-                return self._hit(num_blocks, copies)
-        return NO_HIT
+        copies = [self._cache.find(self._group_keys(keys[:longest], group)) for group in range(self.num_groups)]
+        num_blocks = self._longest_to_go_on_from(copies)
+        firsts = [max(0, num_blocks - needed) for needed in self._num_blocks_needed]
+        return self._hit(num_blocks, [found[first:num_blocks] for found, first in zip(copies, firsts, strict=True)])
 
     def _match(self, keys: Keys, group: int) -> Copies:
         return self._cache.match(self._group_keys(keys, group))
 
-    def _last_copies(self, keys: Keys, group: int) -> Copies:
-        """Copies of the blocks with which a group can go on after these; NO_COPY where one is missing."""
-        window = self.windows[group]
-        needed = len(keys) if window is None else min(len(keys), -(-(window - 1) // self._block_size))
-        return self._cache.find(self._group_keys(keys[len(keys) - needed :], group))
+    def _longest_to_go_on_from(self, copies: list[Copies]) -> int:
+        """The most leading blocks that can be skipped: each group finds all that it needs of them, the last ones."""
+        numbers = np.arange(len(copies[0]))
+        can_go_on = np.ones(len(numbers), dtype=np.bool_)
+        for found, needed in zip(copies, self._num_blocks_needed, strict=True):
+            last_missing = np.maximum.accumulate(np.where(found == NO_COPY, numbers, -1))
+            can_go_on &= (last_missing < 0) | (numbers - last_missing >= needed)
+        longest = can_go_on.nonzero()[0][-1:]
+        return int(longest[0]) + 1 if len(longest) else 0
 
     def _group_keys(self, keys: Keys, group: int) -> Keys:
         """Each group keeps contents of its own."""
@@ -163,6 +170,13 @@ class KVCacheManager:
             if passed > passed_blocks[group]:
                 self._release_blocks(request, group, passed, passed - passed_blocks[group], 0)
                 passed_blocks[group] = passed
+
+    def may_pass_keys(self, request: Request) -> bool:
+        """Whether windows have yet to pass blocks of a request that have a key."""
+        keyed = request.keyed
+        if keyed is None:
+            return False
+        return any(window and keyed.first[group] < len(keyed.keys) for group, window in enumerate(self.windows))
 
     def free_passed_blocks(self, count: int) -> None:
         """Give back blocks that windows of decodes have passed, whose contents nobody will ask for."""

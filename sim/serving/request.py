@@ -60,3 +60,8 @@ class Request:
     def num_tokens(self) -> int:
         """The prompt and all that has been sampled, also what is still on its way; not while decoding."""
         return self.num_prompt_tokens + self.num_sampled_tokens
+
+
+def admission_order(request: Request) -> int:
+    """What sorts requests as they were admitted."""
+    return request.serial

@@ -17,7 +17,7 @@ from sim.serving.decodes import Decodes
 from sim.serving.kv_cache import KVCacheManager
 from sim.serving.queues import WaitingQueue, waiting_queue
 from sim.serving.registration import Registration
-from sim.serving.request import Request, RequestStatus
+from sim.serving.request import Request, RequestStatus, admission_order
 from sim.serving.standing import num_computed_tokens, num_hashed_tokens
 from sim.serving.steady import SteadyPasses
 from sim.serving.windows import Windows
@@ -30,25 +30,22 @@ class UnexpectedPreemptionError(Exception):
 class Scheduler:
     """The waiting queue, the running requests and their KV blocks.
 
-    With prefix caching, what a window has passed may be asked for: by others where the trace shares contents (`num_keys`),
-    by the request itself if it is preempted. Where neither is expected windows are counted (`windows`), else they are
-    walked request by request; and only if preemption is expected everything gets a key. An unexpected one raises
-    UnexpectedPreemptionError.
+    With prefix caching, a preempted request may ask for what its windows have passed. If preemption is expected, all its
+    blocks get keys and windows are walked request by request; if not, they are counted (`windows`), but for blocks that
+    the trace shares, and a preemption raises UnexpectedPreemptionError.
     """
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
         self.config = config
-        remembers = config.enable_prefix_caching and (expects_preemption or num_keys > 0)
-        self.walks_windows = config.has_windows and remembers
-        self._keys_all = self.walks_windows and expects_preemption
-        self.kv = KVCacheManager(config, num_keys, keys_all=self._keys_all)
+        self.walks_windows = config.has_windows and config.enable_prefix_caching and expects_preemption
+        self.kv = KVCacheManager(config, num_keys, keys_all=self.walks_windows)
         self.waiting: WaitingQueue = waiting_queue(config.scheduling_policy)
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
         self.decodes = Decodes(config.block_size)
         self.ended: dict[int, list[Request]] = {}
         self.num_collected = 0
-        self.windows = Windows(config, self.kv) if config.has_windows and not remembers else None
+        self.windows = Windows(config, self.kv) if config.has_windows and not self.walks_windows else None
         self.history = DecodeHistory()
         self.admission = Admission(self)
         self.registration = Registration(self)
@@ -115,6 +112,7 @@ class Scheduler:
         if blocks:
             kv.pool.take(blocks)
         if self.windows:
+            self.registration.catch_up(batch.step, before=0)  # what they pass stays findable
             self.windows.free_passed(batch.step, self.num_collected, (request for request, *_ in chunks))
         batch.budget = budget
         batch.num_decodes = num_decodes
@@ -162,7 +160,7 @@ class Scheduler:
                 self._finish_prefill(chunk.request, batch.step)
         ended = self.ended.get(batch.step)
         if ended and len(ended) > 1:
-            ended.sort(key=_serial)
+            ended.sort(key=admission_order)
         if self.windows:
             self.windows.advance(batch.step)
 
@@ -181,7 +179,7 @@ class Scheduler:
             if self.windows:
                 self.windows.leave(request, step)
         if len(ending) > 1:
-            ending.sort(key=_serial)
+            ending.sort(key=admission_order)
         self.ended[step] = ending
 
     def _finish_prefill(self, request: Request, step: int) -> None:
@@ -236,7 +234,7 @@ class Scheduler:
     def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
         """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
         step = batch.step
-        if self.config.has_windows and self.config.enable_prefix_caching and not self._keys_all:
+        if self.config.has_windows and self.config.enable_prefix_caching and not self.walks_windows:
             raise UnexpectedPreemptionError
         if self.windows:
             self.windows.is_preempted(request)
@@ -259,7 +257,3 @@ class Scheduler:
         self.waiting.put_back(request)
         self.admission.is_settled = False
         batch.preempted.append(request)
-
-
-def _serial(request: Request) -> int:
-    return request.serial

@@ -53,10 +53,12 @@ def test_who_leaves_knows_what_its_windows_have_passed() -> None:
     assert passings.due == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("caching", [True, False])
-def test_long_decodes_with_windows_are_leapt_over(caching: bool) -> None:
+def test_long_decodes_with_windows_are_leapt_over(caching: bool, shares: bool) -> None:
     """Three requests of 900 tokens take some leaps, not 900; free blocks are told for every step as the naive engine does."""
-    asks = [Ask(f"r{row}", 20 + row, 900, at=3 * row) for row in range(3)]
+    parts = [((0, 16), (1 + row, 4 + row)) for row in range(3)]
+    asks = [Ask(f"r{row}", parts[row] if shares else 20 + row, 900, at=3 * row) for row in range(3)]
     config = make_config(kv_groups=SLIDING, enable_prefix_caching=caching, async_scheduling=True)
     records = [ENGINES[name](make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference")]
     assert len(records[0].leaps) < 120
@@ -73,6 +75,40 @@ def test_a_leap_ends_where_a_window_begins_to_pass_blocks(window: int, is_async:
     config = make_config(block_size=1, kv_groups=groups, enable_prefix_caching=False, async_scheduling=is_async)
     fast, naive = (replay(ENGINES[name], make_trace([Ask("A", 30, 40)]), config, ONE_SECOND) for name in ENGINES)
     assert len(fast.records.leaps) < 30
+    assert facts(fast) == facts(naive)
+
+
+@pytest.mark.parametrize(
+    ("asks", "num_gpu_blocks", "groups", "limits"),
+    [
+        (
+            [Ask("B", 4, 13, at=4), Ask("A", ((0, 13),), 10, at=6), Ask("Z", ((0, 9), (9, 4)), 3, at=15)],
+            35,
+            (None, 3),
+            (16, 0),
+        ),
+        (
+            [Ask("A", ((0, 8),), 16), Ask("B", 4, 24), Ask("C", 12, 22, at=1), Ask("Z", ((0, 8), (9, 4)), 3, at=19)],
+            29,
+            (3,),
+            (16, 0),
+        ),
+        ([Ask("A", ((0, 20),), 5), Ask("B", 20, 3), Ask("Z", ((0, 8), (9, 4)), 3, at=14)], 1000, (3,), (4, 3)),
+    ],
+    ids=["after others", "before others", "prompts that share the budget"],
+)
+def test_what_windows_pass_is_found_again_in_the_order_of_vllm(
+    asks: list[Ask], num_gpu_blocks: int, groups: tuple[int | None, ...], limits: tuple[int, int]
+) -> None:
+    """Z asks for what windows of A have passed, beside others who pass blocks in the same pass, before and after A."""
+    config = make_config(
+        num_gpu_blocks=num_gpu_blocks,
+        block_size=2,
+        kv_groups=tuple(map(KVGroup, groups)),
+        max_num_batched_tokens=limits[0],
+        long_prefill_token_threshold=limits[1],
+    )
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
     assert facts(fast) == facts(naive)
 
 
