@@ -79,6 +79,7 @@ def simulate_cluster(
 
     One replica gives the records of `replica.simulate`. Raises ConfigError for an unknown routing.
     """
+    on_arrival = counted(on_progress, len(trace))
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
         incoming = Incoming(trace, config)
@@ -96,11 +97,14 @@ def simulate_cluster(
             for recorder in recorders
         ]
         entrance = Entrance(replicas, router(routing), len(incoming))
-        replay(incoming, entrance, counted(on_progress, len(incoming)))
+        replay(incoming, entrance, on_arrival)
         parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
         return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
 
-    return without_preemption_if_possible(attempt)
+    records = without_preemption_if_possible(attempt)
+    if on_progress:
+        on_progress(len(trace), len(trace))
+    return records
 
 
 def _merged(parts: Sequence[Records], replica: Ints) -> Records:

@@ -215,6 +215,7 @@ def simulate(
     Requests that can never run are rejected with their reason at arrival and stall nobody.
     """
     rows = FirstTime(step_log) if step_log else None
+    on_arrival = counted(on_progress, len(trace))
 
     def attempt(expects_preemption: bool) -> Records:
         incoming = Incoming(trace, config)
@@ -225,7 +226,7 @@ def simulate(
             start_s=min(0.0, float(trace.arrival_s[0])), num_keys=incoming.num_keys,
             expects_preemption=expects_preemption, log=log,
         )  # fmt: skip
-        replay(incoming, replica, counted(on_progress, len(incoming)))
+        replay(incoming, replica, on_arrival)
         return recorder.records(replica.scheduler)
 
     records = without_preemption_if_possible(attempt)
@@ -243,5 +244,15 @@ def without_preemption_if_possible(attempt: Callable[[bool], ResultT]) -> Result
 
 
 def counted(on_progress: Progress | None, num_requests: int) -> Callable[[int], None] | None:
-    """Progress as arrivals tell it: by row."""
-    return (lambda row: on_progress(row, num_requests)) if on_progress else None
+    """Progress as arrivals tell it: by row, and each once, also if a simulation begins again."""
+    if on_progress is None:
+        return None
+    furthest = -1
+
+    def tell(row: int) -> None:
+        nonlocal furthest
+        if row > furthest:
+            furthest = row
+            on_progress(row, num_requests)
+
+    return tell
