@@ -40,6 +40,7 @@ STYLE: dict[Any, Any] = {
 }
 NUM_INSTANTS = 1200
 NUM_BINS = 120
+NUM_CDF_POINTS = 4000
 
 
 def latency_plot(path: Path, records: Records, *, title: str) -> None:
@@ -87,6 +88,9 @@ def _cdf(axes: "Axes", title: str, colour: str, samples_s: Floats, counts: Ints 
         return
     order = np.argsort(samples_s)
     share = np.cumsum(counts[order]) / counts.sum()
+    if len(share) > NUM_CDF_POINTS:  # more than can be seen, of millions of token gaps
+        drawn = np.unique(np.searchsorted(share, np.linspace(0.0, 1.0, NUM_CDF_POINTS)).clip(max=len(share) - 1))
+        order, share = order[drawn], share[drawn]
     axes.plot(samples_s[order] / MS, share * 100, color=colour, linewidth=1.8, drawstyle="steps-post")
     axes.set_xscale("log")
     plain_log_ticks(axes.xaxis)
