@@ -51,6 +51,15 @@ def test_a_folder_holds_summary_requests_steps_and_two_plots(tmp_path: Path) -> 
     assert (tmp_path / "out/timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_files_that_are_written_in_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header once, and every row once."""
+    write(tmp_path / "whole")
+    monkeypatch.setattr(folder_module, "ROWS_AT_ONCE", 1)
+    write(tmp_path / "parts")
+    for name in ("requests.csv", "steps.csv"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_the_same_run_writes_the_same_bytes(tmp_path: Path) -> None:
     """Plots too: no date, no version in them."""
     write(tmp_path / "one")
