@@ -64,6 +64,12 @@ def test_what_nobody_shares_costs_no_key() -> None:
     assert num_keys == 2
 
 
+def test_a_way_is_its_contents_and_their_lengths() -> None:
+    """A content behind 8 tokens of one and behind 4 of another is not the same, whatever numbers they go by."""
+    keys, num_keys = keys_of([((0, 8), (9, 4)), ((1, 4),), ((2, 4),), ((3, 4),), ((4, 4), (9, 4))])
+    assert ([len(part) for part in keys], num_keys) == ([0] * 5, 0)
+
+
 def test_empty_prompts_have_no_blocks() -> None:
     """vLLM's bare scheduler takes prompts of no token, first, last or between."""
     keys, _ = keys_of([(), ((0, 4),), (), ((0, 4),), ()])
