@@ -60,14 +60,14 @@ class Windows:
     def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
         """Before a pass that also runs these prompts: give back the blocks that windows have passed."""
         self._take_up_keyed(step)
-        done = 0
+        num_freed = 0
         for request in sorted((*computing, *self._settling), key=admission_order):
             if request.keyed is not None:
                 earlier = self._settled.num_blocks_before(step, request)
-                self._kv.free_passed_blocks(earlier - done)
-                done = earlier
+                self._kv.free_passed_blocks(earlier - num_freed)
+                num_freed = earlier
             self._kv.free_passed_windows(request, num_processed_tokens(request, step, num_collected))
-        self._kv.free_passed_blocks(self._settled.num_blocks(step, 1) - done)
+        self._kv.free_passed_blocks(self._settled.num_blocks(step, 1) - num_freed)
 
     def num_blocks(self, step: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes by decodes in steady progress, while they stay counted as they are."""
