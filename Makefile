@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip install -qq --disable-pip-version-check
+PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/pip install -qq --disable-pip-version-check
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,12 +48,12 @@ clean:  ## forget the .venv and all caches
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	HATCH_BUILD_NO_HOOKS=true $(PIP) -e .
+	$(PIP) -e .
 	@touch $@
 
 .venv/installed-dev: pyproject.toml
 	$(PYTHON) -m venv .venv
-	HATCH_BUILD_NO_HOOKS=true $(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch $@ .venv/installed
 
 .PHONY: help demo test lint types floors units compiled interpreted format accuracy readme clean

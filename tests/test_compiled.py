@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hatch_build
-from sim.compiled import FOLDER, LIBRARY, current_folder
+from sim.compiled import FOLDER, LIBRARY, SUFFIX, current_folder
 
 is_compiled = pytest.mark.skipif(
     not (current_folder() / LIBRARY).exists(), reason="the engine is not compiled: `make compiled` does it"
@@ -48,8 +48,8 @@ def test_both_engines_print_the_same(name: str) -> None:
 def test_an_edited_source_is_interpreted(tmp_path: Path) -> None:
     """Also if it is none of those that hold the change; SERVECAST_INTERPRETED does it for unchanged ones."""
     shutil.copytree(ROOT / "sim", tmp_path / "sim", ignore=shutil.ignore_patterns("__pycache__"))
-    compiled = [str(tmp_path / path.relative_to(ROOT)) for path in _modules(current_folder(), Path(LIBRARY).suffixes)]
-    sources = [str(path) for path in _modules(tmp_path / "sim", [".py"])]
+    compiled = [str(tmp_path / path.relative_to(ROOT)) for path in _modules(current_folder(), SUFFIX)]
+    sources = [str(path) for path in _modules(tmp_path / "sim", ".py")]
     assert run("-c", WHERE, folder=tmp_path).split() == compiled
     assert run("-c", WHERE, folder=tmp_path, SERVECAST_INTERPRETED="1").split() == sources
     with (tmp_path / "sim/serving/queues.py").open("a") as source:
@@ -57,8 +57,7 @@ def test_an_edited_source_is_interpreted(tmp_path: Path) -> None:
     assert run("-c", WHERE, folder=tmp_path).split() == sources
 
 
-def _modules(folder: Path, suffixes: list[str]) -> list[Path]:
-    suffix = "".join(suffixes)
+def _modules(folder: Path, suffix: str) -> list[Path]:
     return [folder / f"serving/replica{suffix}", folder / f"steptime/roofline{suffix}"]
 
 

@@ -2,12 +2,11 @@ import os
 import subprocess
 import sys
 import zipfile
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
-from sim.compiled import folder_in_use
+from sim.compiled import SUFFIX, folder_in_use
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +46,7 @@ def test_the_wheel_brings_the_engine_as_it_is_here(installed: Path) -> None:
     used = subprocess.check_output(asked, env=os.environ | {"PYTHONPATH": str(installed)}, cwd=installed, text=True)
     folder, name = folder_in_use(), installed / "sim/serving/replica.py"
     if folder:
-        name = (installed / folder.relative_to(ROOT) / "serving/replica").with_suffix(EXTENSION_SUFFIXES[0])
+        name = (installed / folder.relative_to(ROOT) / "serving/replica").with_suffix(SUFFIX)
     assert used.strip() == str(name)
     (wheel,) = installed.parent.glob("servecast-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl") == (folder is None)

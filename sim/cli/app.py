@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.cli.version import version_line
 from sim.errors import ConfigError, nearest
 
 COMMANDS = {
@@ -52,6 +51,8 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from sim.cli.version import version_line
+
         typer.echo(version_line())
         raise typer.Exit
 

@@ -51,9 +51,6 @@ class TrialStore:
         except (OSError, sqlite3.Error, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def get(self, key: str) -> Outcome | None:
         return self._known.get(key)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sim.serving.prefix_cache import NO_COPIES, Keys
+from sim.serving.prefix_cache import Keys
 from sim.workload.trace import Segment, Trace
 
 Path = Sequence[Segment]
@@ -51,8 +51,7 @@ class KeyRanges:
 
 def shared_block_keys(trace: Trace, block_size: int) -> tuple[KeysByRow, int]:
     """For each request the keys of its leading blocks that others have too, and the number of keys in all."""
-    if trace.segments is None:
-        return [NO_COPIES] * len(trace), 0
+    assert trace.segments is not None, "a trace that says what its prompts are made of"
     depths = np.fromiter(map(len, trace.segments), dtype=np.int64)
     segments = np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T

@@ -90,17 +90,15 @@ class KVCacheManager:
             return NO_HIT
         self.pool.settle()
         keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
-        matches = [self._match(keys, group) for group, window in enumerate(self.windows) if window is None]
-        longest = min((len(match) for match in matches), default=len(keys))
+        groups = [self._group_keys(keys, group) for group in range(self.num_groups)]
         if not self.has_windows:
+            matches = [self._cache.match(group_keys) for group_keys in groups]
+            longest = min(map(len, matches))
             return self._hit(longest, [match[:longest] for match in matches])
-        copies = [self._cache.find(self._group_keys(keys[:longest], group)) for group in range(self.num_groups)]
+        copies = [self._cache.find(group_keys) for group_keys in groups]
         num_blocks = self._longest_to_go_on_from(copies)
         firsts = [max(0, num_blocks - needed) for needed in self._num_blocks_needed]
         return self._hit(num_blocks, [found[first:num_blocks] for found, first in zip(copies, firsts, strict=True)])
-
-    def _match(self, keys: Keys, group: int) -> Copies:
-        return self._cache.match(self._group_keys(keys, group))
 
     def _longest_to_go_on_from(self, copies: list[Copies]) -> int:
         """The most leading blocks that can be skipped: each group finds all that it needs of them, the last ones."""

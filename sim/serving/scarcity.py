@@ -27,7 +27,6 @@ ONE_TOKEN = Grant(1, 0)
 def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
     """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
     if scheduler.windows:
-        scheduler.registration.catch_up(batch.step, before=0)
         scheduler.windows.look_at_each(batch.step, scheduler.running)
     Walk(scheduler, batch).run()
 

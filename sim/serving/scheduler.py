@@ -66,6 +66,8 @@ class Scheduler:
     def schedule(self, step: int) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
         batch = Batch(step, self._token_budget, self.longest_chunk())
+        if self.windows:
+            self.registration.catch_up(step, before=0)  # what they pass stays findable
         if not self._grant_all_running(batch):
             scarcity.schedule_running(self, batch)
         if self.waiting and not batch.preempted:
@@ -112,7 +114,6 @@ class Scheduler:
         if blocks:
             kv.pool.take(blocks)
         if self.windows:
-            self.registration.catch_up(batch.step, before=0)  # what they pass stays findable
             self.windows.free_passed(batch.step, self.num_collected, (request for request, *_ in chunks))
         batch.budget = budget
         batch.num_decodes = num_decodes
