@@ -32,6 +32,12 @@ class Registration:
             if self._kv.num_registered_blocks(request) >= request.num_shared_blocks:
                 del self.pending[request]
 
+    def keep_chunk(self, request: Request, step: int, num_tokens: int) -> None:
+        """Register what a prompt has filled once pass `step` has computed so many tokens, if others may fill the same."""
+        if self._scheduler.walks_windows or (request in self.pending and len(self.pending) > 1):
+            self.catch_up(step, request.serial)
+            self._kv.keep_full_blocks(request, num_tokens)
+
     def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
         """Register what a request has decoded up to pass `step`, which has scheduled it or not yet."""
         if request.keyed is not None and request.status is not RequestStatus.PREFILLING:

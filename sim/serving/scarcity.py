@@ -97,8 +97,11 @@ class Walk:
 
     def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         self._kv.pool.take(num_new_blocks)
-        if self._kv.has_windows and request.status is RequestStatus.DECODING:
-            self._scheduler.registration.keep_decoded_blocks(request, self._batch.step, is_scheduled=True)
+        registration, step = self._scheduler.registration, self._batch.step
+        if request.status is RequestStatus.PREFILLING:  # before a victim in this pass that has filled the same
+            registration.keep_chunk(request, step, request.num_computed_tokens + num_tokens)
+        elif self._kv.has_windows:
+            registration.keep_decoded_blocks(request, step, is_scheduled=True)
         self._batch.budget -= num_tokens
         self._granted[request] = Grant(num_tokens, num_new_blocks)
 

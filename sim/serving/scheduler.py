@@ -127,10 +127,7 @@ class Scheduler:
         after = request.num_computed_tokens = before + num_tokens
         request.chunk_pass = batch.step
         request.num_chunk_tokens = num_tokens
-        pending = self.registration.pending
-        if self.walks_windows or (request in pending and len(pending) > 1):
-            self.registration.catch_up(batch.step, request.serial)
-            self.kv.keep_full_blocks(request, after)
+        self.registration.keep_chunk(request, batch.step, after)
         samples = after == request.num_tokens
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, samples))
 

@@ -222,3 +222,25 @@ def test_engines_agree_on_a_decode_of_which_more_is_asked_for_than_somebody_has_
     done = replay(ENGINES[engine], make_trace(asks), make_config(), ONE_SECOND)
     assert [step["hits"] for step in done.steps if step["hits"]] == [{"C": 4}, {"B": 12}]
     assert_agreement(engine, make_trace(asks), make_config(), ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize(("tokens", "outputs", "num_gpu_blocks"), [(16, (1, 7, 3), 9), (8, (10, 5, 2), 6)])
+def test_engines_agree_on_a_victim_that_had_filled_the_same_block_in_this_pass(
+    engine: str, tokens: int, outputs: tuple[int, int, int], num_gpu_blocks: int
+) -> None:
+    """A and B compute one prompt side by side. B fills a block after A and makes room for C: A's copy is the older one."""
+    asks = [
+        Ask("A", ((0, tokens),), outputs[0]),
+        Ask("B", ((0, tokens), (1, 2)), outputs[1], priority=1),
+        Ask("C", tokens, outputs[2], priority=1),
+    ]
+    config = make_config(
+        num_gpu_blocks=num_gpu_blocks,
+        max_num_batched_tokens=16,
+        long_prefill_token_threshold=3,
+        scheduling_policy="priority",
+        max_model_len=200,
+        scheduler_reserve_full_isl=tokens == 8,
+    )
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
