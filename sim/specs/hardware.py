@@ -32,6 +32,7 @@ class HardwareProfile:
 
     `memory_bytes` is what CUDA reports as total. `link_bytes_per_s` is per direction, among up to `num_linked_gpus`;
     a GPU without NVLink or the like is linked by PCIe. `peak_flops` is dense, by the dtype multiplied in.
+    `derived` names what the file did not give and a rule filled in, by its key there (`num_sms`, `operators.gemm`, ...).
     """
 
     name: str
@@ -51,6 +52,7 @@ class HardwareProfile:
     tdp_w: float
     price_usd_per_hour: float | None
     operators: OperatorFits
+    derived: tuple[str, ...] = ()
 
     def all_reduce_bytes_per_s(self, num_gpus: int) -> float:
         """The link that joins so many GPUs: NVLink within its domain, PCIe beyond."""
