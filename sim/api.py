@@ -31,6 +31,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
+from sim.workload.rates import rate_json
 from sim.workload.readers import as_trace
 from sim.workload.trace import Trace
 
@@ -147,6 +148,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     rate_scale: float = 1.0,
+    request_rate: float | None = None,
     limit: int | None = None,
     seed: int = 0,
     composition: Composition = "unified",
@@ -158,7 +160,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Result:
     """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
 
-    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles its rate. A replay draws nothing at random:
+    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
+    over n/R seconds in their own pattern, all at 0 where it is infinite. A replay draws nothing at random:
     `seed` is stamped on the summary, for those who made the trace with it. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `routing` says how tokens spread over experts. `progress` is called with (done, all) requests, `step_log` with
@@ -170,11 +173,12 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
     _require_fit(deployment, has_step_times=step_time_model is not None)
     step_time = _step_time(deployment, step_time_model, composition, Traffic(sampling, routing))
-    requests = as_trace(trace, rate_scale=rate_scale, limit=limit)
+    requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
     summary = _summary(deployment, requests, records)
     summary["seed"] = seed
+    summary["request_rate"] = rate_json(request_rate)
     summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)

@@ -49,6 +49,18 @@ def test_simulate_takes_names_paths_and_specs_alike(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(by_name.steps, by_spec.steps)
 
 
+def test_a_request_rate_sets_when_requests_arrive() -> None:
+    """Three at 3 a second come within one; the summary says what was asked for, and null where nothing was."""
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS, request_rate=3)
+    assert result.requests["arrival_s"].tolist() == [0, 0.5, 1]
+    assert result.summary["request_rate"] == 3
+    at_once = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS, request_rate=float("inf"))
+    assert at_once.summary["request_rate"] == "inf"
+    assert at_once.summary["duration"] == pytest.approx(0.1)
+    as_it_is = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS)
+    assert as_it_is.summary["request_rate"] is None
+
+
 def test_a_result_has_summary_requests_and_steps() -> None:
     """Three lone requests of ten 10 ms steps each: 30 steps, 100 ms from end to end."""
     result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS)

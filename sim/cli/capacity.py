@@ -23,7 +23,10 @@ def capacity(
     trace: Trace,
     slo: Slos = None,
     rate: Annotated[
-        float | None, typer.Option(help="Requests a second to serve: how many replicas and GPUs does it take?")
+        float | None,
+        typer.Option(
+            "--rate", "--request-rate", help="Requests a second to serve: how many replicas and GPUs does it take?"
+        ),
     ] = None,
     replicas: Annotated[int, typer.Option(help="Equal servers behind a router.")] = 1,
     limit: Limit = None,

@@ -16,6 +16,7 @@ from sim.cli.options import (
     Limit,
     Model,
     RateScale,
+    RequestRate,
     Routing,
     Slos,
     StepTimes,
@@ -55,6 +56,7 @@ def optimize(
     scorer: Annotated[
         Literal["simulated", "analytic"], typer.Option(help="Replay the trace, or trust the design's formulas.")
     ] = "simulated",
+    request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
     routing: Routing = "least_loaded",
@@ -93,6 +95,7 @@ def optimize(
             engine=parsed.engine,
             vllm_version=parsed.vllm_version,
             rate_scale=rate_scale,
+            request_rate=request_rate,
             limit=limit,
             routing=routing,
             step_time_model=step_time_model,

@@ -22,6 +22,13 @@ Trace = Annotated[
     str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
 ]
 RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
+RequestRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Requests a second, in the trace's own pattern; `inf` sends all at once.",
+        show_default=False,
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="Keep only the first requests.")]
 Slos = Annotated[
     list[str] | None,

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import Composition, Gpu, Json, Limit, Model, RateScale, StepTimes, Trace, print_json, warn
+from sim.cli.options import (
+    Composition,
+    Gpu,
+    Json,
+    Limit,
+    Model,
+    RateScale,
+    RequestRate,
+    StepTimes,
+    Trace,
+    print_json,
+    warn,
+)
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
 from sim.specs.sampling import Sampling
@@ -28,6 +40,7 @@ def simulate(
     model: Model = None,
     gpu: Gpu,
     trace: Trace,
+    request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
@@ -66,6 +79,7 @@ def simulate(
             engine=parsed.engine,
             vllm_version=parsed.vllm_version,
             rate_scale=rate_scale,
+            request_rate=request_rate,
             limit=limit,
             composition=composition or "unified",
             sampling=sampling or "default",

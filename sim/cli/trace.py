@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.options import Limit, RateScale
+from sim.cli.options import Limit, RateScale, RequestRate
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
@@ -28,17 +28,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def inspect(source: Source, rate_scale: RateScale = 1.0, limit: Limit = None, as_json: AsJson = False) -> None:
+def inspect(
+    source: Source,
+    request_rate: RequestRate = None,
+    rate_scale: RateScale = 1.0,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
     """Print counts, rates, lengths and how much of its prompts a trace repeats."""
-    _show(read_trace(source, rate_scale=rate_scale, limit=limit), as_json=as_json)
+    _show(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit), as_json=as_json)
 
 
 @app.command()
 def convert(
-    source: Source, target: Target, rate_scale: RateScale = 1.0, limit: Limit = None, as_json: AsJson = False
+    source: Source,
+    target: Target,
+    request_rate: RequestRate = None,
+    rate_scale: RateScale = 1.0,
+    limit: Limit = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trace of any format in the native one."""
-    _keep(read_trace(source, rate_scale=rate_scale, limit=limit), target, as_json=as_json)
+    _keep(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit), target, as_json=as_json)
 
 
 @app.command("generate")

@@ -50,6 +50,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     rate_scale: float = 1.0,
+    request_rate: float | None = None,
     limit: int | None = None,
     routing: str = "least_loaded",
     composition: Composition = "unified",
@@ -65,7 +66,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
-    laid out over `gpus` GPUs. `engine` holds what is not searched. More than one of `workers` needs a script guarded by
+    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate` is as for `simulate`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
     """
@@ -81,6 +82,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
         engine=engine,
         vllm_version=vllm_version,
         rate_scale=rate_scale,
+        request_rate=request_rate,
         limit=limit,
         routing=routing,
         composition=composition,
@@ -103,6 +105,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     *,
     slo: Sequence[str],
     rate: float | None = None,
+    request_rate: float | None = None,
     replicas: int = 1,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
@@ -114,7 +117,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Capacity:
     """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
 
-    `rate` (requests/s) asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
+    `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
     what is tried. Raises SimError for bad input, DoesNotFitError where the deployment cannot serve the trace at all.
     """
     shared = scenario(
@@ -129,7 +132,13 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
         composition=composition,
         step_time_model=step_time_model,
     )
-    return Capacity(find_capacity(shared, rate=rate, replicas=replicas, on_probe=on_probe))
+    return Capacity(find_capacity(shared, rate=_one_rate(rate, request_rate), replicas=replicas, on_probe=on_probe))
+
+
+def _one_rate(rate: float | None, request_rate: float | None) -> float | None:
+    if rate is not None and request_rate is not None:
+        raise ConfigError(f"`rate` {rate:g} and `request_rate` {request_rate:g} are one option; leave one of them out.")
+    return request_rate if rate is None else rate
 
 
 def _workload(shared: Scenario, constants: AutotuningParameters) -> WorkloadProfile:

@@ -24,7 +24,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
-from sim.workload.readers import scale_rate
+from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
 SECONDS_PER_HOUR = 3600.0
@@ -66,7 +66,8 @@ class Outcome(NamedTuple):
 class Scenario:
     """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
 
-    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline.
+    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline. `request_rate` is
+    the one that was asked for, at which `trace` is already.
     """
 
     model: ModelSpec
@@ -78,6 +79,7 @@ class Scenario:
     routing: str = "least_loaded"
     composition: Composition = "unified"
     step_time: StepTimeModel | None = None
+    request_rate: float | None = None
 
     @cached_property
     def longest_request(self) -> int:

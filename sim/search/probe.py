@@ -14,7 +14,7 @@ from sim.search.evaluate import Scenario
 from sim.search.slo import Slo, is_over
 from sim.search.space import REPLICAS
 from sim.serving.records import RequestRecords
-from sim.workload.readers import scale_rate
+from sim.workload.rates import scale_rate
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
 

@@ -32,6 +32,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     rate_scale: float = 1.0,
+    request_rate: float | None = None,
     limit: int | None = None,
     routing: str = "least_loaded",
     composition: Composition = "unified",
@@ -50,13 +51,14 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     return Scenario(
         model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),
         gpu=profile,
-        trace=as_trace(trace, rate_scale=rate_scale, limit=limit),
+        trace=as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit),
         target=target,
         base=engine,
         vllm_version=vllm_version,
         routing=routing,
         composition=composition,
         step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
+        request_rate=request_rate,
     )
 
 

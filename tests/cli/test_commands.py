@@ -65,6 +65,15 @@ def test_limit_and_rate_scale_shape_the_trace(trace: Path, linear: Path, serveca
     assert json.loads(out)["duration"] == pytest.approx(1.1)
 
 
+def test_a_request_rate_shapes_the_trace_too(trace: Path, linear: Path, servecast: Servecast) -> None:
+    """Four at 8 a second: the last arrives at 0.5 s and takes 110 ms."""
+    options = ("--request-rate", "8", "--step-time-model", linear)
+    _, out, _ = servecast("simulate", *LLAMA, "--trace", trace, *options, "--json")
+    assert json.loads(out)["duration"] == pytest.approx(0.61)
+    _, out, _ = servecast("trace", "inspect", trace, "--request-rate", "8", "--json")
+    assert json.loads(out)["duration_s"] == pytest.approx(0.5)
+
+
 def test_engine_flags_reach_the_engine(trace: Path, servecast: Servecast) -> None:
     """Without graphs no step replays one; with an override the engine has those blocks."""
     flags = ("--enforce-eager", "--num-gpu-blocks-override", "9000")

@@ -32,6 +32,20 @@ def test_json_is_one_object_with_the_keys_that_are_promised(question: list[str |
     assert found["best"]["serve_command"].startswith("vllm serve meta-llama/Llama-3.1-8B --")
 
 
+def test_both_take_a_request_rate(question: list[str | Path], servecast: Servecast) -> None:
+    """`optimize` replays the trace at it, all at once too, when four prompts take two steps; `capacity` says what it takes."""
+    for rate, said, duration in (("8", 8.0, 0.61), ("inf", "inf", 0.12)):
+        _, out, _ = servecast("optimize", *question, "--objective", "latency", "--request-rate", rate, "--json")
+        found = json.loads(out)
+        assert found["request_rate"] == said
+        assert found["best"]["metrics"]["duration"] == pytest.approx(duration)
+    asked = [
+        word for word in question if word not in {"--space", "--workers", "1"} and not str(word).endswith("space.yaml")
+    ]
+    status, out, _ = servecast("capacity", *asked, "--slo", "ttft_p99=1s", "--request-rate", "200", "--json")
+    assert (status, json.loads(out)["sizing"]["request_rate"]) == (0, 200.0)
+
+
 def test_the_text_ends_with_lines_to_paste(question: list[str | Path], servecast: Servecast) -> None:
     """One to serve and one to verify, after the table and the memory."""
     status, out, err = servecast("optimize", *question)

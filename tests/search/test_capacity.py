@@ -114,6 +114,8 @@ def test_bad_questions_are_refused() -> None:
         answer(slo=[])
     with pytest.raises(ConfigError, match="--rate must be"):
         answer(rate=0.0)
+    with pytest.raises(ConfigError, match="are one option"):
+        answer(rate=1.0, request_rate=2.0)
     with pytest.raises(ConfigError, match="--replicas must be"):
         answer(replicas=0)
     with pytest.raises(ConfigError, match="all come at once"):
