@@ -31,6 +31,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
+from sim.workload.fingerprint import trace_sha256
 from sim.workload.rates import rate_json
 from sim.workload.readers import as_trace
 from sim.workload.trace import Trace
@@ -176,9 +177,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
-    summary = _summary(deployment, requests, records)
+    asked = {"request_rate": rate_json(request_rate), "rate_scale": rate_scale, "limit": limit}
+    summary = _summary(deployment, engine, requests, asked, records)
     summary["seed"] = seed
-    summary["request_rate"] = rate_json(request_rate)
     summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
@@ -277,13 +278,19 @@ def _step_time(
     return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
 
 
-def _summary(deployment: Deployment, trace: Trace, records: Records) -> dict[str, Any]:
+def _summary(
+    deployment: Deployment, given: EngineConfig, trace: Trace, asked: dict[str, Any], records: Records
+) -> dict[str, Any]:
+    """What was run, and what came of it; `asked` says which load was made of the trace."""
     engine, plan = deployment.engine, deployment.plan
     return {
         "model_id": deployment.model.name,
         "gpu": deployment.gpu.name,
         "tensor_parallel_size": engine.tensor_parallel_size,
+        "engine": given.to_json(),
         "trace": trace.source,
+        "trace_sha256": trace_sha256(trace),
+        **asked,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
     } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))

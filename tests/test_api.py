@@ -13,6 +13,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.steptime.linear import LinearStepTime
+from sim.workload.fingerprint import trace_sha256
 from sim.workload.trace import Trace
 
 TEN_MS = LinearStepTime(base_s=0.01, per_token_s=0.0, per_context_token_s=0.0)
@@ -76,6 +77,19 @@ def test_a_result_can_be_written(tmp_path: Path) -> None:
     result = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), step_time_model=TEN_MS)
     result.write(tmp_path / "out")
     assert json.loads((tmp_path / "out/summary.json").read_text()) == result.summary
+
+
+def test_a_summary_says_what_was_run() -> None:
+    """The arguments that were given, under vLLM's names, and the load; they stand first and in the same order always."""
+    engine = sim.EngineConfig(max_num_seqs=8, cudagraph_capture_sizes=(1, 8))
+    summary = sim.simulate("Llama-3.1-8B", "h100-sxm", make_trace(), engine=engine, rate_scale=2.0, limit=2).summary
+    assert summary["engine"] == {"max_num_seqs": 8, "cudagraph_capture_sizes": [1, 8]}
+    assert summary["trace_sha256"] == trace_sha256(make_trace(2, gap_s=0.5))
+    assert (summary["request_rate"], summary["rate_scale"], summary["limit"]) == (None, 2.0, 2)
+    assert list(summary)[:11] == [
+        *("model_id", "gpu", "tensor_parallel_size", "engine", "trace", "trace_sha256", "request_rate", "rate_scale"),
+        *("limit", "vllm_version", "servecast_version"),
+    ]
 
 
 def test_limit_and_rate_scale_apply_to_a_trace_object_too() -> None:

@@ -107,6 +107,10 @@ class EngineConfig:
         values = {entry: getattr(self, entry.name) for entry in fields(self)}
         return {entry.name: value for entry, value in values.items() if value != entry.default}
 
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON has them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEngine:

@@ -17,7 +17,7 @@ SIMULATE_KEYS = re.findall(
     """completed duration total_input_tokens total_output_tokens request_throughput output_throughput
     total_token_throughput arrived rejected unfinished num_preemptions num_gpu_blocks max_kv_cache_usage
     prefix_cache_hit_rate cudagraph_step_fraction gpu_busy_fraction num_steps wall_time_s vllm_version servecast_version
-    confidence""",
+    confidence engine trace_sha256 request_rate rate_scale limit""",
 )
 FIGURES = ("mean", "median", "std", "p90", "p95", "p99")
 LATENCY_KEYS = [f"{figure}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for figure in FIGURES]

@@ -1,0 +1,42 @@
+"""A trace's fingerprint: equal for equal loads, whatever file they were read from."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sim.workload.trace import Trace
+
+flattened = chain.from_iterable
+
+
+def trace_sha256(trace: Trace) -> str:
+    """SHA-256 over the columns that a replay reads, in hexadecimal.
+
+    These are arrival times as replayed (after any scaling or limit), lengths, priorities, sessions and what prompts share;
+    the requests' own names, the file and its format are left out.
+    """
+    digest = hashlib.sha256()
+    for name, column in _columns(trace):
+        digest.update(f"{name} {len(column)}\n".encode())
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def _columns(trace: Trace) -> Iterator[tuple[str, bytes]]:
+    yield "arrival_s", _packed(trace.arrival_s + 0.0, "<f8")  # -0.0 is 0.0
+    yield "prompt_tokens", _packed(trace.prompt_tokens, "<i8")
+    yield "output_tokens", _packed(trace.output_tokens, "<i8")
+    if trace.priority is not None:
+        yield "priority", _packed(trace.priority, "<i8")
+    if trace.session_id is not None:
+        yield "session_id", b"".join(name.encode("utf-8", "surrogatepass") + b"\0" for name in trace.session_id)
+    if trace.segments is not None:
+        yield "segments", _packed(np.fromiter(map(len, trace.segments), dtype=np.int64), "<i8")
+        yield "contents", _packed(np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64), "<i8")
+
+
+def _packed(column: ArrayLike, dtype: str) -> bytes:
+    return np.asarray(column, dtype=dtype).tobytes()
