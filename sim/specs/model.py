@@ -19,13 +19,17 @@ class WeightFormat:
 
     `name` is the format's common name (bf16, fp8, fp8_block, mxfp4, nvfp4, int4, int8); `bits` those of one weight;
     `scale_bits` what its scales add per weight (a 32-bit scale for each 128 x 128 block is 32 / 16384); `compute` the
-    dtype of the multiplication: weight-only formats compute in bf16.
+    dtype of the multiplication: weight-only formats compute in bf16. `is_2_of_4`: of four weights in a row two are kept,
+    `bits` and `scale_bits` are means over all four, and sparse tensor cores multiply. `activations` is what the inputs of
+    narrow integers are quantised to, for which vLLM needs a kernel of their own.
     """
 
     name: str = "bf16"
     bits: float = 16.0
     scale_bits: float = 0.0
     compute: Literal["bf16", "fp8", "fp4", "int8"] = "bf16"
+    is_2_of_4: bool = False
+    activations: Literal["int4", "int8", "fp8"] | None = None
 
     def num_bytes(self, num_parameters: int) -> int:
         """Stored size of that many weights with their scales, rounded up to a whole byte."""

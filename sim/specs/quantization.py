@@ -3,7 +3,8 @@
 import fnmatch
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from sim.errors import ModelError
 from sim.specs.model import BF16, WeightFormat
@@ -25,6 +26,26 @@ def weight_only_int(bits: int, group_size: int | None, *, zero_point: bool = Fal
     """AWQ and GPTQ: a 16-bit scale a group, and a zero point of the weight's width; multiplied in bf16."""
     scale_bits = (16 + (bits if zero_point else 0)) / group_size if group_size else 0.0
     return WeightFormat(f"int{bits}", float(bits), scale_bits, "bf16")
+
+
+def integers_with_activations(weight: WeightFormat, activations: Literal["int4", "int8", "fp8"]) -> WeightFormat:
+    """`weight`, integers of fewer than 8 bits, with quantised inputs: W4A8 and W4A4. The one GPU kernel computes in fp8."""
+    name = f"w{weight.bits:.0f}a{activations[-1]}_{activations}"
+    return replace(weight, name=name, compute="fp8", activations=activations)
+
+
+KEPT_INDEX_BITS = (
+    2  # which place of its four a kept weight has: CUTLASS's and Marlin's metadata, K / 8 bytes a row of K
+)
+
+
+def two_of_four(weight: WeightFormat) -> WeightFormat:
+    """`weight` with two of any four numbers kept: half the bits, and an index for each that is kept."""
+    scale_bits = weight.scale_bits + KEPT_INDEX_BITS / 2
+    return replace(weight, name=f"{weight.name}_2of4", bits=weight.bits / 2, scale_bits=scale_bits, is_2_of_4=True)
+
+
+TWO_OF_FOUR_IN_CUTLASS = (BF16, FP8, INT8)  # what vLLM's sparse kernels multiply; other formats it loads as dense ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +107,32 @@ class QuantizedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """The first group that names a module gives its format; what `ignored` names stays bf16, as does all else."""
+    """The first group that names a module gives its format; what `ignored` names stays bf16, as does all else.
+
+    Of modules that `sparse` names and `never_sparse` does not, two weights of four are kept.
+    """
 
     method: str | None = None
     groups: tuple[QuantizedGroup, ...] = ()
     ignored: ModulePatterns = NOTHING
+    sparse: ModulePatterns = NOTHING
+    never_sparse: ModulePatterns = NOTHING
 
     @property
     def name(self) -> str | None:
-        """The formats in use, such as fp8_block or nvfp4; None for 16-bit weights."""
-        return "+".join(dict.fromkeys(group.weight.name for group in self.groups)) or None
+        """The formats in use, such as fp8_block or nvfp4; None for dense 16-bit weights."""
+        weights = [group.weight for group in self.groups]
+        if self.sparse != NOTHING:
+            weights = [_sparse(weight) for weight in weights or [BF16]]
+        return "+".join(dict.fromkeys(weight.name for weight in weights)) or None
 
     def format_of(self, module: str) -> WeightFormat:
         """How the weights of `module` (such as model.layers.3.self_attn.q_proj) are stored."""
         if self.ignored.match(module):
             return BF16
-        return next((group.weight for group in self.groups if group.targets.match(module)), BF16)
+        weight = next((group.weight for group in self.groups if group.targets.match(module)), BF16)
+        return _sparse(weight) if self.sparse.match(module) and not self.never_sparse.match(module) else weight
+
+
+def _sparse(weight: WeightFormat) -> WeightFormat:
+    return two_of_four(weight) if weight in TWO_OF_FOUR_IN_CUTLASS else weight

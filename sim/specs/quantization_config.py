@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from sim.errors import ModelError, nearest
 from sim.specs.hf_config import HFConfig, text_config
@@ -18,7 +19,9 @@ from sim.specs.quantization import (
     Quantization,
     QuantizedGroup,
     fp8_block,
+    integers_with_activations,
     module_patterns,
+    two_of_four,
     weight_only_int,
 )
 
@@ -27,11 +30,18 @@ ROUTED_EXPERTS = module_patterns(["experts"])
 
 def read_quantization(config: HFConfig) -> Quantization:
     """How the checkpoint of this config.json is quantised, whether the model's or the language model's part says it."""
-    section = (config if config.has("quantization_config") else text_config(config)).section("quantization_config")
+    section = _section(config)
     if not section.values:
         return Quantization()
     shared = {"expert_dtype": config.get("expert_dtype"), **section.values}
     return _read(HFConfig(shared, config.source))
+
+
+def _section(config: HFConfig) -> HFConfig:
+    """Where vLLM looks: old checkpoints of compressed-tensors call it `compression_config`."""
+    where = config if config.has("quantization_config") else text_config(config)
+    section = where.section("quantization_config")
+    return section if section.values else config.section("compression_config")
 
 
 def _read(config: HFConfig) -> Quantization:
@@ -41,7 +51,16 @@ def _read(config: HFConfig) -> Quantization:
         hint = nearest(method, READERS)
         raise ModelError(f"{config.source}: `quant_method` {method!r} is not one of {known}.{hint}")
     groups = READERS[method](config)
-    return Quantization(method, groups, _ignored(config))
+    sparsity = config.section("sparsity_config")
+    if not _is_2_of_4(sparsity):
+        return Quantization(method, groups, _ignored(config))
+    return Quantization(method, groups, _ignored(config), _targets(sparsity), _ignored(sparsity))
+
+
+def _is_2_of_4(sparsity: HFConfig) -> bool:
+    """What vLLM took to its sparse kernels; weights of another structure were always dense ones with zeros in them."""
+    formats = {"dense", "sparse-24-bitmask"}
+    return sparsity.get("sparsity_structure") == "2:4" and sparsity.get("format") in formats
 
 
 def _ignored(config: HFConfig) -> ModulePatterns:
@@ -69,6 +88,8 @@ def _integers(config: HFConfig) -> tuple[QuantizedGroup, ...]:
     group_size = config.get("group_size", "q_group_size")
     zero_point = config.flag("zero_point") or not config.flag("sym", default=True)
     weight = weight_only_int(bits, _group_size(config, group_size), zero_point=zero_point)
+    if config.get("checkpoint_format") == "marlin_24":
+        weight = two_of_four(weight)
     targets = module_patterns(["model", "lm_head"]) if config.flag("lm_head") else EVERYTHING
     return (QuantizedGroup(targets, weight),)
 
@@ -84,15 +105,21 @@ def _mxfp4(config: HFConfig) -> tuple[QuantizedGroup, ...]:
 
 
 def _compressed_tensors(config: HFConfig) -> tuple[QuantizedGroup, ...]:
-    groups = config.section("config_groups")
-    return tuple(_scheme_group(groups.section(name)) for name in groups.values)
+    groups, storage = config.section("config_groups"), config.get("format")
+    return tuple(_scheme_group(groups.section(name), storage) for name in groups.values)
 
 
-def _scheme_group(group: HFConfig) -> QuantizedGroup:
-    targets = tuple("model" if target == "Linear" else target for target in group.texts("targets") or ("Linear",))
+def _targets(group: HFConfig) -> ModulePatterns:
+    targets = group.texts("targets") or ("Linear",)
+    return module_patterns("model" if target == "Linear" else target for target in targets)
+
+
+def _scheme_group(group: HFConfig, storage: object) -> QuantizedGroup:
     weights = group.section("weights")
-    scheme = _float_scheme if weights.text("type", default="int") == "float" else _integer_scheme
-    return QuantizedGroup(module_patterns(targets), scheme(weights, weight_only=not group.has("input_activations")))
+    if weights.text("type", default="int") == "float":
+        return QuantizedGroup(_targets(group), _float_scheme(weights, weight_only=not group.has("input_activations")))
+    weight = _integer_scheme(weights, group.section("input_activations"))
+    return QuantizedGroup(_targets(group), two_of_four(weight) if storage == "marlin-24" else weight)
 
 
 def _float_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
@@ -111,12 +138,28 @@ def _float_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
     return replace(weight, compute="bf16") if weight_only else weight
 
 
-def _integer_scheme(weights: HFConfig, *, weight_only: bool) -> WeightFormat:
+def _integer_scheme(weights: HFConfig, inputs: HFConfig) -> WeightFormat:
     bits = weights.size("num_bits")
-    if bits == 8 and not weight_only:
-        return INT8
     group_size = _group_size(weights, weights.get("group_size"))
-    return weight_only_int(bits, group_size, zero_point=not weights.flag("symmetric", default=True))
+    weight_only = weight_only_int(bits, group_size, zero_point=not weights.flag("symmetric", default=True))
+    if not inputs.values:
+        return weight_only
+    activations = _activations(inputs)
+    return INT8 if (bits, activations) == (8, "int8") else integers_with_activations(weight_only, activations)
+
+
+def _activations(inputs: HFConfig) -> Literal["int4", "int8", "fp8"]:
+    match (inputs.text("type", default="int"), inputs.size("num_bits")):
+        case ("float", 8):
+            return "fp8"
+        case ("int", 8):
+            return "int8"
+        case ("int", 4):
+            return "int4"
+    raise ModelError(
+        f"{inputs.source}: activations beside integer weights are int4, int8 or fp8, "
+        f"got `type` {inputs.get('type')} and `num_bits` {inputs.get('num_bits')}."
+    )
 
 
 def _group_size(config: HFConfig, group_size: object) -> int | None:
@@ -135,6 +178,10 @@ def _modelopt(config: HFConfig) -> tuple[QuantizedGroup, ...]:
 
 def _modelopt_format(config: HFConfig) -> WeightFormat:
     algorithm = config.text("quant_algo").upper()
+    if algorithm == "W4A8_AWQ":
+        raise ModelError(
+            f"{config.source}: `quant_algo` W4A8_AWQ is loaded by no vLLM version; use a W4A16 or FP8 checkpoint of the model."
+        )
     if algorithm not in MODELOPT_FORMATS:
         hint = nearest(algorithm, MODELOPT_FORMATS)
         raise ModelError(f"{config.source}: `quant_algo` {algorithm!r} is not known.{hint}")
@@ -153,7 +200,6 @@ MODELOPT_FORMATS: Mapping[str, WeightFormat] = {
     "NVFP4": NVFP4,
     "W4A16_NVFP4": replace(NVFP4, compute="bf16"),
     "W4A16_AWQ": weight_only_int(4, 128),
-    "W4A8_AWQ": weight_only_int(4, 128),
     "W8A16": weight_only_int(8, None),
     "W8A8_SQ_PER_CHANNEL": INT8,
 }

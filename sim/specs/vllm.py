@@ -6,6 +6,7 @@ from sim.errors import ConfigError
 from sim.specs.capture_sizes import default_cap, listed_sizes
 from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile
+from sim.specs.kernels import check_kernels
 from sim.specs.model import ModelSpec
 from sim.specs.releases import NEWEST, Release, parse_version, release_for, unknown_arguments
 from sim.units import GIB
@@ -32,6 +33,7 @@ def resolve_engine(
     _check_known(engine, version)
     _check_tensor_parallel(engine.tensor_parallel_size, model)
     _check_pipeline_parallel(engine, model, release)
+    check_kernels(model, gpu, version)
     max_model_len = _max_model_len(engine, model)
     defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size * engine.pipeline_parallel_size)
     batch = _batch_limits(engine, max_model_len or model.max_model_len, defaults)

@@ -28,6 +28,12 @@ def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
     return weight.compute if weight.compute in gpu.peak_flops else "bf16"
 
 
+def _peak_flops(weight: WeightFormat, gpu: HardwareProfile) -> float:
+    """Of dense operations: sparse tensor cores skip the half that 2:4 weights lack (NVIDIA's A100 whitepaper)."""
+    peak = gpu.peak_flops[compute_dtype(weight, gpu)]
+    return 2 * peak if weight.is_2_of_4 else peak
+
+
 def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
     """So many rows times a matrix as one GPU holds it; their dynamic quantisation included where the dtype needs it."""
     dtype = compute_dtype(linear.weight, gpu)
@@ -39,7 +45,7 @@ def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
         bandwidth * fit.memory_efficiency
     )
     num_waves = -(-rows // TILE_ROWS) * -(-num_out // TILE_ROWS) / gpu.num_sms
-    ideal_compute_s = 2 * rows * num_in * num_out / (gpu.peak_flops[dtype] * fit.compute_efficiency)
+    ideal_compute_s = 2 * rows * num_in * num_out / (_peak_flops(linear.weight, gpu) * fit.compute_efficiency)
     compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
     return fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
 
