@@ -33,7 +33,7 @@ from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
 from sim.workload.fingerprint import trace_sha256
 from sim.workload.rates import rate_json
-from sim.workload.readers import as_trace
+from sim.workload.readers import TraceLike, as_trace
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def plan_memory(
 def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: str | Path | Trace,
+    trace: TraceLike,
     *,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,

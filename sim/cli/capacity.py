@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import Gpu, Json, Limit, Model, Routing, Slos, StepTimes, Trace, print_answer, warn
+from sim.cli.options import Gpu, Json, Limit, Model, Routing, Slos, StepTimes, Trace, given_trace, print_answer, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -48,7 +48,7 @@ def capacity(
         result = sim.capacity(
             chosen_model(model, parsed),
             gpu,
-            trace,
+            given_trace(trace, limit),
             slo=slo or (),
             rate=rate,
             replicas=replicas,

@@ -21,6 +21,7 @@ from sim.cli.options import (
     Slos,
     StepTimes,
     Trace,
+    given_trace,
     print_answer,
     warn,
 )
@@ -84,7 +85,7 @@ def optimize(
         result = sim.optimize(
             chosen_model(model, parsed),
             gpu,
-            trace,
+            given_trace(trace, limit),
             objective=objective,
             slo=slo or (),
             space=space,

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sim.serving import routing
+
+if TYPE_CHECKING:
+    from sim.workload.trace import Trace as Requests
 
 Model = Annotated[
     str | None,
@@ -19,7 +22,10 @@ Model = Annotated[
 ]
 Gpu = Annotated[str, typer.Option(help="A GPU of `servecast gpus`, or the path of a YAML profile.", show_default=False)]
 Trace = Annotated[
-    str, typer.Option(help="A trace file, or a bundled one by name (chat, code, ...).", show_default=False)
+    str,
+    typer.Option(
+        help="A trace file, a bundled one by name (chat, code, ...), or - for standard input.", show_default=False
+    ),
 ]
 RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
 RequestRate = Annotated[
@@ -40,6 +46,15 @@ Routing = Annotated[routing.Routing, typer.Option(help="How requests are shared 
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+
+
+def given_trace(trace: str, limit: int | None) -> "Requests":
+    """The first requests of a trace; what its file left open is said on stderr."""
+    from sim.workload.readers import as_trace
+
+    found = as_trace(trace, limit=limit)
+    warn(found.notes)
+    return found
 
 
 def print_json(result: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from sim.cli.options import (
     RequestRate,
     StepTimes,
     Trace,
+    given_trace,
     print_json,
     warn,
 )
@@ -75,7 +76,7 @@ def simulate(
         result = api.simulate(
             chosen_model(model, parsed),
             gpu,
-            trace,
+            given_trace(trace, limit),
             engine=parsed.engine,
             vllm_version=parsed.vllm_version,
             rate_scale=rate_scale,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.options import Limit, RateScale, RequestRate
+from sim.cli.options import Limit, RateScale, RequestRate, warn
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
@@ -19,7 +19,10 @@ from sim.workload.writers import write_trace
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert and generate request traces.")
 
 Source = Annotated[
-    str, typer.Argument(metavar="TRACE", help="A trace file (Azure, Mooncake or native), or a bundled one by name.")
+    str,
+    typer.Argument(
+        metavar="TRACE", help="A trace file (Azure, Mooncake, vllm bench or native), a bundled one by name, or -."
+    ),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
@@ -101,6 +104,7 @@ def _keep(trace: Trace, target: Path, *, as_json: bool) -> None:
 
 
 def _show(trace: Trace, *, as_json: bool) -> None:
+    warn(trace.notes)
     description = describe(trace)
     typer.echo(json.dumps(asdict(description)) if as_json else _table(description))
 

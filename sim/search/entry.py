@@ -30,7 +30,7 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
-from sim.workload.trace import Trace
+from sim.workload.readers import TraceLike
 
 SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
 
@@ -38,7 +38,7 @@ SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
 def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: str | Path | Trace,
+    trace: TraceLike,
     *,
     objective: str = "throughput",
     slo: Sequence[str] = (),
@@ -101,7 +101,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: str | Path | Trace,
+    trace: TraceLike,
     *,
     slo: Sequence[str],
     rate: float | None = None,

@@ -18,14 +18,13 @@ from sim.specs.models import load_model
 from sim.steptime.model import load_step_time_model
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
-from sim.workload.readers import as_trace
-from sim.workload.trace import Trace
+from sim.workload.readers import TraceLike, as_trace
 
 
 def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: str | Path | Trace,
+    trace: TraceLike,
     *,
     objective: str = "throughput",
     slo: Sequence[str] = (),
@@ -88,7 +87,7 @@ class Objective:
 def objective(
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: str | Path | Trace,
+    trace: TraceLike,
     **options: Any,
 ) -> Objective:
     """The function that `sim.optimize` optimises, for an optimizer of your own; options as for `scenario`."""

@@ -1,47 +1,67 @@
 """Reading a trace: the container (CSV, JSON lines, Parquet, gzip) and the format are told from the content."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from sim.errors import ConfigError
-from sim.workload import azure, mooncake, native
+from sim.errors import ConfigError, TraceError
+from sim.workload import azure, bench, mooncake, native
+from sim.workload.frames import frame_sheet, is_frame
 from sim.workload.parts import assemble
 from sim.workload.rates import at_rates
-from sim.workload.sheet import Sheet, open_sheet
-from sim.workload.source import find_trace, open_trace
+from sim.workload.sheet import REPORT_KEYS, Sheet, open_sheet
+from sim.workload.source import find_trace, open_trace, trace_name
 from sim.workload.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TraceLike: TypeAlias = "str | Path | Trace | pd.DataFrame"
+"""A file's path, `-` for standard input, a bundled trace's name, or requests in memory."""
 
 
 def read_trace(
-    path: str | Path, *, rate_scale: float = 1.0, request_rate: float | None = None, limit: int | None = None
+    path: "str | Path | pd.DataFrame",
+    *,
+    rate_scale: float = 1.0,
+    request_rate: float | None = None,
+    limit: int | None = None,
 ) -> Trace:
-    """The trace in a file, or a bundled one by name. `limit` keeps the first requests; `rate_scale` 2 doubles their rate,
-    `request_rate` sets it (requests/s, infinite: all at once) and keeps their pattern.
+    """The trace in a file, on standard input (`-`), in a DataFrame, or a bundled one by name. `limit` keeps the first
+    requests; `rate_scale` 2 doubles their rate, `request_rate` sets it (requests/s, infinite: all at once) and keeps
+    their pattern.
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    _check_limit(limit)
-    file = find_trace(path)
-    with open_trace(file) as stream:
-        trace = _read(open_sheet(stream, str(path), limit))
-    return at_rates(trace, rate_scale=rate_scale, request_rate=request_rate)
+    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
 
 
 def as_trace(
-    trace: str | Path | Trace, *, rate_scale: float = 1.0, request_rate: float | None = None, limit: int | None = None
+    trace: TraceLike, *, rate_scale: float = 1.0, request_rate: float | None = None, limit: int | None = None
 ) -> Trace:
     """As `read_trace`; a trace that is there already is cut and scaled alike."""
-    if not isinstance(trace, Trace):
-        return read_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     _check_limit(limit)
-    cut = trace if limit is None else trace.first(limit)
-    return at_rates(cut, rate_scale=rate_scale, request_rate=request_rate)
+    return at_rates(_first(trace, limit), rate_scale=rate_scale, request_rate=request_rate)
 
 
-def _read(sheet: Sheet) -> Trace:
+def _first(trace: TraceLike, limit: int | None) -> Trace:
+    """The first requests of whatever it is."""
+    if isinstance(trace, Trace):
+        return trace if limit is None else trace.first(limit)
+    if isinstance(trace, str | Path):
+        with open_trace(find_trace(trace)) as stream:
+            return _read(open_sheet(stream, trace_name(trace), limit), limit)
+    if is_frame(trace):
+        return _read(frame_sheet(trace, limit), limit)
+    raise TraceError(f"a trace must be a path, a Trace or a DataFrame, got {type(trace).__name__}.")
+
+
+def _read(sheet: Sheet, limit: int | None) -> Trace:
     if not set(azure.COLUMNS).isdisjoint(sheet.columns):
         return assemble(sheet, azure.parts(sheet), azure.FORMAT)
     if not set(mooncake.COLUMNS[:3]).isdisjoint(sheet.columns):
         return assemble(sheet, mooncake.parts(sheet), mooncake.FORMAT)
+    if not set(REPORT_KEYS).isdisjoint(sheet.columns):
+        return bench.read_bench_sheet(sheet, limit)
     return assemble(sheet, native.parts(sheet), native.FORMAT)
 
 

@@ -16,6 +16,7 @@ from sim.workload.source import text_lines
 
 CHUNK_ROWS = 1_024  # small enough that a chunk's cells are still in the processor's cache when they are read
 PARQUET_MAGIC = b"PAR1"
+REPORT_KEYS = ("num_prompts", "input_lens", "output_lens")  # of vllm bench's JSON, which is one object and has no rows
 T = TypeVar("T")
 
 
@@ -66,8 +67,16 @@ def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet
         raise TraceError(
             f"{name}: a JSON array is no trace format; write one JSON object a line (as `jq -c '.[]'` does)."
         )
-    reader = _json_sheet if first.startswith("{") else _csv_sheet
-    return reader(chain(head, lines), name, limit)
+    rest: Iterator[str] = chain(head, lines)
+    if first.rstrip() == "{":
+        rest = _report_on_a_line(rest)
+    return (_json_sheet if first.startswith("{") else _csv_sheet)(rest, name, limit)
+
+
+def _report_on_a_line(lines: Iterable[str]) -> Iterator[str]:
+    """A report over several lines, as `jq .` prints it, on one; other text stays as it is."""
+    text = "".join(lines)
+    return iter([text] if any(f'"{key}"' in text for key in REPORT_KEYS) else text.splitlines(keepends=True))
 
 
 def _to_first_text(lines: Iterator[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import sys
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +15,18 @@ from sim.specs.data import data_dir
 
 GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_BYTES = 65_536
+STDIN = "-"
 
 
 def find_trace(path: str | Path) -> Path:
-    """The file that `path` names: a file as it is, or a bundled trace as `chat`, `chat.csv` or `traces/chat.csv`.
+    """The file that `path` names: a file as it is, or a bundled trace as `chat`, `chat.csv` or `traces/chat.csv`; `-` is
+    standard input, and stays as it is.
 
     Raises TraceError for a folder and for what does not exist.
     """
     given = Path(path)
+    if str(path) == STDIN:
+        return given
     if _is(given, Path.is_dir):
         raise TraceError(f"{given}: a trace must be a file, got a folder; name one of the files in it.")
     if _is(given, Path.exists):
@@ -51,14 +56,32 @@ def bundled_traces() -> list[Path]:
 def open_trace(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a trace, decompressed if need be. Raises TraceError for what is unreadable, empty or cut short."""
     try:
-        with path.open("rb") as file, _decompressed(file) as stream:
+        with _opened(path) as file, _decompressed(file) as stream:
             if not stream.peek(1):
-                raise TraceError(f"{path}: the file is empty; a trace needs at least one request.")
+                raise TraceError(f"{trace_name(path)}: the file is empty; a trace needs at least one request.")
             yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"{path}: the gzip data is damaged or cut short ({error}); copy the file again.") from error
+        raise TraceError(
+            f"{trace_name(path)}: the gzip data is damaged or cut short ({error}); copy the file again."
+        ) from error
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions.") from error
+        raise TraceError(
+            f"{trace_name(path)}: cannot be read ({error.strerror}); check the file and its permissions."
+        ) from error
+
+
+def trace_name(path: str | Path) -> str:
+    """How messages and results call what is read from there."""
+    return "stdin" if str(path) == STDIN else str(path)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    """The file, or standard input, which stays open behind it."""
+    if str(path) != STDIN:
+        return path.open("rb")
+    if sys.stdin is None:
+        raise TraceError("stdin is closed; pipe a trace into it, or name a file.")
+    return open(0, "rb", closefd=False)
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:

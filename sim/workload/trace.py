@@ -19,7 +19,8 @@ class Trace:
     `arrival_s` starts anywhere, is finite and never falls. Prompts and outputs read from a file are at least one token, as
     vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
     that equal prefixes can be found; None where nothing is known to be shared. Content ids of at least 0 belong to the
-    trace; the engine gives private prompts and outputs negative ones. Raises TraceError for columns that break this.
+    trace; the engine gives private prompts and outputs negative ones. `notes` are sentences on what the file
+    left open and what was taken for it. Raises TraceError for columns that break this.
     """
 
     request_id: tuple[str, ...]
@@ -31,6 +32,7 @@ class Trace:
     segments: Sequence[tuple[Segment, ...]] | None = None
     source: str = ""
     format: str = "native"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         columns = (

@@ -1,6 +1,11 @@
 """`servecast trace`: inspect, convert and generate."""
 
+import gzip
 import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,7 @@ from typer.testing import CliRunner, Result
 from sim.cli.trace import app
 from sim.errors import ConfigError, TraceError
 from sim.workload.readers import read_trace
+from tests.cli.conftest import Servecast
 
 
 def run(*arguments: str | Path) -> Result:
@@ -81,3 +87,40 @@ def test_bad_input_is_left_to_the_entry_point(tmp_path: Path) -> None:
         run("inspect", tmp_path / "none.csv")
     with pytest.raises(ConfigError, match="is unknown"):
         run("generate", tmp_path / "t.csv", "--profile", "nope")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_trace_comes_on_standard_input(pack: Callable[[bytes], bytes], trace: Path) -> None:
+    """Told by its content, compressed or not; the same figures as the file's."""
+    command = [sys.executable, "-c", "from sim.cli import main; main()", "simulate", "Llama-3.1-8B", "--json"]
+    options = ["--gpu", "h100-sxm", "--trace"]
+    piped = subprocess.run(
+        [*command, *options, "-"], input=pack(trace.read_bytes()), capture_output=True, check=True
+    ).stdout
+    named = subprocess.run([*command, *options, trace], capture_output=True, check=True).stdout
+    there, here = json.loads(named), json.loads(piped)
+    assert here["trace"] == "stdin"
+    assert here | {"trace": None, "wall_time_s": None} == there | {"trace": None, "wall_time_s": None}
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"), [("</dev/null", "stdin: the file is empty"), ("<&-", "stdin is closed")]
+)
+def test_nothing_on_standard_input_is_one_sentence(redirection: str, said: str) -> None:
+    """Empty, or closed."""
+    line = f"{shlex.quote(sys.executable)} -c 'from sim.cli import main; main()' trace inspect - {redirection}"
+    call = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (call.returncode, call.stdout) == (2, "")
+    assert call.stderr.startswith(f"servecast: error: {said}")
+    assert call.stderr.count("\n") == 1
+
+
+def test_what_a_benchmark_leaves_open_is_said(tmp_path: Path, servecast: Servecast) -> None:
+    """On stderr, beside the figures."""
+    bench = tmp_path / "bench.json"
+    bench.write_text('{"num_prompts": 2, "request_rate": "inf", "input_lens": [5, 6], "output_lens": [7, 8]}')
+    status, out, err = servecast("trace", "inspect", bench, "--json")
+    assert (status, json.loads(out)["format"]) == (0, "vllm bench")
+    assert "requests come all at once; what prompts share is not recorded" in err
+    simulated = servecast("simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", bench)
+    assert "requests come all at once; what prompts share is not recorded" in simulated.err
