@@ -40,7 +40,7 @@ format: .venv/installed-dev  ## rewrite the code in the house format
 accuracy: .venv/installed-dev  ## replay the measured runs in ../shared again and write docs/accuracy.md
 	$(BIN)/python -m benchmarks.accuracy ../shared/measured
 
-readme: .venv/installed-dev  ## run the README's examples again and write down their output
+readme: .venv/installed-dev  ## run the pages' examples again and write down their output
 	$(BIN)/python -m tests.readme
 
 clean:  ## forget the .venv and all caches

@@ -1,4 +1,4 @@
-"""The examples of the README, run: `python -m tests.readme` rewrites their outputs, test_readme.py compares them."""
+"""The examples of the pages, run: `python -m tests.readme` rewrites their outputs, test_readme.py compares them."""
 
 import contextlib
 import io
@@ -9,7 +9,9 @@ import sys
 from code import InteractiveInterpreter
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "traces/README.md")
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")
 
@@ -47,4 +49,5 @@ def _python(line: str, session: InteractiveInterpreter) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rerun(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(rerun(page.read_text(encoding="utf-8")), encoding="utf-8")

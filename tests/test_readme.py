@@ -1,9 +1,14 @@
-from tests.readme import README, comparable, rerun
+from pathlib import Path
+
+import pytest
+
+from tests.readme import PAGES, README, comparable, rerun
 
 
-def test_the_readme_shows_what_its_examples_print() -> None:
-    """Every command on the page runs and prints what stands below it; `make readme` renews the page."""
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_a_page_shows_what_its_examples_print(page: Path) -> None:
+    """Every command on it runs and prints what stands below it; `make readme` renews the pages."""
+    text = page.read_text(encoding="utf-8")
     assert comparable(rerun(text)) == comparable(text)
 
 
