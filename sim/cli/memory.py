@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sim.memory.startup_log import StartupLog
     from sim.specs.model import ModelSpec
 
+DOES_NOT_FIT = 3
 app = typer.Typer(add_completion=False)
 
 
@@ -40,9 +41,15 @@ def memory(
     num_kv_buffers: Annotated[
         int | None, typer.Option(min=1, help="Layers in the ring of --offload layerwise, 4 when absent.")
     ] = None,
+    require_fit: Annotated[
+        bool, typer.Option("--require-fit", help="End with status 3 where it does not fit, after showing the plan.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a model leaves for the KV cache on each GPU, and whether it fits; status 0 either way."""
+    """Show what a model leaves for the KV cache on each GPU, and whether it fits.
+
+    The exit status is 0 either way, or with --require-fit 3 where it does not fit.
+    """
     from sim import api
 
     parsed = engine_flags(ctx)
@@ -52,7 +59,10 @@ def memory(
         parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
     if offload:
         _refuse_beside_offload(mtp=mtp, from_log=from_log, graph_memory_model=graph_memory_model)
-        _show_offload(chosen_model(model, parsed), gpu, parsed, num_kv_buffers or 4, explain=explain, as_json=as_json)
+        fits = _show_offload(
+            chosen_model(model, parsed), gpu, parsed, num_kv_buffers or 4, explain=explain, as_json=as_json
+        )
+        _end(fits or not require_fit)
         return
     if num_kv_buffers:
         raise ConfigError("--num-kv-buffers changes nothing without --offload layerwise; leave it out.")
@@ -68,6 +78,12 @@ def memory(
         print_json(_json(deployment, log, explain=explain))
     else:
         _print_plan(deployment, log, graph_memory_model, explain=explain)
+    _end(deployment.plan.feasible or not require_fit)
+
+
+def _end(is_fine: bool) -> None:
+    if not is_fine:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 def _refuse_beside_offload(**options: object) -> None:
@@ -133,9 +149,10 @@ def _loaded(name: str, parsed: ParsedServe) -> "ModelSpec":
 
 def _show_offload(
     model: str, gpu: str, parsed: ParsedServe, num_kv_buffers: int, *, explain: bool, as_json: bool
-) -> None:
+) -> bool:
+    """Prints the plan; whether it fits."""
     from sim.memory.layerwise_offload import LayerwiseSettings, layerwise_plan, layerwise_widths
-    from sim.report.layerwise_offload import layerwise_json, layerwise_table
+    from sim.report.layerwise_offload import fits, layerwise_json, layerwise_table
     from sim.specs.hardware import load_gpu
     from sim.specs.models import load_model
     from sim.specs.vllm import resolve_engine
@@ -152,3 +169,4 @@ def _show_offload(
     else:
         typer.echo(f"{spec.name} on {profile.name}, one request of {settings.seq_len:,} tokens, layer-wise offload\n")
         typer.echo(layerwise_table(plan, available, explain=explain))
+    return fits(plan, available)

@@ -143,3 +143,18 @@ def test_options_that_would_change_nothing_are_refused(servecast: Servecast, fla
     status, _, err = servecast("memory", *LLAMA, *flags)
     assert status == 2
     assert "changes nothing with" in err
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",), ("--offload", "layerwise")])
+def test_a_required_fit_ends_with_3_after_the_plan(servecast: Servecast, extra: tuple[str, ...]) -> None:
+    """Scripts read the status, people the plan: stdout is the same with and without the flag."""
+    too_large = ("memory", "Llama-3.1-70B", "--gpu", "h100-sxm", *extra)
+    _, plan, _ = servecast(*too_large)
+    assert servecast(*too_large, "--require-fit") == (3, plan, "")
+    assert len(plan.splitlines()) > 5
+
+
+def test_a_required_fit_that_fits_ends_with_0(servecast: Servecast) -> None:
+    """And without the flag, what does not fit ends with 0 as well."""
+    assert servecast("memory", *LLAMA, "--require-fit")[0] == 0
+    assert servecast("memory", "Llama-3.1-70B", "--gpu", "h100-sxm")[0] == 0
