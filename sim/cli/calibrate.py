@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand
+from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
 from sim.cli.options import Gpu, Json, print_json, warn
 from sim.cli.progress import progress_bar
+from sim.outputs import check_apart, check_writable
 
 if TYPE_CHECKING:
     from sim.measure.calibrate import Calibration
@@ -33,7 +34,10 @@ def calibrate(
     visit the batch sizes you care about.
     """
     from sim import api
+    from sim.specs.hardware import profile_file
 
+    check_apart({"--out": out}, (*runs, profile_file(gpu), *engine_flags(ctx).files))
+    check_writable(out, "--out")
     measured = read_runs(ctx, runs, gpu)
     with progress_bar("fitting") as progress:
         calibration = api.calibrate(measured, gpu, only_known_args=only_known_args, progress=progress)

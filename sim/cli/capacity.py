@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import Gpu, Json, Limit, Model, Routing, Slos, StepTimes, Trace, given_trace, print_answer, warn
+from sim.cli.options import (
+    Gpu,
+    Json,
+    Limit,
+    Model,
+    Routing,
+    Slos,
+    StepTimes,
+    Trace,
+    given_trace,
+    model_files,
+    print_answer,
+    warn,
+)
+from sim.outputs import check_apart
 
 app = typer.Typer(add_completion=False)
 
@@ -41,6 +55,7 @@ def capacity(
     from sim.report.search_folder import check_answer_folder, write_capacity
 
     parsed = engine_flags(ctx)
+    check_apart({"--out": out}, (*model_files(model), trace, gpu, step_time_model, *parsed.files))
     if out:
         check_answer_folder(out)
     warn(parsed.warnings)

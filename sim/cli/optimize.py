@@ -22,9 +22,11 @@ from sim.cli.options import (
     StepTimes,
     Trace,
     given_trace,
+    model_files,
     print_answer,
     warn,
 )
+from sim.outputs import check_apart
 
 if TYPE_CHECKING:
     from sim.search.runner import OnProgress
@@ -78,6 +80,9 @@ def optimize(
     from sim.report.search_folder import check_answer_folder, write_optimization
 
     parsed = engine_flags(ctx)
+    check_apart(
+        {"--out": out, "--store": store}, (*model_files(model), trace, gpu, space, step_time_model, *parsed.files)
+    )
     if out:
         check_answer_folder(out)
     warn(parsed.warnings)

@@ -57,6 +57,11 @@ def given_trace(trace: str, limit: int | None) -> "Requests":
     return found
 
 
+def model_files(model: str | None) -> tuple[Path, ...]:
+    """What a model given as a path is read from."""
+    return (Path(model), Path(model, "config.json")) if model else ()
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """One JSON object on stdout; numbers JSON cannot hold are errors."""
     typer.echo(json.dumps(result, indent=2, allow_nan=False))

@@ -20,11 +20,13 @@ from sim.cli.options import (
     StepTimes,
     Trace,
     given_trace,
+    model_files,
     print_json,
     warn,
 )
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
+from sim.outputs import check_apart, writing
 from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ def simulate(
         from sim.report.folder import check_folder
 
         check_folder(out)
+    check_apart(
+        {"--out": out, "--step-log": step_log}, (*model_files(model), trace, gpu, step_time_model, *parsed.files)
+    )
     warn(parsed.warnings)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
@@ -123,12 +128,5 @@ def _log_to(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None] | No
     if path is None:
         yield None
         return
-    unfinished = path.with_name(f".{path.name}.part")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            yield lambda step: print(json.dumps(step, allow_nan=False), file=file)
-        unfinished.replace(path)
-    except OSError as error:
-        raise ConfigError(f"--step-log {path} cannot be written: {error.strerror}; name another place.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with writing(path, "--step-log") as place, place.open("w", encoding="utf-8") as file:
+        yield lambda step: print(json.dumps(step, allow_nan=False), file=file)

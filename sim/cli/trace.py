@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.options import Limit, RateScale, RequestRate, warn
+from sim.outputs import check_apart, check_writable
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
 from sim.workload.profiles import PROFILES, workload_profile
 from sim.workload.readers import read_trace
+from sim.workload.source import find_trace
 from sim.workload.trace import Trace
 from sim.workload.writers import write_trace
 
@@ -52,6 +54,8 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of any format in the native one."""
+    check_apart({"FILE": target}, (find_trace(source),))
+    check_writable(target)
     _keep(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit), target, as_json=as_json)
 
 

@@ -1,16 +1,15 @@
 """`servecast validate`: measured runs against their replay."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand
+from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
 from sim.cli.options import Composition, Json, print_answer, warn
 from sim.cli.progress import progress_bar
-from sim.errors import ConfigError
+from sim.outputs import check_apart, check_writable, writing
 
 app = typer.Typer(add_completion=False)
 BenchGpu = Annotated[
@@ -41,6 +40,9 @@ def validate(
     from sim import api
     from sim.report.validation import console_report, scatter_plot, unreplayed
 
+    if plot:
+        check_apart({"--plot": plot}, (*runs, gpu, *engine_flags(ctx).files))
+        check_writable(plot, "--plot")
     measured = read_runs(ctx, runs, gpu)
     with progress_bar("replaying") as progress:
         validation = api.validate(
@@ -48,14 +50,8 @@ def validate(
         )
     found = validation.to_json()
     if plot:
-        _write_plot(plot, lambda path: scatter_plot(path, found, title=f"{len(validation.replayed)} measured runs"))
+        with writing(plot, "--plot") as place:
+            scatter_plot(place, found, title=f"{len(validation.replayed)} measured runs")
     print_answer(found, console_report, as_json=as_json)
     if as_json:
         warn(unreplayed(found))
-
-
-def _write_plot(path: Path, write: Callable[[Path], None]) -> None:
-    try:
-        write(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path} cannot be written: {error}; name a PNG in an existing folder.") from error

@@ -1,11 +1,11 @@
 """`vllm bench serve --save-result --save-detailed` JSON as measured runs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.errors import RunsError
+from sim.inputs import read_json
 from sim.measure.runs import Measured, Requests, Run, read_runs
 
 DETAILS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
@@ -30,21 +30,12 @@ def read_measured(paths: Sequence[Path], server: Server | None = None) -> tuple[
 
 
 def _read(path: Path, server: Server | None) -> tuple[Run, ...]:
-    values = _parse(path)
+    values = read_json(path, RunsError)
     if not isinstance(values, dict) or "num_prompts" not in values:
         return read_runs(path)
     if server is None:
         raise RunsError(f"{path}: is vLLM's benchmark, which does not name its server; give --model and --gpu.")
     return (_bench_run(path, values, server),)
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunsError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError:
-        raise RunsError(f"{path}: must be a JSON file of measured runs or of vllm bench serve.") from None
 
 
 def _bench_run(path: Path, values: Mapping[str, Any], server: Server) -> Run:

@@ -39,7 +39,7 @@ class Calibration:
     values: Values
 
     def write(self, path: str | Path) -> None:
-        """The calibrated profile, with what it was fitted on. Raises ProfileError where it cannot be written."""
+        """The calibrated profile, with what it was fitted on. Raises ConfigError where it cannot be written."""
         write_profile(Path(path), self.values | {"calibration": self.to_json()})
 
     def to_json(self) -> dict[str, Any]:

@@ -12,11 +12,9 @@ from pydantic import Field, model_validator
 
 from sim.errors import RunsError
 from sim.specs.sampling import Sampling
-from sim.specs.strict_yaml import Strict, read_json
+from sim.specs.strict_yaml import Count, Positive, Strict, read_json
 from sim.steptime.routing import Routing
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Clock = Literal["client", "engine"]
 UNKNOWN_DISTINCT_PROMPTS = 45  # what most of the published runs had
 

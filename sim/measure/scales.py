@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from sim.errors import ProfileError
+from sim.inputs import read_yaml
+from sim.outputs import writing
 from sim.specs.hardware import HardwareProfile, hardware_profile
 from sim.specs.hardware_file import HardwareFile
 
@@ -29,10 +31,7 @@ Values = dict[str, Any]
 
 def read_values(path: Path) -> Values:
     """A profile's YAML as it stands. Raises ProfileError where it cannot be read."""
-    try:
-        values: Values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ProfileError(f"{path}: cannot be read ({error}).") from None
+    values: Values = read_yaml(path, ProfileError)
     return values
 
 
@@ -49,12 +48,10 @@ def profile(values: Values) -> HardwareProfile:
 
 
 def write_profile(path: Path, values: Values) -> None:
-    """Raises ProfileError where it cannot be written."""
+    """Raises ConfigError where it cannot be written."""
     text = yaml.safe_dump(values, sort_keys=False, width=120, allow_unicode=True)
-    try:
-        path.write_text(f"# Written by servecast calibrate; `calibration` says from what.\n{text}", encoding="utf-8")
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot be written ({error.strerror}); name another place.") from None
+    with writing(path) as file:
+        file.write_text(f"# Written by servecast calibrate; `calibration` says from what.\n{text}", encoding="utf-8")
 
 
 def _scale(block: Values, scales: Mapping[str, float]) -> None:

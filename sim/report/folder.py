@@ -15,7 +15,7 @@ FILES = ("summary.json", "requests.csv", "steps.csv", "latency.png", "timeline.p
 
 def check_folder(folder: Path) -> None:
     """Raises ConfigError unless `folder` is new, empty, or holds only an earlier run's results."""
-    check_replaceable(folder, "a result", lambda name: name in FILES)
+    check_replaceable(folder, "a result", FILES.__contains__)
 
 
 def write_folder(
@@ -25,8 +25,7 @@ def write_folder(
 
     Raises ConfigError where `check_folder` does or where the folder cannot be written.
     """
-    check_folder(folder)
-    with replacing(folder) as written:
+    with replacing(folder, "a result", FILES.__contains__) as written:
         write_json(written / "summary.json", summary)
         _write_csv(written / "requests.csv", requests)
         _write_csv(written / "steps.csv", steps)

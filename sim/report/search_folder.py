@@ -15,13 +15,12 @@ FIXED_NAMES = ("answer.json", "candidates.csv", "pareto.csv", "sensitivity.csv",
 
 def check_answer_folder(folder: Path) -> None:
     """Raises ConfigError unless `folder` is new, empty, or holds only an earlier answer."""
-    check_replaceable(folder, "an answer", lambda name: name in FIXED_NAMES or name.startswith("sensitivity-"))
+    check_replaceable(folder, "an answer", _is_ours)
 
 
 def write_optimization(folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]) -> None:
     """answer.json, a CSV a table, pareto.png and sensitivity-KNOB.png. Raises ConfigError as `check_answer_folder`."""
-    check_answer_folder(folder)
-    with replacing(folder) as written:
+    with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, tables)
         pareto_plot(written / "pareto.png", summary)
         for knob, points in summary["sensitivity"].items():
@@ -30,10 +29,13 @@ def write_optimization(folder: Path, summary: Mapping[str, Any], tables: Mapping
 
 def write_capacity(folder: Path, summary: Mapping[str, Any], curve: "pd.DataFrame") -> None:
     """answer.json, curve.csv and curve.png. Raises ConfigError as `check_answer_folder`."""
-    check_answer_folder(folder)
-    with replacing(folder) as written:
+    with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, {"curve": curve})
         capacity_plot(written / "curve.png", summary)
+
+
+def _is_ours(name: str) -> bool:
+    return name in FIXED_NAMES or name.startswith("sensitivity-")
 
 
 def _write_data(folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]) -> None:

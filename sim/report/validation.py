@@ -126,7 +126,7 @@ def scatter_plot(path: Path, validation: Mapping[str, Any], *, title: str) -> No
             axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=INK, alpha=0.08)
             axes.legend()
         axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms", title=title)
-        figure.savefig(path, metadata={"Software": None})
+        figure.savefig(path, format="png", metadata={"Software": None})
         plt.close(figure)
 
 

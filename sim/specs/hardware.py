@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from sim.errors import ProfileError, nearest
+from sim.inputs import is_there
 from sim.specs.data import data_dir
 from sim.specs.hardware_file import DecodeAttentionBlock, HardwareFile, HostBlock, OperatorsBlock
 from sim.specs.operator_fits import (
@@ -68,7 +69,7 @@ def load_gpu(gpu: str | Path) -> HardwareProfile:
     if path.suffix in {".yaml", ".yml"}:
         return _read_profile(path)
     bundled = _profiles_dir() / f"{str(gpu).lower()}.yaml"
-    return _read_profile(bundled) if bundled.is_file() else _by_alias(str(gpu))
+    return _read_profile(bundled) if is_there(bundled) else _by_alias(str(gpu))
 
 
 def profile_file(gpu: str | Path) -> Path:

@@ -6,11 +6,8 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from sim.specs.operator_fits import Basis, ComputeDtype
-from sim.specs.strict_yaml import Strict
+from sim.specs.strict_yaml import Count, NotNegative, Positive, Strict
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 ValueT = TypeVar("ValueT")
 
 

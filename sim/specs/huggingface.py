@@ -1,6 +1,5 @@
 """Reading a model's configuration through `transformers`: from a folder, a file or the hub, never running remote code."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -8,24 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ModelError
+from sim.inputs import is_there, read_json
 from sim.specs.hf_config import HFConfig
+from sim.units import MIB
 
 CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"  # where modelopt checkpoints describe their quantisation
 HUB_TIMEOUT_S = 10.0
+MAX_CONFIG_BYTES = 16 * MIB  # the longest lists of modules that are left in 16 bits take some hundred KB
 PARTS = ("text_config", "llm_config", "language_config", "vision_config")
 
 
 def read_local_config(path: Path) -> HFConfig:
     """The config of a checkpoint folder or a config.json; raises ModelError with the file and what is wrong in it."""
-    file = path / CONFIG_FILE if path.is_dir() else path
-    if not file.is_file():
+    file = path / CONFIG_FILE if is_there(path, Path.is_dir) else path
+    if not is_there(file, Path.is_file):
         raise ModelError(
             f"{path} holds no {CONFIG_FILE}; give a folder with a model's {CONFIG_FILE}, or the file itself."
         )
     values = _parse(file)
     quantization = file.parent / MODELOPT_FILE
-    if quantization.is_file():
+    if is_there(quantization, Path.is_file):
         values = _with_modelopt(values, _parse(quantization))
     return HFConfig(_with_defaults(values, str(file)), str(file))
 
@@ -68,14 +70,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _parse(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{file}, line {error.lineno}, column {error.colno}: no valid JSON ({error.msg}).") from None
-    except UnicodeDecodeError:
-        raise ModelError(f"{file} is no text file; a {CONFIG_FILE} in UTF-8 is wanted.") from None
-    except (OSError, RecursionError) as error:
-        raise ModelError(f"{file} cannot be read: {error}.") from None
+    values = read_json(file, ModelError, most_bytes=MAX_CONFIG_BYTES)
     if not isinstance(values, dict):
         raise ModelError(f"{file} must hold one JSON object with a model's keys, got a {type(values).__name__}.")
     return values

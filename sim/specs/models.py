@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim.errors import ModelError, nearest
+from sim.inputs import is_there
 from sim.specs.architectures import build_model
 from sim.specs.catalog import CatalogEntry, Match, find_model, read_catalog, short_name
 from sim.specs.hf_config import HFConfig
@@ -38,7 +39,7 @@ def load_model(model: str | Path, *, quantization: str | None = None) -> ModelSp
     model and ConfigError for the quantization.
     """
     path = Path(model).expanduser()
-    if isinstance(model, Path) or _exists(path):
+    if isinstance(model, Path) or is_there(path):
         return _build(read_local_config(path), _name_of(path.resolve()), quantization)
     catalog = read_catalog()
     match = find_model(model, catalog)
@@ -56,16 +57,9 @@ def known_models() -> list[KnownModel]:
     return [_known(entry, _from_catalog(Match(entry.name, entry), catalog, None)) for entry in catalog]
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long for the file system, or with a null byte
-        return False
-
-
 def _name_of(path: Path) -> str:
     """A folder's name, for its config.json too."""
-    return path.parent.name if path.name == "config.json" else path.stem if path.is_file() else path.name
+    return path.parent.name if path.name == "config.json" else path.stem if is_there(path, Path.is_file) else path.name
 
 
 def _from_catalog(match: Match, catalog: tuple[CatalogEntry, ...], quantization: str | None) -> ModelSpec:

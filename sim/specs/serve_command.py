@@ -9,9 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from sim.errors import ConfigError, nearest
+from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
 from sim.specs.serve_flags import (
     APPROXIMATED,
@@ -31,12 +30,16 @@ _LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": No
 
 
 class ParsedServe(NamedTuple):
-    """What a command line says. `warnings` are sentences about flags that change nothing or are not simulated."""
+    """What a command line says. `warnings` are sentences about flags that change nothing or are not simulated.
+
+    `files` were read for it.
+    """
 
     model: str | None
     engine: EngineConfig
     vllm_version: str | None
     warnings: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
 
 def parse_serve_command(command: str | Sequence[str]) -> ParsedServe:
@@ -60,10 +63,11 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
     flags, others = read_flags(launch.args if launch else args)
     if others[1 if launch else 0 :]:
         raise ConfigError(f"{others[-1]!r} is neither a flag of vllm serve nor the value of one.")
-    draft = _Draft(vllm_version=launch.vllm_version if launch else None)
+    config = next((flag.values[0] for flag in reversed(flags) if flag.name == "config"), None)
+    draft = _Draft(vllm_version=launch.vllm_version if launch else None, config=config)
     for name, value in (launch.environment if launch else {}).items():
         draft.warnings.append(_environment_warning(name, value))
-    for flag in (*_file_flags(flags), *(flag for flag in flags if flag.name != "config")):
+    for flag in (*_file_flags(config), *(flag for flag in flags if flag.name != "config")):
         _apply(draft, flag)
     draft.model = others[0] if others else draft.model
     return draft.finish()
@@ -93,6 +97,7 @@ class _Draft:
     model: str | None = None
     vllm_version: str | None = None
     level_mode: str | None = None
+    config: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -100,7 +105,8 @@ class _Draft:
         if self.level_mode:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
         self.warnings += _without_effect(self.arguments)
-        return ParsedServe(self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self.warnings))
+        files = (self.config,) if self.config else ()
+        return ParsedServe(self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self.warnings), files)
 
 
 def _without_effect(arguments: Mapping[str, Any]) -> list[str]:
@@ -242,18 +248,12 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def _file_flags(flags: Sequence[Flag]) -> list[Flag]:
-    path = next((flag.values[0] for flag in reversed(flags) if flag.name == "config"), None)
+def _file_flags(path: str | None) -> list[Flag]:
     return _mapping_flags(_read_config(Path(path)), path) if path else []
 
 
 def _read_config(path: Path) -> Mapping[str, object]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: is not valid YAML ({' '.join(str(error).split())}).") from None
+    content = read_yaml(path, ConfigError)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"{path}: must hold flag names with their values, such as `max-num-seqs: 64`.")
     return content

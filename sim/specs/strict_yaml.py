@@ -2,12 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from sim import inputs
 from sim.errors import ProfileError, RunsError, nearest
+
+SMALLEST, LARGEST = 1e-15, 1e15  # what no measured quantity of a server leaves, in whatever unit it is written
+MOST = 2**53  # a count beyond it is a slip, and no float holds it exactly
+
+
+def _within_reason(value: float) -> float:
+    if value and not SMALLEST <= abs(value) <= LARGEST:
+        raise ValueError(f"must be from {SMALLEST:g} to {LARGEST:g}")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_within_reason)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_within_reason)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class Strict(BaseModel):
@@ -21,41 +35,21 @@ SchemaT = TypeVar("SchemaT", bound=Strict)
 
 def read_yaml(path: Path, schema: type[SchemaT]) -> SchemaT:
     """The file's content as `schema`. Raises ProfileError naming file, field and rule."""
+    values = inputs.read_yaml(path, ProfileError)
     try:
-        return schema.model_validate(_parse(path))
+        return schema.model_validate(values)
     except ValidationError as error:
         raise ProfileError(f"{path}: {_first_problem(error, schema)}") from None
 
 
 def read_json(path: Path, schema: type[SchemaT]) -> SchemaT:
     """The file's content as `schema`. Raises RunsError naming file, field and rule."""
+    text = inputs.read_text(path, RunsError, most_bytes=inputs.MAX_JSON_BYTES, kind="JSON")
+    inputs.parse_json(text, RunsError, str(path))
     try:
-        return schema.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RunsError(f"{path}: cannot be read ({error.strerror}).") from None
+        return schema.model_validate_json(text)
     except ValidationError as error:
         raise RunsError(f"{path}: {_first_problem(error, schema)}") from None
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError:
-        raise ProfileError(f"{path}: must be a YAML file, got binary content.") from None
-    except yaml.YAMLError as error:
-        raise ProfileError(f"{path}: is not valid YAML: {' '.join(str(error).split())}.") from None
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML's safe loader, in C where libyaml is there, which also refuses a key given twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):
-            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
-        return mapping
 
 
 def _first_problem(error: ValidationError, schema: type[Strict]) -> str:

@@ -2,23 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from sim.specs.strict_yaml import Strict, read_yaml
+from sim.specs.strict_yaml import NotNegative, Strict, read_yaml
 from sim.steptime.protocol import StepShape
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LinearFile(Strict):
     """The YAML of a linear step-time model."""
 
     kind: Literal["linear"]
-    base_s: Seconds
-    per_token_s: Seconds
-    per_context_token_s: Seconds
+    base_s: NotNegative
+    per_token_s: NotNegative
+    per_context_token_s: NotNegative
 
 
 @dataclass(frozen=True, slots=True)

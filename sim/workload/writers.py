@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ConfigError
+from sim.outputs import writing
 from sim.workload.trace import Segment, Trace
 
 
@@ -19,12 +20,8 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     """
     target = Path(path)
     data = _encoded(trace, target)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(target)
-    except OSError as error:
-        raise ConfigError(f"{target}: cannot be written ({error.strerror}); choose another file.") from error
+    with writing(target) as file:
+        file.write_bytes(data)
 
 
 def _encoded(trace: Trace, target: Path) -> bytes:

@@ -86,5 +86,5 @@ def test_no_json_at_all(tmp_path: Path) -> None:
         read_measured([tmp_path / "absent.json"])
     garbage = tmp_path / "garbage.json"
     garbage.write_text("not json", encoding="utf-8")
-    with pytest.raises(RunsError, match="must be a JSON file"):
+    with pytest.raises(RunsError, match="is not valid JSON"):
         read_measured([garbage])

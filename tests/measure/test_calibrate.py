@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sim.errors import ProfileError, RunsError
+from sim.errors import ConfigError, RunsError
 from sim.measure.bench import Server, read_measured
 from sim.measure.calibrate import calibrate
 from sim.measure.replay import replay
@@ -82,7 +82,7 @@ def test_the_profile_says_what_it_was_fitted_on(tmp_path: Path) -> None:
     factor = found.scales["memory_efficiency"]
     assert gpu.operators.decode_attention.memory_efficiency == pytest.approx(factor * efficiency, rel=1e-3)
     assert read_values(path)["calibration"]["runs"] == ["c4", "c16"]
-    with pytest.raises(ProfileError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         found.write(tmp_path / "absent" / "mine.yaml")
 
 

@@ -60,7 +60,7 @@ def test_a_missing_or_broken_file(tmp_path: Path) -> None:
         read_runs(tmp_path / "absent.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with pytest.raises(RunsError, match=r"broken\.json: the file "):
+    with pytest.raises(RunsError, match=r"broken\.json: is not valid JSON"):
         read_runs(broken)
 
 

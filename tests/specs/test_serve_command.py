@@ -353,7 +353,7 @@ def test_a_config_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent.yaml: cannot be read \(No such file or directory\)"):
         parse_engine_args(["--config", str(tmp_path / "absent.yaml")])
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(ConfigError, match=r"binary.yaml: is not valid YAML"):
+    with pytest.raises(ConfigError, match=r"binary.yaml: must be a YAML file"):
         parse_engine_args(["--config", str(tmp_path / "binary.yaml")])
 
 
