@@ -16,6 +16,7 @@ from sim.memory.plan import MemoryPlan
 from sim.memory.startup import start_up
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.summary import summarize
+from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
 from sim.serving import replica
 from sim.serving.config import scheduler_config
@@ -173,12 +174,16 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     _require_one_stage(engine)
     deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
     _require_fit(deployment, has_step_times=step_time_model is not None)
-    step_time = _step_time(deployment, step_time_model, composition, Traffic(sampling, routing))
+    roofline = _roofline(deployment.model, composition, Traffic(sampling, routing))
+    given = None if step_time_model is None else _step_time(step_time_model)
+    step_time = given or roofline(deployment.gpu, deployment.engine)
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
     asked = {"request_rate": rate_json(request_rate), "rate_scale": rate_scale, "limit": limit}
     summary = _summary(deployment, engine, requests, asked, records)
+    found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
+    summary["limits"] = found
     summary["seed"] = seed
     summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s
@@ -269,12 +274,12 @@ def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
     raise DoesNotFitError(f"{deployment} does not start: {plan.reason}")
 
 
-def _step_time(
-    deployment: Deployment, given: str | Path | StepTimeModel | None, composition: Composition, traffic: Traffic
-) -> StepTimeModel:
-    if given is None:
-        model, gpu, engine = deployment.model, deployment.gpu, deployment.engine
-        return steptime.step_time_model(model, gpu, engine, composition=composition, traffic=traffic)
+def _roofline(model: ModelSpec, composition: Composition, traffic: Traffic) -> StepTimeOn:
+    """The model's step times on any GPU and under any engine arguments."""
+    return lambda gpu, engine: steptime.step_time_model(model, gpu, engine, composition=composition, traffic=traffic)
+
+
+def _step_time(given: str | Path | StepTimeModel) -> StepTimeModel:
     return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
 
 

@@ -13,7 +13,7 @@ Kinds = NDArray[Any]
 
 def step_graphs(num_decodes: Ints, num_chunk_tokens: Ints, dispatch: GraphDispatch) -> Kinds:
     """`full`, `piecewise` or `none` for each step of those shapes, by vLLM's dispatch rule."""
-    shapes = _shapes(num_decodes, num_chunk_tokens)
+    shapes = step_shapes(num_decodes, num_chunk_tokens)
     counts = np.bincount(shapes)
     kinds = np.empty(len(counts), dtype=object)
     for shape in np.flatnonzero(counts).tolist():
@@ -25,13 +25,13 @@ def cudagraph_step_fraction(leaps: LeapRecords, dispatch: GraphDispatch) -> floa
     """Share of steps that replayed any graph; None without steps."""
     if not leaps.num_ran_steps:
         return None
-    shapes = _shapes(leaps.num_decodes, leaps.num_chunk_tokens)
+    shapes = step_shapes(leaps.num_decodes, leaps.num_chunk_tokens)
     num_steps = np.bincount(shapes, leaps.num_steps * leaps.ran)
     in_graph = [shape for shape in np.flatnonzero(num_steps).tolist() if _kind(shape, dispatch) != "none"]
     return int(num_steps[in_graph].sum()) / leaps.num_ran_steps
 
 
-def _shapes(num_decodes: Ints, num_chunk_tokens: Ints) -> Ints:
+def step_shapes(num_decodes: Ints, num_chunk_tokens: Ints) -> Ints:
     """A number for each step: twice its tokens, one more where all of them are decodes."""
     return np.asarray((num_decodes + num_chunk_tokens) * 2 + (num_chunk_tokens == 0))
 

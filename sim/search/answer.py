@@ -99,7 +99,7 @@ def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
         "metrics": finalist.whole.metrics,
         "tied": finalist.is_tied,
         "slo_robustness": finalist.robustness,
-        "limits": {"busy": dict(limits.busy), "queued": dict(limits.queued), "text": str(limits)} if limits else None,
+        "limits": limits.to_json() if limits else None,
         "serve_command": deploy_commands(scenario, params),
     }
 

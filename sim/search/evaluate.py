@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from sim.errors import SimError
 from sim.memory.startup import Started, start_up
+from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.summary import summarize
 from sim.search.goals import Target
-from sim.search.limits import Limits, limits
 from sim.search.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.search.slices import WHOLE, Slice
 from sim.search.slo import measured_ms, num_good
@@ -133,10 +133,9 @@ class Scenario:
         return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
 
     def _limits(self, deployed: Started, records: ClusterRecords) -> Limits:
-        config = scheduler_config(deployed.engine, deployed.plan)
-        if self.step_time is not None:
-            return limits(records, config, self.gpu, None)
-        return limits(records, config, self.gpu, lambda gpu: self._roofline(gpu, deployed.engine))
+        config, span_s = scheduler_config(deployed.engine, deployed.plan), records.span_s * len(records.replicas)
+        roofline_on = None if self.step_time is not None else lambda gpu: self._roofline(gpu, deployed.engine)
+        return limits(records.merged, config, self.gpu, roofline_on, span_s=span_s)
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         return step_time_model(self.model, gpu, engine, composition=self.composition)

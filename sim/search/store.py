@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from sim.errors import ConfigError
+from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome, Scenario
-from sim.search.limits import Limits
 from sim.version import __version__
 
 _SCHEMA = """

@@ -26,13 +26,16 @@ class Life(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step; blocks as they stand after it was scheduled."""
+    """One step; blocks and queues as they stand after it was scheduled; all decodes run, and nobody else unless said."""
 
     start_s: float
     end_s: float
     num_free_blocks: int = 10
     num_decodes: int = 1
     num_chunk_tokens: int = 0
+    num_running: int | None = None
+    num_waiting: int = 0
+    num_preempted: int = 0
 
 
 def make_requests(*lives: Life) -> RequestRecords:
@@ -54,7 +57,7 @@ def make_requests(*lives: Life) -> RequestRecords:
 
 
 def make_leaps(*steps: Step) -> LeapRecords:
-    """Records of these steps, each a leap of its own, with nobody waiting."""
+    """Records of these steps, each a leap of its own."""
     columns = {name: [getattr(step, name) for step in steps] for name in Step._fields}
     nothing = np.zeros(0, dtype=np.int64)
     return LeapRecords(
@@ -63,12 +66,16 @@ def make_leaps(*steps: Step) -> LeapRecords:
         step_end_s=np.asarray(columns["end_s"], dtype=float),
         num_decodes=np.asarray(columns["num_decodes"], dtype=np.int64),
         num_chunk_tokens=np.asarray(columns["num_chunk_tokens"], dtype=np.int64),
-        num_running=np.asarray(columns["num_decodes"], dtype=np.int64),
-        num_waiting=np.zeros(len(steps), dtype=np.int64),
+        num_running=np.asarray([_running(step) for step in steps], dtype=np.int64),
+        num_waiting=np.asarray(columns["num_waiting"], dtype=np.int64),
         num_free_blocks=np.asarray(columns["num_free_blocks"], dtype=np.int64),
-        num_preempted=np.zeros(len(steps), dtype=np.int64),
+        num_preempted=np.asarray(columns["num_preempted"], dtype=np.int64),
         decode_stretches=DecodeStretches(nothing, nothing, nothing, block_size=16, blocks_at_once=1),
     )
+
+
+def _running(step: Step) -> int:
+    return step.num_decodes if step.num_running is None else step.num_running
 
 
 def make_records(

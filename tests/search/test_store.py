@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sim.errors import ConfigError
+from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome
-from sim.search.limits import Limits
 from sim.search.store import TrialStore, from_json, study_id, to_json
 from sim.workload.writers import write_trace
 from tests.search.makers import make_scenario, make_trace
