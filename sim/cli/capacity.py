@@ -52,7 +52,7 @@ def capacity(
     """Find the highest request rate within limits on latency, and the GPUs that a given rate takes."""
     import sim
     from sim.report.search import capacity_text
-    from sim.report.search_folder import check_answer_folder, write_capacity
+    from sim.report.search_folder import VERIFY, check_answer_folder, write_capacity
 
     parsed = engine_flags(ctx)
     check_apart({"--out": out}, (*model_files(model), trace, gpu, step_time_model, *parsed.files))
@@ -72,10 +72,11 @@ def capacity(
             limit=limit,
             routing=routing,
             step_time_model=step_time_model,
+            bench_dataset=(out or Path()) / VERIFY,
             on_probe=on_probe,
         )
     if out:
-        write_capacity(out, result.summary, result.curve)
+        write_capacity(out, result.summary, result.curve, result.load.write if result.load else None)
     print_answer(result.summary, capacity_text, as_json=as_json)
 
 

@@ -77,7 +77,7 @@ def optimize(
     """Find the engine arguments that serve a trace best, and say why and how sure that is."""
     import sim
     from sim.report.search import optimization_text
-    from sim.report.search_folder import check_answer_folder, write_optimization
+    from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
 
     parsed = engine_flags(ctx)
     check_apart(
@@ -109,11 +109,12 @@ def optimize(
             workers=workers or os.cpu_count() or 1,
             store=store,
             resume=True,
+            bench_dataset=(out or Path()) / VERIFY,
             progress=progress,
         )
     if out:
         tables = {"candidates": result.candidates, "pareto": result.pareto, "sensitivity": result.sensitivity}
-        write_optimization(out, result.summary, tables)
+        write_optimization(out, result.summary, tables, result.load.write)
     print_answer(result.summary, optimization_text, as_json=as_json)
     warn([f"{result.summary['evaluated']:,} candidates tried{f'; the answer is in {out}' if out else ''}."])
 

@@ -1,6 +1,6 @@
 """The answer of a search as text: the winner first, then why, then how sure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sim.report.tables import aligned
@@ -23,7 +23,21 @@ def _blocks(summary: Row) -> Iterator[str]:
     if summary["pareto"] and len(summary["objective"]) > 1:
         yield _pareto(summary)
     yield "\n".join(_advice(summary))
-    yield f"serve:\n  {best['serve_command']}\nverify:\n  {best['bench_command']}"
+    yield f"serve:\n  {best['serve_command']}\n{_verify(best, summary['slo'])}"
+
+
+def _verify(row: Row, slos: Iterable[str]) -> str:
+    """The line that checks the forecast, and what is forecast for exactly what it sends."""
+    verify = row["verify"]
+    notes = "".join(f"; {note}" for note in verify["notes"])
+    return f"verify ({verify['num_prompts']:,} prompts from the file that --out writes{notes}):\n  {row['bench_command']}\n  forecast for exactly this load: {_forecast(verify['metrics'], slos)}"
+
+
+def _forecast(metrics: Row, slos: Iterable[str]) -> str:
+    named = {f"{name.partition('_')[2]}_{name.partition('_')[0]}_ms": name for name in slos}
+    named = {"p99_ttft_ms": "P99 TTFT", "mean_tpot_ms": "mean TPOT", "p99_e2el_ms": "P99 E2EL"} | named
+    latencies = [f"{name} {figure(metrics[key])} ms" for key, name in named.items()]
+    return ", ".join([*latencies, f"{figure(metrics['output_throughput'])} output tok/s"])
 
 
 def _verdict(summary: Row) -> str:
@@ -148,7 +162,7 @@ def _most(summary: Row) -> str:
         lines.append(f"for ${figure(summary['usd_per_hour'])} an hour, ${figure(cost)} per million output tokens")
     if summary["knee_request_rate"] is not None:
         lines.append(f"latency turns up at {figure(summary['knee_request_rate'])} requests/s (the knee)")
-    return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", f"verify:\n  {summary['bench_command']}"])
+    return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", _verify(summary, summary["slo"])])
 
 
 def _curve(summary: Row) -> str:

@@ -1,6 +1,6 @@
 """Answers as folders: JSON, CSV and PNG, written whole or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,20 @@ from sim.report.whole_folder import check_replaceable, replacing, write_json
 if TYPE_CHECKING:
     import pandas as pd
 
-FIXED_NAMES = ("answer.json", "candidates.csv", "pareto.csv", "sensitivity.csv", "pareto.png", "curve.csv", "curve.png")
+VERIFY = "verify.jsonl"
+FIXED_NAMES = (
+    "answer.json",
+    "candidates.csv",
+    "pareto.csv",
+    "sensitivity.csv",
+    "pareto.png",
+    "curve.csv",
+    "curve.png",
+    VERIFY,
+)
+
+
+WriteLoad = Callable[[Path], None]
 
 
 def check_answer_folder(folder: Path) -> None:
@@ -18,19 +31,26 @@ def check_answer_folder(folder: Path) -> None:
     check_replaceable(folder, "an answer", _is_ours)
 
 
-def write_optimization(folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]) -> None:
-    """answer.json, a CSV a table, pareto.png and sensitivity-KNOB.png. Raises ConfigError as `check_answer_folder`."""
+def write_optimization(
+    folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"], write_load: WriteLoad
+) -> None:
+    """answer.json, a CSV a table, the load, pareto.png and sensitivity-KNOB.png. Raises ConfigError as `check_answer_folder`."""
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, tables)
+        write_load(written / VERIFY)
         pareto_plot(written / "pareto.png", summary)
         for knob, points in summary["sensitivity"].items():
             sensitivity_plot(written / f"sensitivity-{knob}.png", knob, points, title=f"{summary['model_id']}: {knob}")
 
 
-def write_capacity(folder: Path, summary: Mapping[str, Any], curve: "pd.DataFrame") -> None:
-    """answer.json, curve.csv and curve.png. Raises ConfigError as `check_answer_folder`."""
+def write_capacity(
+    folder: Path, summary: Mapping[str, Any], curve: "pd.DataFrame", write_load: WriteLoad | None
+) -> None:
+    """answer.json, curve.csv, the load, if there is one, and curve.png. Raises ConfigError as `check_answer_folder`."""
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, {"curve": curve})
+        if write_load:
+            write_load(written / VERIFY)
         capacity_plot(written / "curve.png", summary)
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from sim.measure.confidence import confidence_json
-from sim.search.bench_command import bench_command
+from sim.search.bench_command import Verification
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.finals import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
@@ -17,7 +17,7 @@ from sim.version import __version__
 from sim.workload.rates import rate_json
 
 
-def answer(findings: Findings) -> dict[str, Any]:
+def answer(findings: Findings, check: Verification) -> dict[str, Any]:
     """All findings, best first, under the keys that docs/optimizer.md explains."""
     scenario, verdict = findings.scenario, findings.verdict
     infeasible = [candidate for candidate in findings.candidates if not candidate.outcome.is_feasible]
@@ -32,7 +32,7 @@ def answer(findings: Findings) -> dict[str, Any]:
         "score_unit": scenario.target.goals[0].unit,
         "slo": {slo.name: slo.limit_ms for slo in scenario.target.slos},
         "feasible": findings.keeps_limits,
-        "best": _best(findings),
+        "best": _best(findings, check),
         "finalists": [_finalist(scenario, finalist) for finalist in verdict.finalists],
         "baseline": _baseline(findings),
         "relax": [
@@ -104,7 +104,7 @@ def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
     }
 
 
-def _best(findings: Findings) -> dict[str, Any]:
+def _best(findings: Findings, check: Verification) -> dict[str, Any]:
     scenario, verdict = findings.scenario, findings.verdict
     params = verdict.winner.candidate.params
     plan = scenario.deploy(params).plan
@@ -112,7 +112,8 @@ def _best(findings: Findings) -> dict[str, Any]:
         "tied_with": [
             _config(scenario, one.candidate.params) | {"score": _score(scenario, one.held_out.metrics)} for one in verdict.tied
         ],
-        "bench_command": bench_command(scenario.model.name, scenario.trace, scenario.target.slos),
+        "bench_command": check.command,
+        "verify": check.to_json(),
         "memory": plan.to_json() | {"ledger": [line._asdict() for line in plan.ledger]},
     }  # fmt: skip
 

@@ -1,36 +1,63 @@
-"""The `vllm bench serve` line that would check a forecast on a real server."""
+"""The `vllm bench serve` line that checks a forecast on a real server, and the forecast for exactly the load it sends."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from sim.search.bench_load import BenchLoad, bench_load
+from sim.search.evaluate import Scenario
 from sim.search.slo import Slo
-from sim.workload.describe import describe
+from sim.search.space import Params
 from sim.workload.trace import Trace
 
-MOST_PROMPTS = 1000
+DATASET = "verify.jsonl"
 
 
-def bench_command(model: str, trace: Trace, slos: Iterable[Slo] = (), *, rate_scale: float = 1.0) -> str:
-    """Random prompts with the trace's mean lengths, rate and burstiness: its dataset formats carry no private trace."""
-    facts = describe(trace)
-    words = [
-        "vllm", "bench", "serve", "--model", model, "--dataset-name", "random",
-        "--random-input-len", f"{facts.prompt_tokens.mean:.0f}",
-        "--random-output-len", f"{max(1, facts.output_tokens.mean):.0f}",
-        "--num-prompts", str(min(len(trace), MOST_PROMPTS)), "--ignore-eos",
-    ]  # fmt: skip
-    if facts.mean_rate_rps is None:
-        words += ["--request-rate", "inf"]
-    else:
-        words += ["--request-rate", f"{facts.mean_rate_rps * rate_scale:.4g}"]
-        words += ["--burstiness", f"{_burstiness(facts.gap_cv):.3g}"]
+@dataclass(frozen=True)
+class Verification:
+    """A line to run, the load that it sends and what is forecast for it (keys of `simulate`)."""
+
+    command: str
+    load: BenchLoad
+    metrics: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset_name": self.load.dataset_name,
+            "num_prompts": len(self.load.trace),
+            "notes": list(self.load.notes),
+            "metrics": self.metrics,
+        }
+
+
+def verification(scenario: Scenario, params: Params, trace: Trace, dataset: str | Path = DATASET) -> Verification:
+    """How to check a candidate on `trace`; the line reads the load from the file `dataset`, which is not written here."""
+    deployed = scenario.deploy(params)
+    load = bench_load(trace, deployed.engine.vllm_version)
+    metrics = scenario.metrics(params, deployed, scenario.replay(load.trace, params, deployed))
+    return Verification(bench_command(scenario.model.name, load, dataset, scenario.target.slos), load, metrics)
+
+
+def bench_command(model: str, load: BenchLoad, dataset: str | Path, slos: Iterable[Slo] = ()) -> str:
+    """The line that sends the load from its file and measures what is limited."""
+    words = ["vllm", "bench", "serve", "--model", model]
+    words += [
+        "--dataset-name",
+        load.dataset_name,
+        "--dataset-path",
+        str(dataset),
+        "--num-prompts",
+        str(len(load.trace)),
+    ]
+    return shlex.join([*words, *load.flags, *_measured(list(slos)), "--save-result"])
+
+
+def _measured(slos: list[Slo]) -> Iterator[str]:
     percentiles = sorted({50.0, 99.0, *(slo.percentile for slo in slos)})
-    words += ["--percentile-metrics", "ttft,tpot,itl,e2el"]
-    words += ["--metric-percentiles", ",".join(f"{percentile:g}" for percentile in percentiles)]
+    yield from ("--percentile-metrics", "ttft,tpot,itl,e2el")
+    yield from ("--metric-percentiles", ",".join(f"{percentile:g}" for percentile in percentiles))
     goodput = [f"{slo.latency}:{slo.limit_ms:g}" for slo in slos if slo.latency != "itl"]
-    return shlex.join([*words, *(["--goodput", *goodput] if goodput else []), "--save-result"])
-
-
-def _burstiness(gap_cv: float | None) -> float:
-    """The shape of gamma-distributed gaps with that coefficient of variation."""
-    return 1.0 if not gap_cv else min(1000.0, 1 / gap_cv**2)
+    if goodput:
+        yield from ("--goodput", *goodput)

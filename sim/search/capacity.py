@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
 from sim.measure.confidence import confidence_json
 from sim.search.answer import engine_json
-from sim.search.bench_command import bench_command
+from sim.search.bench_command import DATASET, Verification, verification
+from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
 from sim.search.goals import excess
 from sim.search.probe import Deployment, Probe
-from sim.search.space import num_gpus
+from sim.search.space import REPLICAS, num_gpus
 from sim.search.trust import forecast_confidence
 from sim.specs.serve_command import serve_command
 from sim.units import MS
@@ -99,8 +101,16 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     return max(points, key=below)[0]
 
 
-def capacity(scenario: Scenario, *, rate: float | None = None, replicas: int = 1, on_probe: OnProbe) -> dict[str, Any]:
-    """The answer of `servecast capacity`, as one JSON object; `replicas` is the size of the deployment that is asked about.
+def capacity(
+    scenario: Scenario,
+    *,
+    rate: float | None = None,
+    replicas: int = 1,
+    bench_dataset: str | Path = DATASET,
+    on_probe: OnProbe,
+) -> tuple[dict[str, Any], BenchLoad | None]:
+    """The answer of `servecast capacity`, as one JSON object, and the load that checks it, read from `bench_dataset`;
+    `replicas` is the size of the deployment that is asked about.
 
     Raises ConfigError without limits on percentiles, and for a trace without a rate.
     """
@@ -113,14 +123,20 @@ def capacity(scenario: Scenario, *, rate: float | None = None, replicas: int = 1
     deployment = Deployment(scenario)
     kept, broken = highest_rate(deployment, replicas, on_probe)
     curve = _curve(deployment, kept or broken, replicas, on_probe)
-    return {
+    check = (
+        verification(scenario, {REPLICAS: replicas}, deployment.at_rate(kept.request_rate), bench_dataset)
+        if kept
+        else None
+    )
+    summary = {
         **_head(scenario, deployment, replicas),
-        **_most(scenario, kept, broken),
+        **_most(scenario, kept, broken, check),
         "curve": [_curve_row(scenario, probe) for probe in curve],
         "knee_request_rate": _knee(scenario, curve),
         "sizing": _sizing(scenario, deployment, rate, replicas, kept, on_probe) if rate else None,
         "confidence": confidence_json(forecast_confidence(scenario, {})),
     }
+    return summary, check.load if check else None
 
 
 def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:
@@ -152,26 +168,25 @@ def _size(scenario: Scenario, replicas: int) -> dict[str, Any]:
     return {"replicas": replicas, "num_gpus": gpus, "usd_per_hour": None if price is None else price * gpus}
 
 
-def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None) -> dict[str, Any]:
+def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: Verification | None) -> dict[str, Any]:
     """The highest rate and what it means; without one, what to relax."""
-    if kept is None:
+    if kept is None or check is None:
         assert broken is not None, "without a rate that keeps the limits, one was broken"
         return {
             "max_request_rate": None,
             "metrics": None,
             "concurrent_requests": None,
             "bench_command": None,
+            "verify": None,
             "limited_by": None,
         }
     metrics = kept.metrics
-    rate_scale = kept.request_rate * scenario.trace.duration_s / (len(scenario.trace) - 1)
     return {
         "max_request_rate": kept.request_rate,
         "metrics": dict(metrics),
         "concurrent_requests": kept.request_rate * metrics["mean_e2el_ms"] * MS,
-        "bench_command": bench_command(
-            scenario.model.name, scenario.trace, scenario.target.slos, rate_scale=rate_scale
-        ),
+        "bench_command": check.command,
+        "verify": check.to_json(),
         "limited_by": _tightest(scenario, metrics) if broken else "no limit within reach",
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import ConfigError, SimError
 from sim.search.answer import answer
+from sim.search.bench_command import DATASET, verification
 from sim.search.capacity import OnProbe, ignore
 from sim.search.capacity import capacity as find_capacity
 from sim.search.default_space import default_space
@@ -60,6 +61,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     workers: int = 1,
     store: str | Path | None = None,
     resume: bool = False,
+    bench_dataset: str | Path = DATASET,
     progress: OnProgress | None = None,
 ) -> Optimization:
     """The engine arguments that serve a trace best, with the evidence. The same input and seed give the same answer.
@@ -68,7 +70,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
     laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate` is as for `simulate`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
-    the search is over. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
+    the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
+    writes it. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
     """
     if trials < 1:
         raise ConfigError(f"--trials must be at least 1, got {trials}.")
@@ -95,7 +98,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
         findings = run_search(
             shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
         )
-    return Optimization(answer(findings))
+    check = verification(shared, findings.verdict.winner.candidate.params, shared.trace, bench_dataset)
+    return Optimization(answer(findings, check), check.load)
 
 
 def capacity(  # noqa: PLR0913 - flat keywords are the public interface
@@ -113,12 +117,14 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     routing: str = "least_loaded",
     composition: Composition = "unified",
     step_time_model: str | Path | StepTimeModel | None = None,
+    bench_dataset: str | Path = DATASET,
     on_probe: OnProbe = ignore,
 ) -> Capacity:
     """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
 
     `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
-    what is tried. Raises SimError for bad input, DoesNotFitError where the deployment cannot serve the trace at all.
+    what is tried; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
+    serve the trace at all.
     """
     shared = scenario(
         model,
@@ -132,7 +138,10 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
         composition=composition,
         step_time_model=step_time_model,
     )
-    return Capacity(find_capacity(shared, rate=_one_rate(rate, request_rate), replicas=replicas, on_probe=on_probe))
+    rate = _one_rate(rate, request_rate)
+    return Capacity(
+        *find_capacity(shared, rate=rate, replicas=replicas, bench_dataset=bench_dataset, on_probe=on_probe)
+    )
 
 
 def _one_rate(rate: float | None, request_rate: float | None) -> float | None:

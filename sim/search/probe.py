@@ -56,7 +56,7 @@ class Deployment:
 
     def probe(self, rate: float, replicas: int = 1) -> Probe:
         """Replay at that rate; beginnings of the trace that already break a limit for good end it early."""
-        trace = self._at_rate(rate)
+        trace = self.at_rate(rate)
         for share in PREFIXES:
             begun = trace.first(max(1, math.ceil(share * len(trace))))
             requests = self._replay(begun, replicas).merged.requests
@@ -66,19 +66,19 @@ class Deployment:
 
     def measure(self, rate: float, replicas: int = 1) -> Probe:
         """Replay all of the trace at that rate, whatever comes of it."""
-        records = self._replay(self._at_rate(rate), replicas)
+        records = self._replay(self.at_rate(rate), replicas)
         metrics = self.scenario.metrics({REPLICAS: replicas}, self._deployed, records)
         keeps = self.scenario.target.violation(metrics) == 0 and not _is_overloaded(records.merged.requests)
         return Probe(rate, replicas, keeps, metrics)
 
-    def _replay(self, trace: Trace, replicas: int) -> Any:
-        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed)
-
-    def _at_rate(self, rate: float) -> Trace:
-        """The trace, repeated until it lasts long enough at that rate."""
+    def at_rate(self, rate: float) -> Trace:
+        """The trace at that rate, repeated until it lasts long enough."""
         trace = self.scenario.trace
         copies = min(math.ceil(LEAST_DURATION_S * rate / len(trace)), MOST_REQUESTS // len(trace))
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
+
+    def _replay(self, trace: Trace, replicas: int) -> Any:
+        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed)
 
 
 def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:

@@ -10,12 +10,17 @@ from sim.search.space import REPLICAS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sim.search.bench_load import BenchLoad
+
 
 @dataclass(frozen=True)
 class Optimization:
-    """`summary` is the JSON object of `servecast optimize`: best first of all, then the evidence."""
+    """`summary` is the JSON object of `servecast optimize`: best first of all, then the evidence. `load.write` writes the
+    dataset that the line in `best["bench_command"]` reads.
+    """
 
     summary: dict[str, Any]
+    load: "BenchLoad"
 
     @property
     def best(self) -> dict[str, Any]:
@@ -41,9 +46,12 @@ class Optimization:
 
 @dataclass(frozen=True)
 class Capacity:
-    """`summary` is the JSON object of `servecast capacity`."""
+    """`summary` is the JSON object of `servecast capacity`. `load.write` writes the dataset that the line in
+    `bench_command` reads; None where there is no such line.
+    """
 
     summary: dict[str, Any]
+    load: "BenchLoad | None"
 
     @cached_property
     def curve(self) -> "pd.DataFrame":

@@ -7,10 +7,11 @@ import numpy as np
 from sim.errors import ConfigError
 from sim.workload.columns import MAX_SECONDS, Floats
 
+Random = np.random.Generator | np.random.RandomState  # the latter is what the bench itself draws from
 MIN_BURSTINESS = 1e-3  # gamma gaps of a smaller shape underflow to zero
 
 
-def arrival_times(num_requests: int, rate_rps: float, burstiness: float, rng: np.random.Generator) -> Floats:
+def arrival_times(num_requests: int, rate_rps: float, burstiness: float, rng: Random) -> Floats:
     """Send times in seconds, as `vllm bench serve --request-rate --burstiness` makes them.
 
     Gaps are Gamma(shape=burstiness, scale=1/(rate x burstiness)), so burstiness 1 is Poisson and less is burstier; the

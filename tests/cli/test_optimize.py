@@ -63,7 +63,7 @@ def test_a_folder_keeps_the_answer(question: list[str | Path], tmp_path: Path, s
     folder = tmp_path / "answer"
     assert servecast("optimize", *question, "--out", folder).status == 0
     plots = {"pareto.png", "sensitivity-max_num_seqs.png", "sensitivity-max_num_batched_tokens.png"}
-    tables = {"candidates.csv", "pareto.csv", "sensitivity.csv"}
+    tables = {"candidates.csv", "pareto.csv", "sensitivity.csv", "verify.jsonl"}
     assert {path.name for path in folder.iterdir()} == {"answer.json", *plots, *tables}
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in plots)
     with (folder / "candidates.csv").open() as file:
@@ -103,7 +103,22 @@ def test_capacity_tells_rate_curve_and_gpus(trace: Path, linear: Path, tmp_path:
     assert "1 x h100-sxm takes" in out
     assert "20 requests/s take 2 replicas on 2 GPUs" in out
     assert out.endswith("confidence: step times as given\n")
-    assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png"}
+    assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png", "verify.jsonl"}
     found = json.loads(servecast(*call, "--json").out)
     assert found["sizing"] is None
     assert found["max_request_rate"] == json.loads((folder / "answer.json").read_text())["max_request_rate"]
+
+
+def test_the_line_to_verify_replays_to_the_printed_figures(
+    trace: Path, linear: Path, tmp_path: Path, servecast: Servecast
+) -> None:
+    """The file that --out writes stands where the line reads it, and `simulate` finds in it what is printed."""
+    deployment = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-num-seqs", "1", "--step-time-model", linear]
+    answer = tmp_path / "answer"
+    out = servecast("capacity", *deployment, "--trace", trace, "--slo", "ttft_p99=1s", "--out", answer).out
+    line = next(line for line in out.splitlines() if "vllm bench serve" in line)
+    dataset = line.split()[line.split().index("--dataset-path") + 1]
+    assert Path(dataset) == answer / "verify.jsonl"
+    found = json.loads(servecast("simulate", *deployment, "--trace", dataset, "--json").out)
+    assert f"ttft_p99 {found['p99_ttft_ms']:.4g} ms" in out
+    assert f"{found['output_throughput']:.4g} output tok/s" in out

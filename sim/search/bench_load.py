@@ -1,0 +1,197 @@
+"""A trace as `vllm bench serve` sends it: the dataset file that it reads, and the load that comes of it, by vLLM version.
+
+Read from vllm/benchmarks/{datasets,serve}.py of 27 released versions from 0.8.5 to 0.32.0. None of them sends priorities.
+
+- From 0.28.0 `timed_trace` keeps arrival times and makes prompts of token ids from hash ids: exact. From 0.23.0 it exists, but
+  sends text decoded from random tokens, whose lengths differ.
+- From 0.9.1 `custom` reads prompts as text; from 0.14.0 each with its `output_tokens`, before, one length for all. Arrivals are drawn:
+  gamma gaps from numpy's legacy generator, rescaled from 0.10.0 so that the last request goes at n / rate; before, the first goes at
+  once and nothing is rescaled. Rows are shuffled; from 0.11.1 `--disable-shuffle` keeps their order, before, the seed is 0 always.
+- From 0.10.2 to 0.13.0 the first prompt is sent once before the clock starts, unless `--ready-check-timeout-sec` is 0.
+- Before 0.9.1 the bench knows random prompts only: that of a newer version can be run against such a server.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.specs.releases import parse_version
+from sim.workload.arrivals import MIN_BURSTINESS, arrival_times
+from sim.workload.columns import Floats
+from sim.workload.describe import describe
+from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
+from sim.workload.prompt_text import prompt_text
+from sim.workload.trace import Segment, Trace
+from sim.workload.writers import native_columns
+
+MOST_PROMPTS = 20_000
+MOST_TEXT_TOKENS = 4_000_000  # of all prompts where they are text: some 20 MB
+MAX_BURSTINESS = 1000.0
+SEED = 0
+
+_TIMED_TRACE_OF_IDS = (0, 28, 0)
+_OUTPUT_TOKENS = (0, 14, 0)
+_DISABLE_SHUFFLE = (0, 11, 1)
+_READY_CHECK = (0, 10, 2)
+_RESCALED = (0, 10, 0)
+_CUSTOM = (0, 9, 1)
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class BenchLoad:
+    """`trace` is what reaches the server; `flags` make the bench send it from the file that `write` writes; `notes` say
+    where it differs from the trace that was asked for.
+    """
+
+    trace: Trace
+    dataset_name: str
+    flags: tuple[str, ...]
+    notes: tuple[str, ...]
+    file_order: tuple[int, ...]
+
+    def write(self, path: str | Path) -> None:
+        """Write the dataset as JSON lines. Where arrival times are kept, the file is a native trace as well."""
+        rows = self._timed_rows() if self.dataset_name == "timed_trace" else self._text_rows()
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def _timed_rows(self) -> Iterator[dict[str, Any]]:
+        columns = native_columns(self.trace)
+        return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+    def _text_rows(self) -> Iterator[dict[str, Any]]:
+        prompts, outputs = _prompts(self.trace), self.trace.output_tokens.tolist()
+        return ({"prompt": prompt_text(prompts[row]), "output_tokens": outputs[row]} for row in self.file_order)
+
+
+def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
+    """The load nearest to `trace` that the bench of that version can send: the first MOST_PROMPTS requests at most, and
+    with prompts as text no more than MOST_TEXT_TOKENS.
+    """
+    version = parse_version(vllm_version)
+    is_timed = version >= _TIMED_TRACE_OF_IDS or version < _CUSTOM
+    count = MOST_PROMPTS if is_timed else _num_texts(trace)
+    sent = replace(trace.first(count), priority=None, session_id=None)
+    notes = tuple(_notes(trace, sent, version))
+    return _timed(sent, notes) if is_timed else _custom(sent, version, notes)
+
+
+def _num_texts(trace: Trace) -> int:
+    fitting = int(np.searchsorted(np.cumsum(trace.prompt_tokens), MOST_TEXT_TOKENS, side="right"))
+    return max(1, min(MOST_PROMPTS, fitting))
+
+
+def _notes(trace: Trace, sent: Trace, version: Version) -> Iterator[str]:
+    if version < _CUSTOM:
+        yield "this version's bench sends random prompts only: run that of vLLM 0.28.0 or newer against the server"
+    if len(sent) < len(trace):
+        yield f"the first {len(sent):,} of {len(trace):,} requests"
+    if trace.priority is not None:
+        yield "the bench sends no priorities"
+    if _CUSTOM <= version < _OUTPUT_TOKENS:
+        yield "this version's bench has one output length for all prompts, here their mean"
+    if _CUSTOM <= version < _TIMED_TRACE_OF_IDS:
+        yield "this version's bench draws arrivals at the trace's rate and burstiness, and sends text: compare `Total input tokens`"
+
+
+def _timed(trace: Trace, notes: tuple[str, ...]) -> BenchLoad:
+    size, ids = _chunks(trace)
+    sent = replace(
+        trace,
+        arrival_s=trace.arrival_s - trace.arrival_s[0],
+        segments=[blocks(row, tokens, size) for row, tokens in zip(ids, trace.prompt_tokens.tolist(), strict=True)],
+    )
+    flags = (
+        "--timed-trace-chunk-hash-size", str(size),
+        "--timed-trace-label-timestamp", "arrival_s",
+        "--timed-trace-label-input-length", "prompt_tokens",
+        "--timed-trace-label-output-length", "output_tokens",
+        "--self-timed",
+    )  # fmt: skip
+    return BenchLoad(sent, "timed_trace", flags, notes, tuple(range(len(trace))))
+
+
+def _chunks(trace: Trace) -> tuple[int, list[list[int]]]:
+    """Chunks of one size and an id for each, as this dataset has them: what is not a whole chunk equals only its like."""
+    prompts = _prompts(trace)
+    size = _chunk_size(prompts, shared=trace.segments is not None)
+    known: dict[tuple[int, int, int], int] = {}
+    ids = [
+        [
+            known.setdefault((content, start, min(size, tokens - start)), len(known))
+            for content, tokens in prompt
+            for start in range(0, tokens, size)
+        ]
+        for prompt in prompts
+    ]
+    return size, ids
+
+
+def _chunk_size(prompts: Sequence[tuple[Segment, ...]], *, shared: bool) -> int:
+    inner = [tokens for prompt in prompts for _, tokens in prompt[:-1]]
+    if inner:
+        return gcd(*inner)
+    return DEFAULT_HASH_BLOCK_SIZE if shared else max(tokens for prompt in prompts for _, tokens in prompt)
+
+
+def _prompts(trace: Trace) -> Sequence[tuple[Segment, ...]]:
+    if trace.segments is not None:
+        return trace.segments
+    return [((row, tokens),) for row, tokens in enumerate(trace.prompt_tokens.tolist())]
+
+
+def _custom(trace: Trace, version: Version, notes: tuple[str, ...]) -> BenchLoad:
+    facts = describe(trace)
+    rate = "inf" if facts.mean_rate_rps is None else f"{facts.mean_rate_rps:.6g}"
+    burstiness = f"{_burstiness(facts.gap_cv):.4g}"
+    outputs = trace.output_tokens
+    if version < _OUTPUT_TOKENS:
+        outputs = np.full(len(trace), max(1, round(facts.output_tokens.mean)))
+    sent = replace(
+        trace,
+        arrival_s=_arrivals(len(trace), float(rate), float(burstiness), version),
+        output_tokens=outputs,
+    )
+    output_len = "-1" if version >= _OUTPUT_TOKENS else str(outputs[0])
+    flags = ["--custom-output-len", output_len, "--request-rate", rate, "--burstiness", burstiness, "--seed", str(SEED)]
+    flags += ["--ignore-eos", *_switches(version)]
+    return BenchLoad(sent, "custom", tuple(flags), notes, _file_order(len(trace), version))
+
+
+def _burstiness(gap_cv: float | None) -> float:
+    """The shape of gamma-distributed gaps with that coefficient of variation."""
+    return 1.0 if not gap_cv else min(MAX_BURSTINESS, max(MIN_BURSTINESS, 1 / gap_cv**2))
+
+
+def _arrivals(count: int, rate: float, burstiness: float, version: Version) -> Floats:
+    rng = np.random.RandomState(SEED)
+    if version >= _RESCALED or rate == np.inf:
+        return arrival_times(count, rate, burstiness, rng)
+    gaps_s = rng.gamma(shape=burstiness, scale=1 / (rate * burstiness), size=count)
+    return np.concatenate(([0.0], np.cumsum(gaps_s)[:-1]))
+
+
+def _switches(version: Version) -> Iterator[str]:
+    yield "--skip-chat-template" if version >= _DISABLE_SHUFFLE else "--custom-skip-chat-template"
+    if version >= _DISABLE_SHUFFLE:
+        yield "--disable-shuffle"
+    if _READY_CHECK <= version < _OUTPUT_TOKENS:
+        yield from ("--ready-check-timeout-sec", "0")
+
+
+def _file_order(count: int, version: Version) -> tuple[int, ...]:
+    """The rows of the trace in the order that the bench's shuffle undoes."""
+    shuffled = list(range(count))
+    if version < _DISABLE_SHUFFLE:
+        random.Random(SEED).shuffle(shuffled)  # noqa: S311 - the bench's own shuffle
+    order = np.empty(count, dtype=np.int64)
+    order[shuffled] = np.arange(count)
+    return tuple(order.tolist())
