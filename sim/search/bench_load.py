@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.outputs import writing
 from sim.specs.releases import parse_version
 from sim.workload.arrivals import MIN_BURSTINESS, arrival_times
 from sim.workload.columns import Floats
@@ -58,9 +59,12 @@ class BenchLoad:
     file_order: tuple[int, ...]
 
     def write(self, path: str | Path) -> None:
-        """Write the dataset as JSON lines. Where arrival times are kept, the file is a native trace as well."""
+        """Write the dataset as JSON lines, whole or not at all; where arrival times are kept, it is a native trace as well.
+
+        Raises ConfigError where it cannot be written.
+        """
         rows = self._timed_rows() if self.dataset_name == "timed_trace" else self._text_rows()
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
+        with writing(Path(path)) as part, part.open("w", encoding="utf-8", newline="") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def _timed_rows(self) -> Iterator[dict[str, Any]]:
