@@ -208,14 +208,14 @@ def read_measured(
 ) -> "tuple[Run, ...]":
     """Measured runs from files: Servecast's format, or JSON of `vllm bench serve --save-result --save-detailed`.
 
-    The latter names no server: `model`, `gpu`, `engine` and `vllm_version` do. Raises RunsError for what cannot be read.
+    The latter names no server: `gpu`, `engine` and `vllm_version` do, and `model` where its `model_id` is none. What it
+    leaves open stands in the `note` of its run. Raises RunsError for what cannot be read.
     """
     from sim.measure.bench import Server
     from sim.measure.bench import read_measured as read_runs
 
     paths = [files] if isinstance(files, str | Path) else files
-    server = Server(model, gpu, engine.given, vllm_version) if model and gpu else None
-    return read_runs([Path(path) for path in paths], server)
+    return read_runs([Path(path) for path in paths], Server(model, gpu, engine.given, vllm_version))
 
 
 def validate(

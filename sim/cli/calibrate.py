@@ -43,18 +43,34 @@ def calibrate(
         calibration = api.calibrate(measured, gpu, only_known_args=only_known_args, progress=progress)
     calibration.write(out)
     if as_json:
-        print_json(calibration.to_json())
+        print_json(calibration.to_json() | {"compared": _figures(calibration)})
     else:
         typer.echo(_report(calibration))
     warn((f"{calibration.verdict}. The profile is in {out}.",))
 
 
+def _figures(calibration: "Calibration") -> dict[str, dict[str, dict[str, float]]]:
+    """By run and metric: measured, and predicted before and after; latencies in ms."""
+    return {
+        run: {name: figure._asdict() for name, figure in figures.items()}
+        for run, figures in calibration.compared.items()
+    }
+
+
 def _report(calibration: "Calibration") -> str:
     from sim.report.tables import aligned
+    from sim.report.validation import SHOWN
 
     metrics = tuple(calibration.errors["before"])
     errors = [(label, *(calibration.errors[part].get(metric) for metric in metrics)) for part, label in PARTS.items()]
     scales = [(name, f"x {factor:.3f}") for name, factor in calibration.scales.items()]
     title = f"{calibration.base}, {len(calibration.runs)} runs"
-    tables = (aligned(("MAPE %", *metrics), errors), aligned(("factor", ""), scales))
+    shown = [
+        (run, name, *figures[name])
+        for run, figures in calibration.compared.items()
+        for name in SHOWN
+        if name in figures
+    ]
+    figures = aligned(("run", "ms, tok/s, blocks", "measured", "before", "after"), shown)
+    tables = (figures, aligned(("MAPE %", *metrics), errors), aligned(("factor", ""), scales))
     return "\n\n".join((title, *tables))

@@ -30,4 +30,6 @@ def read_runs(ctx: typer.Context, files: list[Path], gpu: str | None) -> "tuple[
 
     parsed = engine_flags(ctx)
     warn(parsed.warnings)
-    return api.read_measured(files, model=parsed.model, gpu=gpu, engine=parsed.engine, vllm_version=parsed.vllm_version)
+    runs = api.read_measured(files, model=parsed.model, gpu=gpu, engine=parsed.engine, vllm_version=parsed.vllm_version)
+    warn(run.note for run in runs if run.note and run.workload.kind == "requests")
+    return runs

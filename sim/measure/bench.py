@@ -1,27 +1,37 @@
 """`vllm bench serve --save-result --save-detailed` JSON as measured runs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.errors import RunsError
+import numpy as np
+
+from sim.errors import RunsError, SimError, TraceError
 from sim.inputs import read_json
 from sim.measure.runs import Measured, Requests, Run, read_runs
+from sim.metrics.statistics import statistics
+from sim.specs.models import load_model
+from sim.units import MS
+from sim.workload.bench import Benchmark, read_benchmark
+from sim.workload.columns import Floats, show
+from sim.workload.sheet import REPORT_KEYS
 
-DETAILS = ("start_times", "input_lens", "output_lens", "ttfts", "itls")
+DETAILS = ("ttfts", "itls")
+MOST = 1e15  # of any figure
 STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
 
 
 class Server(NamedTuple):
-    """What a benchmark's JSON does not say of its server; `engine` under vLLM's argument names."""
+    """What a benchmark's JSON does not say of its server, None where nobody did; `engine` under vLLM's argument names."""
 
-    model: str
-    gpu: str
+    model: str | None
+    gpu: str | None
     engine: Mapping[str, Any]
     vllm_version: str | None = None
 
 
-def read_measured(paths: Sequence[Path], server: Server | None = None) -> tuple[Run, ...]:
+def read_measured(paths: Sequence[Path], server: Server) -> tuple[Run, ...]:
     """All runs of files in Servecast's format or of vLLM's benchmark, the latter against `server`.
 
     Raises RunsError with file, field and rule.
@@ -29,53 +39,109 @@ def read_measured(paths: Sequence[Path], server: Server | None = None) -> tuple[
     return tuple(run for path in paths for run in _read(path, server))
 
 
-def _read(path: Path, server: Server | None) -> tuple[Run, ...]:
+def _read(path: Path, server: Server) -> tuple[Run, ...]:
     values = read_json(path, RunsError)
-    if not isinstance(values, dict) or "num_prompts" not in values:
+    if not isinstance(values, dict) or set(REPORT_KEYS).isdisjoint(values):
         return read_runs(path)
-    if server is None:
-        raise RunsError(f"{path}: is vLLM's benchmark, which does not name its server; give --model and --gpu.")
     return (_bench_run(path, values, server),)
 
 
 def _bench_run(path: Path, values: Mapping[str, Any], server: Server) -> Run:
-    if missing := [name for name in DETAILS if name not in values]:
-        raise RunsError(f"{path}: `{missing[0]}` is absent; run vllm bench serve with --save-detailed.")
-    done = [row for row, tokens in enumerate(values["output_lens"]) if tokens > 0]
-    if not done:
-        raise RunsError(f"{path}: `output_lens` must have a request with output, got none.")
-    starts_s, prompts, outputs = (
-        tuple(values[name][row] for row in done) for name in ("start_times", "input_lens", "output_lens")
-    )
+    model = _model(path, values, server)
+    try:
+        sent = read_benchmark(values, str(path))
+        measured = _measured(path, values, sent)
+    except TraceError as error:
+        raise RunsError(str(error)) from None
+    notes = [
+        f"{sent.concurrency} clients send a request each when their last has ended" if sent.concurrency else sent.times
+    ]
+    notes += sent.notes if server.engine else (*sent.notes, "its server is taken to run with vLLM's defaults")
     return Run(
         id=path.stem,
         source=str(path),
         engine_version=server.vllm_version or "unknown",
-        model=server.model,
-        gpu=server.gpu,
+        model=model,
+        gpu=server.gpu or "",
         engine=server.engine,
         workload=Requests(
             kind="requests",
-            start_s=starts_s,
-            prompt_tokens=prompts,
-            output_tokens=outputs,
-            concurrency=values.get("max_concurrency"),
+            start_s=tuple(sent.arrival_s.tolist()),
+            prompt_tokens=tuple(sent.prompt_tokens.tolist()),
+            output_tokens=tuple(sent.output_tokens.tolist()),
+            concurrency=sent.concurrency,
         ),
         clock="client",
-        measured=(_measured(values),),
+        measured=(measured,),
+        note=f"{path} is a benchmark: {'; '.join(notes)}.",
     )
 
 
-def _measured(values: Mapping[str, Any]) -> Measured:
-    def latencies(name: str) -> dict[str, float]:
-        found = {ours: values.get(f"{theirs}_{name}_ms") for theirs, ours in STATISTICS.items()}
-        return {statistic: value for statistic, value in found.items() if value is not None}
+def _model(path: Path, values: Mapping[str, Any], server: Server) -> str:
+    """The model that was named, else the benchmark's `model_id` where that is one."""
+    name = server.model or values.get("model_id")
+    lacking = None if server.gpu else "name its GPU"
+    if server.model is None:
+        try:
+            load_model(str(name))
+        except SimError:
+            lacking = f"name its server's model ({name!r} is not known here){' and GPU' if lacking else ''}"
+    if lacking:
+        raise RunsError(
+            f"{path}: is vLLM's benchmark, which does not {lacking}; give --gpu and the server's line behind `--` "
+            "(vllm serve MODEL ...), or --gpu, --model and the flags that the server had."
+        )
+    return str(name)
+
+
+def _measured(path: Path, values: Mapping[str, Any], sent: Benchmark) -> Measured:
+    """The benchmark's own figures, and those that it was not asked for from its details."""
+    detailed = _latencies_s(path, values, sent)
+
+    def latencies_ms(name: str) -> dict[str, float]:
+        again = statistics(detailed[name])._asdict()
+        own = {theirs: values.get(f"{theirs}_{name}_ms") for theirs in STATISTICS}
+        found = {
+            theirs: value if _is_number(value) else again[theirs] and again[theirs] / MS
+            for theirs, value in own.items()
+        }
+        return {STATISTICS[theirs]: value for theirs, value in found.items() if value is not None}
 
     return Measured(
         stage=None,
-        ttft_ms=latencies("ttft"),
-        tpot_ms=latencies("tpot"),
-        e2el_ms=latencies("e2el"),
-        output_throughput=values.get("output_throughput"),
-        makespan_s=values.get("duration"),
+        ttft_ms=latencies_ms("ttft"),
+        tpot_ms=latencies_ms("tpot"),
+        e2el_ms=latencies_ms("e2el"),
+        output_throughput=_positive(path, values, "output_throughput"),
+        makespan_s=_positive(path, values, "duration"),
     )
+
+
+def _latencies_s(path: Path, values: Mapping[str, Any], sent: Benchmark) -> dict[str, Floats]:
+    """Of each request that was answered, as the benchmark computes them."""
+    for key in DETAILS:
+        if not isinstance(values.get(key), list) or len(values[key]) != len(values["input_lens"]):
+            raise RunsError(f"{path}: `{key}` must have an entry a request; run vllm bench serve with --save-detailed.")
+    rows = sent.rows.tolist()
+    try:
+        ttft_s = np.array([values["ttfts"][row] for row in rows], dtype=np.float64)
+        e2el_s = ttft_s + np.array([math.fsum(values["itls"][row]) for row in rows])
+    except (TypeError, ValueError, OverflowError):
+        raise RunsError(
+            f"{path}: `ttfts` and `itls` must hold seconds; is it the file that vllm bench serve wrote?"
+        ) from None
+    further = sent.output_tokens - 1
+    return {"ttft": ttft_s, "e2el": e2el_s, "tpot": ((e2el_s - ttft_s)[further > 0] / further[further > 0])}
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in {int, float} and math.isfinite(float(value))  # type: ignore[arg-type]
+
+
+def _positive(path: Path, values: Mapping[str, Any], key: str) -> float | None:
+    value = values.get(key)
+    if value is not None and not (_is_number(value) and 0 < value < MOST):
+        raise RunsError(
+            f"{path}: `{key}` must be a number above 0 that a server can reach, got {show(value)}; is it the file that vllm bench serve wrote?"
+        )
+    return value

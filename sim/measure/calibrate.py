@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.errors import RunsError
 from sim.measure.runs import Run
 from sim.measure.scales import SCALES, Values, profile, read_values, scaled, write_profile
-from sim.measure.validate import Progress, validate
+from sim.measure.validate import Comparison, Progress, validate
 from sim.serving.records import Floats
 from sim.specs.hardware import load_gpu, profile_file
 
@@ -24,11 +24,20 @@ GOOD_ENOUGH = 1e-4
 Errors = dict[str, float]
 
 
+class Beside(NamedTuple):
+    """A figure of a run as it was measured, and as the base and the fitted profile predict it."""
+
+    measured: float
+    before: float
+    fitted: float
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Factors fitted to all runs; MAPE in % by metric for the base and the fit, on runs fitted to and on runs held out.
 
-    Held-out errors come from fits that did not see the run: each part of the runs is left out once.
+    Held-out errors come from fits that did not see the run: each part of the runs is left out once. `compared` has each
+    run's figures.
     """
 
     base: str
@@ -37,6 +46,7 @@ class Calibration:
     errors: Mapping[str, Errors]
     verdict: str
     values: Values
+    compared: Mapping[str, Mapping[str, Beside]]
 
     def write(self, path: str | Path) -> None:
         """The calibrated profile, with what it was fitted on. Raises ConfigError where it cannot be written."""
@@ -62,7 +72,8 @@ def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None
     if not own:
         raise RunsError(f"none of the {len(runs)} runs was measured on {name}; choose its GPU with --gpu.")
     parts = [own[start :: min(MOST_PARTS, len(own))] for start in range(min(MOST_PARTS, len(own)))]
-    before = _errors(own, values, dict.fromkeys(SCALES, 1.0))
+    base = _compared(own, values, dict.fromkeys(SCALES, 1.0))
+    before = _signed(base)
     after_unseen: dict[str, Errors] = {}
     for done, part in enumerate(parts if len(parts) > 1 else []):
         unseen = {run.id for run in part}
@@ -71,13 +82,22 @@ def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None
         if progress:
             progress(done + 1, len(parts) + 1)
     scales = fit(own, values)
-    after = _errors(own, values, scales)
+    fit_to_all = _compared(own, values, scales)
+    after = _signed(fit_to_all)
     if progress:
         progress(1, 1)
     errors = {"before": _mape(before), "fitted": _mape(after), "held_out": _mape(after_unseen)}
     rounded = {scale: round(factor, 4) for scale, factor in scales.items()}
     verdict = _verdict(before, after_unseen)
-    return Calibration(name, tuple(run.id for run in own), rounded, errors, verdict, scaled(values, scales))
+    return Calibration(
+        base=name,
+        runs=tuple(run.id for run in own),
+        scales=rounded,
+        errors=errors,
+        verdict=verdict,
+        values=scaled(values, scales),
+        compared={run: _beside(base[run], fit_to_all[run]) for run in base},
+    )
 
 
 def fit(runs: Sequence[Run], values: Values) -> dict[str, float]:
@@ -121,15 +141,29 @@ def _factors(theta: Floats) -> dict[str, float]:
 
 def _errors(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) -> dict[str, Errors]:
     """Signed errors in % of each run's metrics, with the profile so scaled."""
+    return _signed(_compared(runs, values, scales))
+
+
+def _compared(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) -> dict[str, Comparison]:
+    """Each run's figures, with the profile so scaled. Raises RunsError where a run has none of the whole."""
     found = validate(runs, gpu=profile(scaled(values, scales)))
     for result in found.results:
         if result.whole is None:
             raise RunsError(
                 f"run {result.run.id!r} cannot be calibrated on: {result.reason or 'it has no whole-run figures.'}"
             )
+    return {result.run.id: whole for result, whole in found.replayed}
+
+
+def _signed(compared: Mapping[str, Comparison]) -> dict[str, Errors]:
     return {
-        result.run.id: {name: error for name, error in whole.errors.items() if name in METRICS}
-        for result, whole in found.replayed
+        run: {name: error for name, error in whole.errors.items() if name in METRICS} for run, whole in compared.items()
+    }
+
+
+def _beside(before: Comparison, fitted: Comparison) -> dict[str, Beside]:
+    return {
+        name: Beside(before.measured[name], before.predicted[name], fitted.predicted[name]) for name in before.errors
     }
 
 

@@ -9,6 +9,12 @@ from sim.report.tables import aligned
 
 METRICS = ("ttft_mean", "tpot_mean", "e2el_mean", "e2el_p99")
 ALSO_SUMMED = ("output_throughput", "num_gpu_blocks")
+SHOWN = (
+    *(f"{name}_{what}" for name in ("ttft", "tpot", "e2el") for what in ("mean", "p50", "p99")),
+    *ALSO_SUMMED,
+)
+"""Figures of a run that are printed one by one, in this order."""
+MOST_SHOWN = 4  # runs; of more there are errors alone
 # MAPE / median APE in % on 38 runs of shared measurements, the whole run, out of sample: inference-sim's
 # sim-to-real-accuracy-validation. None where the tool does not predict it.
 PEERS: Mapping[str, Mapping[str, tuple[float, float] | None]] = {
@@ -62,6 +68,14 @@ def peer_rows(validation: Mapping[str, Any]) -> Iterator[Row]:
         yield name, *(_pair(by_metric.get(metric)) for metric in METRICS)
 
 
+def figure_rows(validation: Mapping[str, Any]) -> Iterator[Row]:
+    """Each figure of each run that was replayed: measured, predicted, signed error in %; latencies in ms."""
+    for run in validation["runs"]:
+        for name in SHOWN:
+            if name in run.get("errors", ()):
+                yield run["id"], name, run["measured"][name], run["predicted"][name], _signed(run["errors"][name])
+
+
 def run_rows(validation: Mapping[str, Any], metrics: Sequence[str] = METRICS) -> Iterator[Row]:
     """Each run that was replayed, with its signed errors in %."""
     for run in validation["runs"]:
@@ -88,7 +102,9 @@ def console_report(validation: Mapping[str, Any]) -> str:
     metrics = [metric for metric in METRICS if metric in validation["summary"]]
     overall = [row for row in summary_rows(validation) if row[0] in {*metrics, *ALSO_SUMMED}]
     is_like_peers = "open_loop" in validation["summary_by"]["workload"]
+    figures = list(figure_rows(validation)) if len(validation["runs"]) <= MOST_SHOWN else []
     parts = [
+        *([aligned(("run", "ms, tok/s, blocks", "measured", "predicted", "error %"), figures)] if figures else []),
         aligned(("metric", "runs", "MAPE %", "median APE %"), overall),
         aligned(("median APE % by", "", "runs", *metrics), group_rows(validation, metrics)),
         *([aligned(("MAPE / median APE %", *METRICS), peer_rows(validation))] if is_like_peers else []),

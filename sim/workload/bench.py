@@ -23,6 +23,7 @@ SEED = 0  # for arrivals that were not recorded; that is the default of vllm ben
 class Benchmark(NamedTuple):
     """The requests of a benchmark that got an answer, in order of sending. `rows` are their places in the file's lists;
     `concurrency` is set where clients sent their next request when the last had ended, and nothing else held them back.
+    `times` says how their times are known, `notes` what else was left open.
     """
 
     rows: Ints
@@ -30,6 +31,7 @@ class Benchmark(NamedTuple):
     prompt_tokens: Ints
     output_tokens: Ints
     concurrency: int | None
+    times: str
     notes: tuple[str, ...]
 
 
@@ -55,7 +57,7 @@ def read_bench_sheet(sheet: Sheet, limit: int | None) -> Trace:
         output_tokens=found.output_tokens,
         source=sheet.name,
         format=FORMAT,
-        notes=(f"{sheet.name} is a benchmark: {'; '.join(found.notes)}.",),
+        notes=(f"{sheet.name} is a benchmark: {'; '.join((found.times, *found.notes))}.",),
     )
     return trace if limit is None else trace.first(limit)
 
@@ -65,16 +67,18 @@ def read_benchmark(values: Mapping[str, Any], name: str) -> Benchmark:
     prompts, outputs = (_lengths(values, key, least, name) for key, least in (("input_lens", 1), ("output_lens", 0)))
     if len(prompts) != len(outputs):
         _fault(name, "output_lens", f"as long as `input_lens`, {len(prompts):,}", f"{len(outputs):,}")
-    sent_s, how = _sent(values, len(prompts), name)
+    sent_s, times = _sent(values, len(prompts), name)
     done = np.flatnonzero(outputs)
     if not len(done):
         raise TraceError(f"{name}: `output_lens` must have a request with output, got none.")
     rows = done[np.argsort(sent_s[done], kind="stable")]
-    notes = [how, "what prompts share is not recorded and taken as nothing"]
+    notes = ["what prompts share is not recorded and taken as nothing"]
     if num_failed := len(prompts) - len(done):
         notes.append(f"{num_failed:,} of {len(prompts):,} requests failed and are left out")
     concurrency = _concurrency(values, name) if math.isinf(_rate(values, name)) else None
-    return Benchmark(rows, sent_s[rows] - sent_s[rows[0]], prompts[rows], outputs[rows], concurrency, tuple(notes))
+    return Benchmark(
+        rows, sent_s[rows] - sent_s[rows[0]], prompts[rows], outputs[rows], concurrency, times, tuple(notes)
+    )
 
 
 def _sent(values: Mapping[str, Any], count: int, name: str) -> tuple[Floats, str]:

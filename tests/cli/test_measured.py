@@ -1,6 +1,7 @@
 """`servecast validate` and `servecast calibrate` from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,4 +59,39 @@ def test_calibrate_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     make_run(tmp_path)
     runs, profile = write_runs(tmp_path, run_json(workload=CLOSED_LOOP)), tmp_path / "mine.yaml"
     assert run(["calibrate", str(runs), "--gpu", "h100-sxm", "--out", str(profile), "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"base", "runs", "scales", "errors", "verdict"}
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"base", "runs", "scales", "errors", "verdict", "compared"}
+    assert found["compared"]["a"]["tpot_mean"].keys() == {"measured", "before", "fitted"}
+
+
+BENCH = {
+    "model_id": "tiny",
+    "num_prompts": 2,
+    "request_rate": "inf",
+    "duration": 0.4,
+    "output_throughput": 12.5,
+    "input_lens": [100, 200],
+    "output_lens": [2, 3],
+    "start_times": [7.0, 7.0],
+    "ttfts": [0.1, 0.1],
+    "itls": [[0.1], [0.1, 0.1]],
+    "mean_ttft_ms": 100.0,
+}
+
+
+def test_a_benchmark_with_its_servers_line_is_measured_beside_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both validate and calibrate take the pasted line, and say what the benchmark left open; without, what they need."""
+    bench, profile = tmp_path / "bench.json", tmp_path / "mine.yaml"
+    bench.write_text(json.dumps(BENCH))
+    line = ["--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-num-seqs", "8", "--max-model-len", "4096"]
+    assert run(["validate", str(bench), "--gpu", "h100-sxm", *line]) == 0
+    said = capsys.readouterr()
+    assert re.search(r"^bench +ttft_mean +100\.00 +[\d.]+ +[-+][\d.]+$", said.out, re.MULTILINE)
+    assert re.search(r"^bench +e2el_p99 +299\.00 ", said.out, re.MULTILINE)
+    assert "what prompts share is not recorded" in said.err
+    assert run(["calibrate", str(bench), "--gpu", "h100-sxm", "--out", str(profile), *line]) == 0
+    assert re.search(r"^bench +tpot_mean +100\.00 +[\d.]+ +[\d.]+$", capsys.readouterr().out, re.MULTILINE)
+    assert run(["validate", str(bench)]) == 2
+    assert "give --gpu and the server's line behind `--`" in capsys.readouterr().err

@@ -12,7 +12,9 @@ from sim.measure.runs import Requests
 from tests.measure.makers import run_json, write_runs
 
 SERVER = Server("meta-llama/Llama-3.1-8B", "h100-sxm", {"max_num_seqs": 8}, "0.15.1")
+NOBODY = Server(None, None, {})
 BENCH: dict[str, Any] = {
+    "model_id": "served-as",
     "num_prompts": 3,
     "request_rate": "inf",
     "max_concurrency": 2,
@@ -37,18 +39,36 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_benchmark_becomes_a_run(tmp_path: Path) -> None:
-    """Its requests, but for failed ones; its concurrency; its statistics under our names."""
+    """Its requests in order of sending, but for failed ones; its concurrency; its own statistics under our names, and from
+    the details those that it was not asked for: TTFT 100 ms, and 100 or 300 ms to the end.
+    """
     (run,) = read_measured([write(tmp_path)], SERVER)
     assert isinstance(run.workload, Requests)
-    assert (run.workload.prompt_tokens, run.workload.output_tokens, run.workload.concurrency) == ((30, 10), (3, 1), 2)
-    assert run.measured[0].figures == {
-        "ttft_mean": 100.0,
-        "ttft_p50": 90.0,
-        "ttft_p99": 120.0,
-        "tpot_mean": 10.0,
-        "output_throughput": 12.0,
-        "makespan_s": 1.5,
-    }
+    assert (run.workload.prompt_tokens, run.workload.output_tokens, run.workload.concurrency) == ((10, 30), (1, 3), 2)
+    figures = run.measured[0].figures
+    own = {"ttft_mean": 100.0, "ttft_p50": 90.0, "ttft_p99": 120.0, "tpot_mean": 10.0}
+    assert figures.items() >= (own | {"output_throughput": 12.0, "makespan_s": 1.5}).items()
+    assert [figures[name] for name in ("e2el_mean", "e2el_p50", "tpot_p50")] == pytest.approx([200, 200, 100])
+    assert "2 clients send a request each when their last has ended" in run.note
+    assert "1 of 3 requests failed" in run.note
+
+
+def test_a_rate_with_a_concurrency_keeps_the_times_recorded(tmp_path: Path) -> None:
+    """Clients that also wait for the next arrival are no closed loop."""
+    (run,) = read_measured([write(tmp_path, request_rate=2.0)], SERVER)
+    assert isinstance(run.workload, Requests)
+    assert (run.workload.concurrency, run.workload.start_s) == (None, (0.0, 2.0))
+
+
+def test_the_model_may_be_the_one_that_was_benchmarked(tmp_path: Path) -> None:
+    """Where its `model_id` is a model; a name that was given wins. Without flags, defaults are taken and said."""
+    path = write(tmp_path, model_id="Qwen/Qwen3-8B")
+    (run,) = read_measured([path], Server(None, "h100-sxm", {}))
+    assert run.model == "Qwen/Qwen3-8B"
+    assert "taken to run with vLLM's defaults" in run.note
+    (run,) = read_measured([path], SERVER)
+    assert run.model == SERVER.model
+    assert "defaults" not in run.note
 
 
 def test_both_formats_together(tmp_path: Path) -> None:
@@ -59,32 +79,42 @@ def test_both_formats_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"itls": None}, None), ({"output_lens": [0, 0, 0]}, "`output_lens` must have a request with output, got none.")],
+    [
+        ({"itls": None}, "`itls` must have an entry a request; run vllm bench serve with --save-detailed"),
+        ({"ttfts": [0.1]}, "`ttfts` must have an entry a request"),
+        ({"ttfts": [0.1, "soon", 0.1]}, "`ttfts` and `itls` must hold seconds"),
+        ({"itls": [[], [None], []]}, "`ttfts` and `itls` must hold seconds"),
+        ({"input_lens": None}, "`input_lens` is absent; run vllm bench serve with --save-detailed"),
+        ({"output_lens": [0, 0, 0]}, "`output_lens` must have a request with output, got none."),
+        ({"duration": -1}, "`duration` must be a number above 0"),
+        ({"output_throughput": "high"}, "`output_throughput` must be a number above 0 .* got high"),
+    ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, changes: dict[str, Any], problem: str | None) -> None:
+def test_what_is_missing_or_wrong_is_named(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     """Without --save-detailed there is nothing to replay."""
-    path = write(tmp_path, **changes)
-    if problem is None:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        del values["itls"]
-        path.write_text(json.dumps(values), encoding="utf-8")
-        problem = "`itls` is absent; run vllm bench serve with --save-detailed."
-    with pytest.raises(RunsError) as caught:
-        read_measured([path], SERVER)
-    assert str(caught.value) == f"{path}: {problem}"
+    with pytest.raises(RunsError, match=f"bench.json: {problem}"):
+        read_measured([write(tmp_path, **changes)], SERVER)
 
 
-def test_a_benchmark_names_no_server(tmp_path: Path) -> None:
-    """Model and GPU must come from elsewhere."""
-    with pytest.raises(RunsError, match="give --model and --gpu"):
-        read_measured([write(tmp_path)])
+@pytest.mark.parametrize(
+    ("server", "lacking"),
+    [
+        (NOBODY, r"model \('served-as' is not known here\) and GPU; give --gpu and .*, or --gpu, --model"),
+        (Server(None, "h100-sxm", {}), "name its server's model"),
+        (Server("Llama-3.1-8B", None, {}), "name its GPU; give --gpu"),
+    ],
+)
+def test_flags_that_are_needed_are_named(tmp_path: Path, server: Server, lacking: str) -> None:
+    """A benchmark's JSON says nothing of its server."""
+    with pytest.raises(RunsError, match=lacking):
+        read_measured([write(tmp_path)], server)
 
 
 def test_no_json_at_all(tmp_path: Path) -> None:
     """One sentence for an absent file, one for garbage."""
     with pytest.raises(RunsError, match="cannot be read"):
-        read_measured([tmp_path / "absent.json"])
+        read_measured([tmp_path / "absent.json"], NOBODY)
     garbage = tmp_path / "garbage.json"
     garbage.write_text("not json", encoding="utf-8")
     with pytest.raises(RunsError, match="is not valid JSON"):
-        read_measured([garbage])
+        read_measured([garbage], NOBODY)
