@@ -16,7 +16,9 @@ PATIENT_GC = 100_000  # objects until garbage is sought: a start makes many, and
 
 
 def main() -> NoReturn:
-    """Run the command line and exit: 0 done, 1 output that could not be written, 2 bad input, 128 + n ended by signal n."""
+    """Run the command line and exit: 0 done, 1 output that could not be written, 2 bad input, 3 what was asked for cannot
+    be had, 128 + n ended by signal n.
+    """
     from sim.cli.signals import end_on_signals
     from sim.cli.streams import WRITE_FAILED, prepare
 

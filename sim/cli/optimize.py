@@ -11,6 +11,7 @@ import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import (
+    UNMET,
     Gpu,
     Json,
     Limit,
@@ -74,7 +75,10 @@ def optimize(
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and plots.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the engine arguments that serve a trace best, and say why and how sure that is."""
+    """Find the engine arguments that serve a trace best, and say why and how sure that is.
+
+    Exit status 3: no candidate keeps all limits; the answer is then the nearest.
+    """
     import sim
     from sim.report.search import optimization_text
     from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
@@ -117,6 +121,8 @@ def optimize(
         write_optimization(out, result.summary, tables, result.load.write)
     print_answer(result.summary, optimization_text, as_json=as_json)
     warn([f"{result.summary['evaluated']:,} candidates tried{f'; the answer is in {out}' if out else ''}."])
+    if not result.summary["feasible"]:
+        raise typer.Exit(UNMET)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ Slos = Annotated[
 Routing = Annotated[routing.Routing, typer.Option(help="How requests are shared out to replicas.")]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
+UNMET = 3  # exit status: answered, and what was asked for cannot be had
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 

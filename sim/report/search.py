@@ -1,6 +1,7 @@
 """The answer of a search as text: the winner first, then why, then how sure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sim.report.tables import aligned
@@ -17,6 +18,7 @@ def optimization_text(summary: Row) -> str:
 
 def _blocks(summary: Row) -> Iterator[str]:
     best = summary["best"]
+    yield _rejected(summary)
     yield _verdict(summary)
     yield _winners(summary)
     yield _memory(best["memory"])
@@ -40,6 +42,11 @@ def _forecast(metrics: Row, slos: Iterable[str]) -> str:
     return ", ".join([*latencies, f"{figure(metrics['output_throughput'])} output tok/s"])
 
 
+def _rejected(summary: Row) -> str:
+    """First of all, what no configuration serves."""
+    return summary["unservable"]["text"] if summary["unservable"] else ""
+
+
 def _verdict(summary: Row) -> str:
     best, unit = summary["best"], summary["score_unit"]
     on_all = f"on all of it {_whole_score(summary)}, vLLM as given {_baseline(summary['baseline'])}"
@@ -48,17 +55,23 @@ def _verdict(summary: Row) -> str:
         f"score {figure(best['score'])} {unit} on a part of the trace that the search did not see ({on_all})",
     ]
     if not summary["feasible"]:
-        lines.append("NO candidate keeps all limits; this is the nearest. It would, with")
-        lines += [
-            f"  {one['slo']} at {one['to_ms']:,.0f} ms instead of {one['limit_ms']:g} ms: {describe(one)}"
-            for one in summary["relax"]
-        ]
-        lines += [] if summary["relax"] else ["  several limits raised at once, or fewer requests a second"]
+        lines += _shortfall(summary)
     if best["tied_with"]:
         lines.append(f"tied with {len(best['tied_with'])} more within noise; this one is the simplest")
     lines += [f"{name} was left to vLLM: {reason}" for name, reason in summary["fixed"].items()]
     lines.append(_confidence(summary))
     return "\n".join(lines)  # fmt: skip
+
+
+def _shortfall(summary: Row) -> Iterator[str]:
+    if summary["unservable"] and summary["unservable"]["broken"]:
+        yield "NO candidate keeps all limits, for the requests that are rejected; this is the nearest."
+        return
+    yield "NO candidate keeps all limits; this is the nearest. It would, with"
+    for one in summary["relax"]:
+        yield f"  {one['slo']} at {one['to_ms']:,.0f} ms instead of {one['limit_ms']:g} ms: {describe(one)}"
+    if not summary["relax"]:
+        yield "  several limits raised at once, or fewer requests a second"
 
 
 def _confidence(summary: Row) -> str:
@@ -80,26 +93,26 @@ def _baseline(baseline: Row) -> str:
 
 
 def _winners(summary: Row) -> str:
-    slos = [name for name in summary["slo"] if name not in {"ttft_p99", "e2el_p99"}]
-    header = ("", "configuration", "GPUs", "tok/s", "P99 TTFT ms", "P99 E2EL ms", *slos, "$/M tok", "limited by")
-    return aligned(header, [_winner_row(number, one, slos) for number, one in enumerate(summary["finalists"])])
+    rows = [_winner_row(number, one, summary) for number, one in enumerate(summary["finalists"])]
+    return aligned(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
-def _winner_row(number: int, one: Row, slos: Sequence[str]) -> tuple[object, ...]:
-    metrics = one["metrics"]
+def _winner_row(number: int, one: Row, summary: Row) -> dict[str, object]:
+    """A finalist by column; what was rejected has one where anything was, and limits are then shown over all requests."""
+    metrics, rejected = one["metrics"], summary["unservable"]
     mark = "best" if number == 0 else "tied" if one["tied"] else f"#{number + 1}"
-    limits = [metrics[f"{name.partition('_')[2]}_{name.partition('_')[0]}_ms"] for name in slos]
-    return (
-        mark,
-        describe(one),
-        one["num_gpus"],
-        metrics["output_throughput"],
-        metrics["p99_ttft_ms"],
-        metrics["p99_e2el_ms"],
-        *limits,
-        metrics["usd_per_million_output_tokens"],
-        one["limits"]["text"] if one["limits"] else None,
-    )
+    head = {"": mark, "configuration": describe(one), "GPUs": one["num_gpus"], "tok/s": metrics["output_throughput"]}
+    latencies = {"P99 TTFT ms": metrics["p99_ttft_ms"], "P99 E2EL ms": metrics["p99_e2el_ms"]}
+    limited = [name for name in summary["slo"] if rejected or name not in {"ttft_p99", "e2el_p99"}]
+    latencies |= {name: _late(metrics[f"slo_{name}_ms"], metrics) for name in limited}
+    counts = {"rejected": metrics["rejected"]} if rejected else {}
+    last = {"$/M tok": metrics["usd_per_million_output_tokens"], "limited by": one["limits"] and one["limits"]["text"]}
+    return head | latencies | counts | last
+
+
+def _late(value: float | None, metrics: Row) -> float | None:
+    """A percentile over all requests: infinite where it is none for those that were not served."""
+    return math.inf if value is None and metrics["completed"] < metrics["arrived"] else value
 
 
 def _memory(plan: Row) -> str:
@@ -143,7 +156,7 @@ def figure(value: float | None) -> str:
 
 def capacity_text(summary: Row) -> str:
     """The highest rate, what it means, the curve and, where a rate was asked for, how many GPUs it takes."""
-    blocks = (_most(summary), _curve(summary), _sizing(summary), _confidence(summary))
+    blocks = (_rejected(summary), _most(summary), _curve(summary), _sizing(summary), _confidence(summary))
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -151,7 +164,7 @@ def _most(summary: Row) -> str:
     rate, limits = summary["max_request_rate"], ", ".join(f"{name} <= {ms:g} ms" for name, ms in summary["slo"].items())
     gpus = f"{summary['num_gpus']} x {summary['gpu']}"
     if rate is None:
-        return f"{gpus} keeps {limits} at no rate: even requests that are alone are too slow. See the curve for what to relax."
+        return f"{gpus} keeps {limits} at no rate: {_why_no_rate(summary)}"
     metrics = summary["metrics"]
     lines = [
         f"{gpus} takes {figure(rate)} requests/s within {limits}; first to break: {summary['limited_by']}",
@@ -165,13 +178,21 @@ def _most(summary: Row) -> str:
     return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", _verify(summary, summary["slo"])])
 
 
+def _why_no_rate(summary: Row) -> str:
+    if summary["unservable"] and summary["unservable"]["broken"]:
+        return "requests are rejected at any. The curve has those that are not."
+    return "even requests that are alone are too slow. See the curve for what to relax."
+
+
 def _curve(summary: Row) -> str:
-    header = ("requests/s", "tok/s", *(f"{name} ms" for name in summary["slo"]), "GPU busy", "within limits")
+    limited = (f"{name} ms" for name in summary["slo"])
+    header = ("requests/s", "tok/s", *limited, "rejected", "GPU busy", "within limits")
     rows = [
         (
             row["request_rate"],
             row["output_throughput"],
-            *(row[name] for name in summary["slo"]),
+            *(_late(row[name], row) for name in summary["slo"]),
+            row["rejected"],
             row["gpu_busy_fraction"],
             "yes" if row["keeps_limits"] else "no",
         )

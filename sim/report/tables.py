@@ -24,7 +24,7 @@ def _cell(value: object) -> str:
 
 
 def _is_figure(cell: str) -> bool:
-    return cell == "-" or cell[:1].isdigit()
+    return cell in {"-", "inf"} or cell[:1].isdigit()
 
 
 def details(facts: Mapping[str, object], indent: str = "") -> str:

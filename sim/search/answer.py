@@ -22,6 +22,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
     scenario, verdict = findings.scenario, findings.verdict
     infeasible = [candidate for candidate in findings.candidates if not candidate.outcome.is_feasible]
     return {
+        "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
         "trace": scenario.trace.source,
@@ -48,6 +49,12 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "candidates": [_row(scenario, candidate) for candidate in findings.candidates],
         "confidence": _confidence(findings),
     }  # fmt: skip
+
+
+def unservable_json(scenario: Scenario) -> dict[str, Any] | None:
+    """Requests that no configuration serves, None where there are none."""
+    found = scenario.unservable
+    return found and found.to_json()
 
 
 def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
@@ -155,4 +162,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
     off = step_times_off(verdict.band)
     yield f"Ties hold over {len(verdict.finalists)} finalists' replays of other slices and of step times {off:.1%} off."
     if verdict.band is not None:
-        yield f"Finalists up to {verdict.band:.1%} behind are tied: the forecast may be off by as much."
+        yield (
+            f"Finalists up to {verdict.band:.1%} behind are tied where step times that are off move their score as far: "
+            "the forecast may be off by as much."
+        )

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
 from sim.measure.confidence import confidence_json
-from sim.search.answer import engine_json
+from sim.search.answer import engine_json, unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
-from sim.search.goals import excess
+from sim.search.goals import share_unserved
 from sim.search.probe import Deployment, Probe
 from sim.search.space import REPLICAS, num_gpus
 from sim.search.trust import forecast_confidence
@@ -41,6 +41,9 @@ class Sizing(NamedTuple):
 
 def highest_rate(deployment: Deployment, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
     """The highest rate that keeps all limits, to PRECISION, and the lowest tried that does not; None where there is none."""
+    unservable = deployment.scenario.unservable
+    if unservable and unservable.broken:
+        return None, deployment.measure(deployment.trace_rate, replicas)
     kept, broken = _bracket(deployment, replicas, on_probe)
     while kept and broken and broken.request_rate / kept.request_rate > 1 + PRECISION:
         middle = math.sqrt(kept.request_rate * broken.request_rate)
@@ -150,6 +153,7 @@ def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe
 
 def _head(scenario: Scenario, deployment: Deployment, replicas: int) -> dict[str, Any]:
     return {
+        "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
         "trace": scenario.trace.source,
@@ -184,7 +188,7 @@ def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: V
     return {
         "max_request_rate": kept.request_rate,
         "metrics": dict(metrics),
-        "concurrent_requests": kept.request_rate * metrics["mean_e2el_ms"] * MS,
+        "concurrent_requests": kept.request_rate * (1 - share_unserved(metrics)) * metrics["mean_e2el_ms"] * MS,
         "bench_command": check.command,
         "verify": check.to_json(),
         "limited_by": _tightest(scenario, metrics) if broken else "no limit within reach",
@@ -193,8 +197,8 @@ def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: V
 
 def _tightest(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
     """The limit with the least room at the highest rate."""
-    known = [slo for slo in scenario.target.limits if metrics.get(slo.key) is not None]
-    return max(known, key=lambda slo: metrics[slo.key] / slo.limit_s).name if known else "a growing backlog"
+    known = [slo for slo in scenario.target.limits if metrics.get(slo.judged_key) is not None]
+    return max(known, key=lambda slo: metrics[slo.judged_key] / slo.limit_s).name if known else "a growing backlog"
 
 
 def _curve_row(scenario: Scenario, probe: Probe) -> dict[str, Any]:
@@ -207,22 +211,27 @@ def _curve_row(scenario: Scenario, probe: Probe) -> dict[str, Any]:
         "mean_tpot_ms",
         "p99_e2el_ms",
         "gpu_busy_fraction",
+        "arrived",
+        "completed",
+        "rejected",
     )
     row = {"request_rate": probe.request_rate, "keeps_limits": probe.keeps}
-    row |= {slo.name: metrics[slo.key] for slo in scenario.target.limits}
-    row |= {"worst_excess": max(excess(slo, metrics) for slo in scenario.target.limits)}
+    row |= {slo.name: metrics[slo.judged_key] for slo in scenario.target.limits}
+    row |= {"worst_excess": scenario.target.violation(metrics)}
     return row | {name: metrics[name] for name in names}
 
 
 def _knee(scenario: Scenario, curve: Sequence[Probe]) -> float | None:
     """That of the first limited latency."""
-    key = scenario.target.limits[0].key
+    key = scenario.target.limits[0].judged_key
     return knee([(probe.request_rate, probe.metrics[key]) for probe in curve if probe.metrics[key] is not None])
 
 
 def _sizing(
     scenario: Scenario, deployment: Deployment, rate: float, replicas: int, kept: Probe | None, on_probe: OnProbe
 ) -> dict[str, Any]:
+    if scenario.unservable and scenario.unservable.broken:
+        raise ConfigError(f"no number of replicas keeps these limits: {scenario.unservable}")
     one = kept if replicas == 1 else highest_rate(deployment, 1, on_probe)[0]
     if one is None:
         raise ConfigError("no number of replicas keeps these limits: a lone one breaks them at any rate; relax them.")
@@ -243,6 +252,6 @@ def _where_multiplication_errs(scenario: Scenario, found: Sizing) -> Iterator[st
     if found.multiplied != found.probe.replicas:
         yield f"dividing the rate by one replica's capacity says {found.multiplied} replicas, the simulated cluster needs {found.probe.replicas}"
     for slo in scenario.target.limits:
-        together, alone = found.probe.metrics[slo.key], found.alone.metrics[slo.key]
+        together, alone = found.probe.metrics[slo.judged_key], found.alone.metrics[slo.judged_key]
         if together and alone and abs(together / alone - 1) > PRECISION:
             yield f"{slo.name} is {together:,.0f} ms behind the router, a lone replica at its share of the rate would have {alone:,.0f} ms"

@@ -12,11 +12,13 @@ from sim.metrics.summary import summarize
 from sim.search.goals import Target
 from sim.search.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.search.slices import WHOLE, Slice
-from sim.search.slo import measured_ms, num_good
+from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
+from sim.search.unservable import Unservable, unservable
 from sim.serving import replica
 from sim.serving.cluster import ClusterRecords, simulate_cluster
 from sim.serving.config import scheduler_config
+from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -83,8 +85,15 @@ class Scenario:
 
     @cached_property
     def longest_request(self) -> int:
-        """Tokens of the longest request, as far as the model's own context allows."""
-        return min(int((self.trace.prompt_tokens + self.trace.output_tokens).max()), self.model.max_model_len)
+        """Tokens of the longest request whose prompt the model takes, as far as its own context allows."""
+        trace, most = self.trace, self.model.max_model_len
+        taken = trace.prompt_tokens < most
+        return min(int((trace.prompt_tokens + trace.output_tokens)[taken].max(initial=1)), most)
+
+    @cached_property
+    def unservable(self) -> Unservable | None:
+        """Requests that every candidate rejects. Raises TraceError where these are all."""
+        return unservable(self.trace, self.model, self.target.limits)
 
     def engine(self, params: Params) -> EngineConfig:
         return engine_config(self.base, params)
@@ -147,11 +156,18 @@ class Scenario:
         metrics = summarize(records.merged, num_gpu_blocks=plan.num_gpu_blocks, dispatch=dispatch)
         metrics["gpu_busy_fraction"] = records.busy_fraction
         metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}
-        metrics |= {slo.key: measured_ms(slo, records.merged) for slo in self.target.slos}
-        if self.target.slos and all(slo.latency != "itl" for slo in self.target.slos):
-            good = num_good(self.target.slos, records.merged)
-            metrics["request_goodput"] = good / metrics["duration"] if metrics["duration"] else None
-        return metrics | self._cost(metrics)
+        return metrics | self._slos(metrics, records.merged) | self._cost(metrics)
+
+    def _slos(self, metrics: Mapping[str, Any], records: Records) -> dict[str, Any]:
+        """Each limited percentile, over the requests served and over all; where requests can be judged, the good ones."""
+        slos = self.target.slos
+        found: dict[str, Any] = {slo.key: measured_ms(slo, records) for slo in slos}
+        found |= {slo.judged_key: judged_ms(slo, records) for slo in slos}
+        if slos and all(slo.latency != "itl" for slo in slos):
+            good = num_good(slos, records)
+            found["request_goodput"] = good / metrics["duration"] if metrics["duration"] else None
+            found["slo_attainment"] = good / len(records.requests)
+        return found
 
     def _cost(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What a million output tokens cost at the GPU's price, idle time included; None where it has no price."""

@@ -8,7 +8,17 @@ import numpy as np
 
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.perturbed import AS_MODELLED, Perturbation, perturbations
-from sim.search.ranking import Candidate, decisive_loss, different, is_near, is_tied, ranked, simplicity
+from sim.search.ranking import (
+    NOISE,
+    Candidate,
+    decisive_loss,
+    different,
+    is_near,
+    is_tied,
+    ranked,
+    relative,
+    simplicity,
+)
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
 from sim.search.trust import forecast_band, step_times_off
@@ -105,7 +115,7 @@ def _finalists(
     """The leader and those that cannot be told from it come first, simplest first."""
     wholes = runner.run([Task(one.params, WHOLE, explains=True) for one in contenders], "verifying")
     held_out = runner.run([Task(one.params, Slice(split.held_out)) for one in contenders], "verifying")
-    tied = _tied(scenario, contenders, [[*rest, *ends] for *ends, rest in zip(wholes, held_out, replays, strict=True)])
+    tied = _tied(scenario, contenders, [[*rest, *ends] for *ends, rest in zip(held_out, wholes, replays, strict=True)])
     finalists = [
         Finalist(contender, whole, unseen, _robustness(scenario, outcomes), is_tied)
         for contender, whole, unseen, outcomes, is_tied in zip(contenders, wholes, held_out, replays, tied, strict=True)
@@ -116,19 +126,32 @@ def _finalists(
 
 
 def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence[Sequence[Outcome]]) -> list[bool]:
-    """Whether each is level with the first, over its replay in full and all others."""
+    """Whether each is level with the first, over its replay in full and all others, the last that of the whole trace.
+
+    The forecast may be off by the band; that hides a difference only as far as it moves the score. Whatever the replays
+    scatter, scores further apart on the whole trace than an accepted loss are different.
+    """
     target, leader = scenario.target, contenders[0].metrics
     band = _band(scenario, contenders) or 0.0
 
-    def losses(place: int) -> list[float]:
-        outcomes = (contenders[place].outcome, *replays[place])
-        return [decisive_loss(target, leader, outcome.metrics) for outcome in outcomes]
+    def losses_of(contender: Candidate, outcomes: Sequence[Outcome]) -> list[float]:
+        return [decisive_loss(target, leader, outcome.metrics) for outcome in (contender.outcome, *outcomes)]
 
-    best, kept = losses(0), target.violation(leader) == 0
-    return [
-        is_tied(best, losses(place), band) and (not kept or target.violation(contender.metrics) == 0)
-        for place, contender in enumerate(contenders)
-    ]
+    def is_level(contender: Candidate, outcomes: Sequence[Outcome]) -> bool:
+        losses = losses_of(contender, outcomes)
+        noise = max(NOISE, min(band, max(_reaction(best), _reaction(losses))))
+        apart = abs(relative(score(outcomes[-1].metrics), score(replays[0][-1].metrics)))
+        is_late = target.lateness(leader) == 0 and target.lateness(contender.metrics) > 0
+        return is_tied(best, losses, noise) and apart <= max(ACCEPTED_LOSS, noise) and not is_late
+
+    best, score = losses_of(contenders[0], replays[0]), target.goals[0].loss
+    return [is_level(contender, outcomes) for contender, outcomes in zip(contenders, replays, strict=True)]
+
+
+def _reaction(losses: Sequence[float]) -> float:
+    """By what share the loss moves at most when step times are off: after the first, slices as modelled and then so."""
+    pairs = zip(losses[1 : 1 + NUM_SLICES], losses[1 + NUM_SLICES : 1 + 2 * NUM_SLICES], strict=True)
+    return max((abs(relative(off, modelled)) for modelled, off in pairs), default=0.0)
 
 
 def _robustness(scenario: Scenario, outcomes: Sequence[Outcome]) -> float:

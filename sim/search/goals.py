@@ -48,7 +48,14 @@ class Target(NamedTuple):
         return () if any(goal.name == "goodput" for goal in self.goals) else self.slos
 
     def violation(self, metrics: Metrics) -> float:
-        """How far the worst percentile is above its limit, as a share of it; 0 where all are kept."""
+        """How far the worst percentile is above its limit, as a share of it; 0 where all are kept.
+
+        Where requests that were not served make a percentile infinite: their share, and that of the others.
+        """
+        return max((excess(slo, metrics) + _unserved(slo, metrics) for slo in self.limits), default=0.0)
+
+    def lateness(self, metrics: Metrics) -> float:
+        """The same without requests that were not served, which are the same for all candidates."""
         return max((excess(slo, metrics) for slo in self.limits), default=0.0)
 
     def rank(self, metrics: Metrics) -> tuple[float, ...]:
@@ -57,9 +64,23 @@ class Target(NamedTuple):
 
 
 def excess(slo: Slo, metrics: Metrics) -> float:
-    """How far a percentile is above its limit, as a share of it; 0 where it is kept or nothing was measured."""
-    value = metrics.get(slo.key)
-    return 0.0 if value is None else max(0.0, value / (slo.limit_s * 1e3) - 1.0)
+    """How far a percentile is above its limit, as a share of it; 0 where it is kept or nothing was measured.
+
+    Where requests that were not served make it infinite, it is that of the others.
+    """
+    value = metrics.get(slo.key if _unserved(slo, metrics) else slo.judged_key)
+    return 0.0 if value is None else max(0.0, value / slo.limit_ms - 1.0)
+
+
+def _unserved(slo: Slo, metrics: Metrics) -> float:
+    """The share of requests that were not served, where that makes the percentile infinite."""
+    return share_unserved(metrics) if metrics.get(slo.judged_key) is None else 0.0
+
+
+def share_unserved(metrics: Metrics) -> float:
+    """The share of requests that were rejected or failed."""
+    arrived = metrics.get("arrived")
+    return (arrived - metrics["completed"]) / arrived if arrived else 0.0
 
 
 def parse_target(objective: str, slos: Sequence[Slo]) -> Target:

@@ -71,32 +71,34 @@ def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
     """What candidates are compared by: the first goal, or the worst percentile as a multiple of its limit where even the
     leader breaks one.
     """
-    return 1 + target.violation(metrics) if target.violation(leader) > 0 else target.goals[0].loss(metrics)
+    return 1 + target.violation(metrics) if target.lateness(leader) > 0 else target.goals[0].loss(metrics)
 
 
 def is_near(target: Target, leader: Metrics, metrics: Metrics, *, share: float = NOISE) -> bool:
     """Whether one replay gives no reason to prefer the leader: no worse limits, and a loss up to `share` above its own."""
-    if target.violation(metrics) > target.violation(leader) == 0:
+    if target.lateness(leader) == 0 and target.violation(metrics) > target.violation(leader):
         return False
     best = decisive_loss(target, leader, leader)
-    return decisive_loss(target, leader, metrics) - best <= share * abs(best)
+    return relative(decisive_loss(target, leader, metrics), best) <= share
 
 
-def is_tied(leader: Sequence[float], other: Sequence[float], band: float = 0.0) -> bool:
+def is_tied(leader: Sequence[float], other: Sequence[float], noise: float = NOISE) -> bool:
     """Whether paired losses leave open who is better.
 
-    They do where the mean relative difference is below NOISE, below the share `band` by which the forecast may be off, or
-    below two standard errors of the differences.
+    They do where the mean relative difference is up to `noise`, or to two standard errors of the differences.
     """
-    differences = [_relative(loss - best, best) for best, loss in zip(leader, other, strict=True)]
+    differences = [relative(loss, best) for best, loss in zip(leader, other, strict=True)]
     if not all(map(math.isfinite, differences)):
         return False
     mean = sum(differences) / len(differences)
-    if mean <= max(NOISE, band):
+    if mean <= noise:
         return True
     spread = math.sqrt(sum((value - mean) ** 2 for value in differences) / max(1, len(differences) - 1))
     return len(differences) > 1 and mean <= 2 * spread / math.sqrt(len(differences))
 
 
-def _relative(difference: float, base: float) -> float:
-    return 0.0 if difference == 0 else difference / abs(base) if base else math.inf * difference
+def relative(loss: float, base: float) -> float:
+    """By what share of `base` a loss is above it; two that are infinite do not differ."""
+    if loss == base:
+        return 0.0
+    return (loss - base) / abs(base) if base and math.isfinite(base) else math.copysign(math.inf, loss - base)

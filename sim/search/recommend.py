@@ -104,7 +104,7 @@ def _load(facts: Facts) -> Iterator[str]:
 
 def _limits(facts: Facts) -> Iterator[str]:
     for slo in facts.target.limits:
-        value = facts.outcome.metrics.get(slo.key)
+        value = facts.outcome.metrics.get(slo.judged_key)
         if value is None or excess(slo, facts.outcome.metrics):
             continue
         margin = 1 - value / slo.limit_ms

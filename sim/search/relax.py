@@ -20,7 +20,10 @@ class Relaxation(NamedTuple):
 
 
 def relaxations(candidates: Sequence[Candidate], target: Target) -> tuple[Relaxation, ...]:
-    """For each limit the least it has to be raised to, on its own; limits for which that is not enough are left out."""
+    """For each limit the least it has to be raised to, on its own.
+
+    Limits for which that is not enough are left out, as are those that rejected requests break however high they are.
+    """
     return tuple(_each(candidates, target))
 
 
@@ -30,9 +33,9 @@ def _each(candidates: Sequence[Candidate], target: Target) -> Iterator[Relaxatio
         able = [
             candidate
             for candidate in candidates
-            if candidate.metrics.get(slo.key) is not None
+            if candidate.metrics.get(slo.judged_key) is not None
             and all(excess(other, candidate.metrics) == 0 for other in others)
         ]
         if able:
-            nearest = min(able, key=lambda candidate, slo=slo: candidate.metrics[slo.key])  # type: ignore[misc]
-            yield Relaxation(slo, nearest.metrics[slo.key], nearest)
+            nearest = min(able, key=lambda candidate, slo=slo: candidate.metrics[slo.judged_key])  # type: ignore[misc]
+            yield Relaxation(slo, nearest.metrics[slo.judged_key], nearest)

@@ -10,6 +10,7 @@ from sim.search.evaluate import DEFAULTS, Outcome, Scenario, Task
 from sim.search.goals import parse_target
 from sim.search.slo import parse_slos
 from sim.search.space import check_knob
+from sim.search.unservable import unservable
 from sim.serving.routing import router
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
@@ -47,7 +48,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         raise ConfigError(
             f"--objective cost needs the price of {profile.name}, and its profile has none; add price_usd_per_hour to a copy of it."
         )
-    return Scenario(
+    found = Scenario(
         model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),
         gpu=profile,
         trace=as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit),
@@ -59,6 +60,8 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
         request_rate=request_rate,
     )
+    unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served
+    return found
 
 
 @dataclass(frozen=True)

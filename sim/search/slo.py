@@ -1,5 +1,6 @@
 """Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`."""
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast, get_args
@@ -21,7 +22,7 @@ _PATTERN = re.compile(
 
 
 class Slo(NamedTuple):
-    """The `percentile` of a latency over all completed requests must not exceed `limit_s`."""
+    """The `percentile` of a latency must not exceed `limit_s`; a request that is not served is infinitely late."""
 
     latency: Latency
     percentile: float
@@ -41,8 +42,13 @@ class Slo(NamedTuple):
 
     @property
     def key(self) -> str:
-        """As in the metrics: p99_ttft_ms."""
+        """As in the metrics, over the requests that were served: p99_ttft_ms."""
         return f"p{self.percentile:g}_{self.latency}_ms"
+
+    @property
+    def judged_key(self) -> str:
+        """As in the metrics, over all requests, which is what the limit holds for: slo_ttft_p99_ms."""
+        return f"slo_{self.name}_ms"
 
 
 def parse_slo(text: str) -> Slo:
@@ -76,9 +82,25 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def measured_ms(slo: Slo, records: Records) -> float | None:
-    """That percentile in milliseconds; None where nothing was measured."""
+    """That percentile in milliseconds, over the requests that were served; None where nothing was measured."""
     values, counts = _samples(slo.latency, records)
     return percentiles(values, counts, (slo.percentile,))[0] / MS if counts.any() else None
+
+
+def judged_ms(slo: Slo, records: Records) -> float | None:
+    """That percentile in milliseconds with requests that were rejected or failed as infinitely late.
+
+    None where it is infinite, and where nothing was measured. Of gaps between tokens such a request has as many as the
+    others on average.
+    """
+    num_missed, num_requests = num_unserved(records.requests), len(records.requests)
+    if not num_missed:
+        return measured_ms(slo, records)
+    values, counts = _samples(slo.latency, records)
+    if slo.latency == "itl" and num_missed < num_requests:
+        num_missed = max(1, round(int(counts.sum()) * num_missed / (num_requests - num_missed)))
+    (found_s,) = percentiles(np.append(values, np.inf), np.append(counts, num_missed), (slo.percentile,))
+    return found_s / MS if math.isfinite(found_s) else None
 
 
 def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:
@@ -102,8 +124,20 @@ def num_good(slos: Iterable[Slo], records: Records) -> int:
 
 
 def is_over(slo: Slo, requests: RequestRecords) -> NDArray[np.bool_]:
-    """Which requests exceed the limit; one without that latency does not. Gaps between tokens are not kept by request."""
+    """Which requests exceed the limit: all that were not served, and of the others none that has no such latency.
+
+    Gaps between tokens are not kept by request.
+    """
+    return ~is_completed(requests) | _is_late(slo, requests)
+
+
+def _is_late(slo: Slo, requests: RequestRecords) -> NDArray[np.bool_]:
     if slo.latency == "tpot":
         return time_per_output_token_s(requests) > slo.limit_s
     reached_s = {"ttft": requests.first_token_s, "e2el": requests.finish_s}[slo.latency]
     return reached_s - requests.arrival_s > slo.limit_s
+
+
+def num_unserved(requests: RequestRecords) -> int:
+    """Requests that were rejected or failed."""
+    return int(np.count_nonzero(~is_completed(requests)))

@@ -93,9 +93,9 @@ class _Losses:
     def _loss(self, outcome: Outcome, place: int) -> float:
         if not outcome.is_feasible:
             return OF_AN_INFEASIBLE
-        violation = self._target.violation(outcome.metrics)
-        if violation > 0:
-            return OF_A_VIOLATION * (1 + violation)
+        lateness = self._target.lateness(outcome.metrics)
+        if lateness > 0:
+            return OF_A_VIOLATION * (1 + lateness)
         return min(self._target.goals[place].loss(outcome.metrics), OF_A_VIOLATION)
 
 

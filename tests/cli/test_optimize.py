@@ -77,11 +77,14 @@ def test_a_folder_keeps_the_answer(question: list[str | Path], tmp_path: Path, s
 
 
 def test_an_impossible_limit_is_an_answer(question: list[str | Path], servecast: Servecast) -> None:
-    """Status 0: the nearest point, and what to relax."""
-    status, out, _ = servecast("optimize", *question, "--slo", "ttft_p99=1ms")
-    assert status == 0
+    """With a status of its own: the nearest point, and what to relax, in words and as JSON."""
+    status, out, err = servecast("optimize", *question, "--slo", "ttft_p99=1ms")
+    assert status == 3
+    assert "error" not in err
     assert "NO candidate keeps all limits" in out
     assert "ttft_p99 at " in out
+    as_json = servecast("optimize", *question, "--slo", "ttft_p99=1ms", "--json")
+    assert (as_json.status, json.loads(as_json.out)["feasible"]) == (3, False)
 
 
 def test_the_analytic_scorer_is_checked_by_a_replay(question: list[str | Path], servecast: Servecast) -> None:

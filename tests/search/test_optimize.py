@@ -14,10 +14,11 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.search import objective
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
+from sim.search.finals import judge
 from sim.search.optimize import optimize
-from sim.search.ranking import is_tied
+from sim.search.ranking import Candidate, is_tied
 from sim.search.slices import Slice, representative, split_windows
-from sim.search.space import Params, Space
+from sim.search.space import Params, Space, num_gpus
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
@@ -221,10 +222,29 @@ def test_limits_name_what_a_queue_is_short_of() -> None:
     assert limits.busy["hbm_bandwidth"] > limits.busy["compute"]
 
 
+def level(monkeypatch: pytest.MonkeyPatch, objective: str, *params: Params) -> list[bool]:
+    """Who is tied with the first, where the forecast may be off by 60 %."""
+    monkeypatch.setattr("sim.search.finals.forecast_band", lambda *_: 0.6)
+    scenario, split = make_scenario(make_trace(200, rate_rps=2.0), objective=objective), split_windows(200, 0)
+    seen = [(one, scenario.try_out(Task(one, Slice(split.seen)))) for one in params]
+    candidates = [Candidate(one, 1, num_gpus(one), found, 1.0) for one, found in seen]
+    verdict = judge(scenario, candidates, split, make_runner(scenario), seed=0)
+    assert verdict is not None
+    assert {str(finalist.candidate.params) for finalist in verdict.finalists} == set(map(str, params))
+    return [finalist.is_tied for finalist in verdict.finalists]
+
+
+def test_an_unsure_forecast_ties_only_what_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A latency a third longer may be none; half as many GPUs more cost half as much more at the pace of the trace."""
+    assert level(monkeypatch, "latency", {"max_num_seqs": 32}, {"max_num_seqs": 2}) == [True, True]
+    assert level(monkeypatch, "cost", {"replicas": 2}, {"replicas": 3}) == [True, False]
+
+
 def test_ties_need_a_difference_that_stands_out() -> None:
     """One per cent is noise; four per cent are not, unless they come with as much spread."""
     level = [100.0] * 8
     assert is_tied(level, [101.0] * 8)
     assert not is_tied(level, [104.0] * 8)
     assert is_tied(level, [90.0, 118.0] * 4)
+    assert is_tied(level, [104.0] * 8, noise=0.05)
     assert not is_tied(level, [float("inf")] * 8)
