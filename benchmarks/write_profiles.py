@@ -79,20 +79,31 @@ USABLE_GIB = {  # what vLLM logs as CUDA's total, where a log says so
     "rtx-pro-6000": (94.973, "101,976,440,832 bytes, recorded with LLMServingSim's runs on vLLM 0.28"),
 }
 
-_RUNPOD = "RunPod list price by GPU, deploybase.ai/articles/runpod-gpu-pricing, March 2026"
-_AWS = "AWS g5.xlarge on demand in us-east-1, factualminds.com/blog/amazon-ec2-on-demand-pricing-instance-families-2026"
-PRICES_USD_PER_HOUR = {
+# List prices; before the colon whose and of when. RunPod's are those that the page names spot: for the H100 SXM, 2.69 is what
+# spheron.network/blog/runpod-h100-pricing-2026 gives as on demand in the secure cloud on 2026-05-22.
+_RUNPOD = "RunPod, 2026-03-10: deploybase.ai/articles/runpod-gpu-pricing, column Spot/hr"
+_AWS = "AWS, 2026: g5.xlarge on demand in us-east-1, factualminds.com/blog/amazon-ec2-on-demand-pricing-instance-families-2026"
+_LAMBDA = "Lambda, 2026-05-07: techbytes.app/posts/serverless-gpu-pricing-matrix-modal-replicate-lambda-2026"
+_TENSORWAVE = "TensorWave, 2026-05-18: cliffcenter.com/research/amd-inference-economics"
+_SPHERON = "Spheron, 2026-03-17: half of the 9.08 for a superchip of two GPUs, spheron.network/blog/nvidia-h200-vs-b200-vs-gb200"
+PRICES_USD_PER_HOUR = {  # who is not here has none: no dated list price was found
+    "a10": (0.86, _LAMBDA),
     "a100-pcie-80gb": (1.19, _RUNPOD),
+    "a100-sxm-40gb": (1.48, _LAMBDA),
     "a100-sxm-80gb": (1.39, _RUNPOD),
     "a10g": (1.006, _AWS),
     "b200-sxm": (5.98, _RUNPOD),
+    "gb200": (4.54, _SPHERON),
     "h100-pcie": (1.99, _RUNPOD),
     "h100-sxm": (2.69, _RUNPOD),
     "h200-sxm": (3.59, _RUNPOD),
     "l4": (0.44, _RUNPOD),
     "l40s": (0.79, _RUNPOD),
+    "mi300x": (1.50, _TENSORWAVE),
+    "mi325x": (1.95, _TENSORWAVE),
     "rtx-4090": (0.34, _RUNPOD),
     "rtx-5090": (0.69, _RUNPOD),
+    "rtx-pro-6000": (0.89, _RUNPOD),
 }
 
 FITTED_ON = {
@@ -184,7 +195,7 @@ def _facts(name: str, gpu: Gpu, row: dict[str, str]) -> dict[str, Any]:
         "peak_tflops": {dtype: sourced(peak) for dtype, peak in _peaks(row).items()},
         **{key: sourced(value) for key, value in _links(row).items()},
         "tdp_w": sourced(float(row["tdp_w"])),
-        **({"price_usd_per_hour": {"value": price[0], "source": price[1]}} if price else {}),
+        "price_usd_per_hour": {"value": price[0], "source": price[1]} if price else None,
         **({"note": row["notes"]} if row["notes"] else {}),
     }
 

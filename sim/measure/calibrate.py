@@ -9,10 +9,10 @@ import numpy as np
 
 from sim.errors import RunsError
 from sim.measure.runs import Run
-from sim.measure.scales import SCALES, Values, profile, read_values, scaled, write_profile
+from sim.measure.scales import SCALES, Values, profile, scaled, write_profile
 from sim.measure.validate import Comparison, Progress, validate
 from sim.serving.records import Floats
-from sim.specs.hardware import load_gpu, profile_file
+from sim.specs.hardware import load_gpu, profile_values
 
 METRICS = ("tpot_mean", "ttft_mean", "output_throughput")
 MOST_PARTS = 3
@@ -67,7 +67,7 @@ def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None
 
     `progress` is called with (done, all) fits. Raises RunsError where none was, or one cannot be replayed.
     """
-    name, values = load_gpu(gpu).name, read_values(profile_file(gpu))
+    name, values = load_gpu(gpu).name, profile_values(gpu)
     own = [run for run in runs if load_gpu(run.gpu).name == name]
     if not own:
         raise RunsError(f"none of the {len(runs)} runs was measured on {name}; choose its GPU with --gpu.")

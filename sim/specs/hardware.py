@@ -1,14 +1,18 @@
 """What a GPU is: peaks, memory, links, price, and the efficiencies fitted to its kernels; one YAML a GPU."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from sim.errors import ProfileError, nearest
+import yaml
+
+from sim.errors import ConfigError, ProfileError, nearest
 from sim.inputs import is_there
 from sim.specs.data import data_dir
-from sim.specs.hardware_file import DecodeAttentionBlock, HardwareFile, HostBlock, OperatorsBlock
+from sim.specs.hardware_file import DecodeAttentionBlock, HardwareFile, HostBlock, OperatorsBlock, ProfileFile
+from sim.specs.hardware_rules import complete, is_complete
 from sim.specs.operator_fits import (
     AllReduceFit,
     ComputeDtype,
@@ -25,6 +29,7 @@ from sim.specs.strict_yaml import read_yaml
 from sim.units import GIB, GIGA, NS, TERA, US
 
 Confidence = Literal["high", "medium", "low"]
+LONGEST_LINE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class HardwareProfile:
 
     `memory_bytes` is what CUDA reports as total. `link_bytes_per_s` is per direction, among up to `num_linked_gpus`;
     a GPU without NVLink or the like is linked by PCIe. `peak_flops` is dense, by the dtype multiplied in.
-    `derived` names what the file did not give and a rule filled in, by its key there (`num_sms`, `operators.gemm`, ...).
+    `price_source` says whose price it is and of when. `derived` names what the file did not give and a rule filled in, by its key there (`num_sms`, `operators.gemm`, ...).
     """
 
     name: str
@@ -52,8 +57,15 @@ class HardwareProfile:
     pcie_bytes_per_s: float
     tdp_w: float
     price_usd_per_hour: float | None
+    price_source: str | None
     operators: OperatorFits
     derived: tuple[str, ...] = ()
+
+    def at_price(self, usd_per_hour: float) -> "HardwareProfile":
+        """The same GPU at another price per GPU hour. Raises ConfigError for what is no price."""
+        if not 0 < usd_per_hour < math.inf:
+            raise ConfigError(f"--price must be a positive number of USD per GPU hour, got {usd_per_hour:g}.")
+        return replace(self, price_usd_per_hour=usd_per_hour, price_source="--price")
 
     def all_reduce_bytes_per_s(self, num_gpus: int) -> float:
         """The link that joins so many GPUs: NVLink within its domain, PCIe beyond."""
@@ -78,9 +90,28 @@ def profile_file(gpu: str | Path) -> Path:
     return path if path.suffix in {".yaml", ".yml"} else _profiles_dir() / f"{load_gpu(gpu).name}.yaml"
 
 
+def profile_values(gpu: str | Path) -> dict[str, Any]:
+    """The complete profile as its YAML would say it. Raises as `load_gpu`."""
+    return _read_file(profile_file(gpu)).model_dump(exclude_none=True, exclude_unset=True)
+
+
+def profile_yaml(gpu: str | Path) -> str:
+    """A YAML that loads as this very profile: the file itself where it is complete, else with what was derived.
+
+    Raises as `load_gpu`.
+    """
+    path = profile_file(gpu)
+    if is_complete(read_yaml(path, ProfileFile)):
+        return path.read_text(encoding="utf-8")
+    text = yaml.safe_dump(
+        profile_values(gpu), sort_keys=False, default_flow_style=None, width=LONGEST_LINE, allow_unicode=True
+    )
+    return f"# Completed by servecast gpus; `derived` names what a rule filled in.\n{text}"
+
+
 def known_gpus() -> list[HardwareProfile]:
     """All bundled profiles, by name."""
-    return [_read_profile(path) for path in sorted(_profiles_dir().glob("*.yaml"))]
+    return [hardware_profile(file) for file in _bundled()]
 
 
 def _profiles_dir() -> Path:
@@ -96,7 +127,16 @@ def _by_alias(gpu: str) -> HardwareProfile:
 
 
 def _read_profile(path: Path) -> HardwareProfile:
-    return hardware_profile(read_yaml(path, HardwareFile))
+    return hardware_profile(_read_file(path))
+
+
+def _read_file(path: Path) -> HardwareFile:
+    file = read_yaml(path, ProfileFile)
+    return complete(file, () if is_complete(file) else _bundled())
+
+
+def _bundled() -> list[HardwareFile]:
+    return [_read_file(path) for path in sorted(_profiles_dir().glob("*.yaml"))]
 
 
 def hardware_profile(file: HardwareFile) -> HardwareProfile:
@@ -113,13 +153,15 @@ def hardware_profile(file: HardwareFile) -> HardwareProfile:
         memory_label_bytes=file.memory_label_gb.value * GIGA,
         memory_bytes=int(file.memory_usable_gib.value * GIB),
         memory_bandwidth_bytes_per_s=file.memory_bandwidth_tb_s.value * TERA,
-        peak_flops={dtype: peak.value * TERA for dtype, peak in file.peak_tflops.items()},
+        peak_flops={dtype: peak * TERA for dtype, peak in file.peak_tflops.by_dtype().items()},
         link_bytes_per_s=file.link_gb_s.value * GIGA if file.link_gb_s else pcie_bytes_per_s,
         num_linked_gpus=file.num_linked_gpus.value if file.num_linked_gpus else 1,
         pcie_bytes_per_s=pcie_bytes_per_s,
         tdp_w=file.tdp_w.value,
         price_usd_per_hour=file.price_usd_per_hour.value if file.price_usd_per_hour else None,
+        price_source=file.price_usd_per_hour.source if file.price_usd_per_hour else None,
         operators=_fits(file.operators),
+        derived=tuple(file.derived),
     )
 
 

@@ -1,19 +1,38 @@
-"""The YAML schema of hardware profiles, in spec-sheet units; every number stands beside its source."""
+"""The YAML schema of hardware profiles, in spec-sheet units: what a file may say, and what a complete one does say.
+
+A file of ten lines is enough (`ProfileFile`); `sim.specs.hardware_rules` derives the rest (`HardwareFile`).
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sim.specs.operator_fits import Basis, ComputeDtype
 from sim.specs.strict_yaml import Count, NotNegative, Positive, Strict
 
 ValueT = TypeVar("ValueT")
+Text = Annotated[str, Field(min_length=1)]
+GIVEN = "given in the profile"
 
 
 class Sourced(Strict, Generic[ValueT]):
+    """A figure beside its source. Written without one, it is the file's own."""
+
     value: ValueT
-    source: Annotated[str, Field(min_length=1)]
+    source: Text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _or_a_bare_figure(cls, written: Any) -> Any:
+        return written if isinstance(written, Mapping) else {"value": written, "source": GIVEN}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        whole = handler(schema)
+        return {"anyOf": [handler.resolve_ref_schema(whole)["properties"]["value"], whole]}
 
 
 class FitBlock(Strict):
@@ -77,7 +96,23 @@ class SamplerBlock(FitBlock):
     sort_bytes_per_logit: NotNegative
 
 
-class OperatorsBlock(Strict):
+class PartialOperators(Strict):
+    """Efficiencies of kernels as fractions of the peaks in the same file, by operator; `gemm` and `experts` for each peak."""
+
+    gemm: Mapping[ComputeDtype, GemmBlock] | None = None
+    decode_attention: DecodeAttentionBlock | None = None
+    decode_attention_fp8: DecodeAttentionBlock | None = None
+    prefill_attention: PrefillAttentionBlock | None = None
+    experts: Mapping[ComputeDtype, ExpertsBlock] | None = None
+    all_reduce: AllReduceBlock | None = None
+    elementwise: ElementwiseBlock | None = None
+    sampler: SamplerBlock | None = None
+    host: HostBlock | None = None
+
+
+class OperatorsBlock(PartialOperators):
+    """All of them."""
+
     gemm: Mapping[ComputeDtype, GemmBlock]
     decode_attention: DecodeAttentionBlock
     decode_attention_fp8: DecodeAttentionBlock
@@ -99,44 +134,87 @@ class CalibrationBlock(Strict):
     verdict: str
 
 
-class HardwareFile(Strict):
-    """One GPU. `memory_usable_gib` is what CUDA reports as total; links are bandwidths per direction.
+class Peaks(Strict):
+    """Dense peaks (halve what a sheet gives "with sparsity"), by the dtype that is multiplied in."""
 
-    `link_gb_s` joins up to `num_linked_gpus`; a GPU without such a link has neither and communicates over PCIe.
-    """
+    bf16: Annotated[Sourced[Positive], Field(description="TFLOPS, dense: of 16-bit floats")]
+    fp8: Annotated[Sourced[Positive] | None, Field(description="TFLOPS, dense; none where it has no fp8")] = None
+    fp4: Annotated[Sourced[Positive] | None, Field(description="TFLOPS, dense; none where it has no fp4")] = None
+    int8: Annotated[Sourced[Positive] | None, Field(description="TOPS, dense; none where it has no int8")] = None
 
-    name: Annotated[str, Field(min_length=1)]
-    label: Annotated[str, Field(min_length=1)]
-    aliases: list[str] = Field(default_factory=list)
-    architecture: str
-    compute_capability: str
-    confidence: Sourced[Literal["high", "medium", "low"]]
-    num_sms: Sourced[Count]
-    memory_label_gb: Sourced[Positive]
-    memory_usable_gib: Sourced[Positive]
-    memory_bandwidth_tb_s: Sourced[Positive]
-    peak_tflops: Mapping[ComputeDtype, Sourced[Positive]]
-    link_gb_s: Sourced[Positive] | None = None
-    num_linked_gpus: Sourced[Count] | None = None
-    pcie_gb_s: Sourced[Positive]
-    tdp_w: Sourced[Positive]
-    price_usd_per_hour: Sourced[Positive] | None = None
-    note: str = ""
+    def by_dtype(self) -> dict[ComputeDtype, float]:
+        """Those that are given, in TFLOPS."""
+        peaks: dict[ComputeDtype, Sourced[float] | None] = {
+            "bf16": self.bf16,
+            "fp8": self.fp8,
+            "fp4": self.fp4,
+            "int8": self.int8,
+        }
+        return {dtype: peak.value for dtype, peak in peaks.items() if peak}
+
+
+class ProfileFile(Strict):
+    """One GPU as a file describes it. Figures are plain numbers or `{value, source}`; what is absent is derived."""
+
+    name: Annotated[Text, Field(description="what results call it; vLLM's defaults of an A100 go by its name")]
+    label: Annotated[Text | None, Field(description="its full name")] = None
+    aliases: Annotated[list[str], Field(description="other names")] = Field(default_factory=list)
+    architecture: Annotated[Text | None, Field(description="such as Hopper, Ada, CDNA3")] = None
+    compute_capability: Annotated[Text | None, Field(description="such as '9.0', in quotes; gfx942 for AMD's")] = None
+    confidence: Annotated[Sourced[Literal["high", "medium", "low"]] | None, Field(description="in these figures")] = (
+        None
+    )
+    num_sms: Annotated[Sourced[Count] | None, Field(description="streaming multiprocessors or compute units")] = None
+    memory_label_gb: Annotated[Sourced[Positive], Field(description="GB, as on the box")]
+    memory_usable_gib: Annotated[Sourced[Positive] | None, Field(description="GiB that CUDA reports as total")] = None
+    memory_bandwidth_tb_s: Annotated[Sourced[Positive], Field(description="TB/s")]
+    peak_tflops: Peaks
+    link_gb_s: Annotated[
+        Sourced[Positive] | None,
+        Field(description="GB/s per direction over NVLink or the like; none where PCIe is all"),
+    ] = None
+    num_linked_gpus: Annotated[
+        Sourced[Count] | None, Field(description="GPUs that the link joins; given with link_gb_s")
+    ] = None
+    pcie_gb_s: Annotated[Sourced[Positive] | None, Field(description="GB/s per direction")] = None
+    tdp_w: Annotated[Sourced[Positive] | None, Field(description="W")] = None
+    price_usd_per_hour: Annotated[Sourced[Positive] | None, Field(description="USD per GPU hour")] = None
+    note: Annotated[str, Field(description="anything else")] = ""
     calibration: CalibrationBlock | None = None
-    operators: OperatorsBlock
+    derived: Annotated[
+        list[str], Field(description="keys that a rule filled in, as `servecast gpus FILE --yaml` writes them")
+    ] = Field(default_factory=list)
+    operators: Annotated[
+        PartialOperators | None, Field(description="efficiencies of kernels, as fractions of these peaks")
+    ] = None
 
     @model_validator(mode="after")
-    def _each_peak_has_its_efficiency(self) -> "HardwareFile":
-        if "bf16" not in self.peak_tflops:
-            raise ValueError("must give `peak_tflops.bf16`")
+    def _each_peak_has_its_efficiency(self) -> "ProfileFile":
         for operator in ("gemm", "experts"):
-            dtypes = set(getattr(self.operators, operator))
-            if dtypes != set(self.peak_tflops):
+            blocks = getattr(self.operators, operator, None)
+            if blocks is not None and set(blocks) != set(self.peak_tflops.by_dtype()):
                 raise ValueError(f"must give `operators.{operator}` for exactly the dtypes of `peak_tflops`")
         return self
 
     @model_validator(mode="after")
-    def _a_link_joins_a_number_of_gpus(self) -> "HardwareFile":
+    def _a_link_joins_a_number_of_gpus(self) -> "ProfileFile":
         if (self.link_gb_s is None) != (self.num_linked_gpus is None):
             raise ValueError("must give `link_gb_s` and `num_linked_gpus` together or neither")
         return self
+
+
+class HardwareFile(ProfileFile):
+    """One GPU, all of it. `memory_usable_gib` is what CUDA reports as total; links are bandwidths per direction.
+
+    `link_gb_s` joins up to `num_linked_gpus`; a GPU without such a link has neither and communicates over PCIe.
+    """
+
+    label: Text
+    architecture: Text
+    compute_capability: Text
+    confidence: Sourced[Literal["high", "medium", "low"]]
+    num_sms: Sourced[Count]
+    memory_usable_gib: Sourced[Positive]
+    pcie_gb_s: Sourced[Positive]
+    tdp_w: Sourced[Positive]
+    operators: OperatorsBlock

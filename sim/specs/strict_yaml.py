@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from sim import inputs
 from sim.errors import ProfileError, RunsError, nearest
@@ -53,15 +54,30 @@ def read_json(path: Path, schema: type[SchemaT]) -> SchemaT:
 
 
 def _first_problem(error: ValidationError, schema: type[Strict]) -> str:
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"])
-    where = f"`{field}`" if field else "the file"
+    """All keys that are absent, for they are added in one go, and the first that is unknown; else the first problem."""
+    problems = error.errors()
+    absent = [_where(problem) for problem in problems if problem["type"] == "missing"]
+    unknown = next((problem for problem in problems if problem["type"] == "extra_forbidden"), None)
+    if absent:
+        listed = " and ".join([", ".join(absent[:-1]), absent[-1]] if len(absent) > 1 else absent)
+        sentence = f"{listed} {'are' if len(absent) > 1 else 'is'} required but absent"
+        return f"{sentence}; {_unknown(unknown, schema)}" if unknown else f"{sentence}."
+    problem = problems[0]
     if problem["type"] == "extra_forbidden":
-        return f"{where} is not a known key.{nearest(str(problem['loc'][-1]), _keys(schema.model_json_schema()))}"
-    if problem["type"] == "missing":
-        return f"{where} is required but absent."
+        return _unknown(problem, schema)
+    where = _where(problem)
     rule = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
     return f"{where} {rule}, got {_short(problem['input'])}."
+
+
+def _where(problem: ErrorDetails) -> str:
+    field = ".".join(str(part) for part in problem["loc"])
+    return f"`{field}`" if field else "the file"
+
+
+def _unknown(problem: ErrorDetails, schema: type[Strict]) -> str:
+    hint = nearest(str(problem["loc"][-1]), _keys(schema.model_json_schema()))
+    return f"{_where(problem)} is not a known key.{hint}"
 
 
 def _keys(json_schema: Mapping[str, Any]) -> Iterator[str]:

@@ -144,7 +144,7 @@ def test_unknown_key_is_an_error(tmp_path: Path) -> None:
 
 def test_missing_key_is_an_error(tmp_path: Path) -> None:
     """What a profile must say is named."""
-    assert refusal(write(tmp_path, num_sms=None)).endswith("gpu.yaml: `num_sms` is required but absent.")
+    assert refusal(write(tmp_path, name=None)).endswith("gpu.yaml: `name` is required but absent.")
 
 
 @pytest.mark.parametrize(
