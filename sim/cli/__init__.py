@@ -71,7 +71,9 @@ def _call(args: list[str]) -> int:
         _say(f"error: {error}")
         return BAD_INPUT
     except TyperException as error:
-        _say(f"error: {error.format_message()}")
+        from sim.cli.hints import no_such_option
+
+        _say(f"error: {no_such_option(error) or error.format_message()}")
         return BAD_INPUT
     return status if isinstance(status, int) else 0
 

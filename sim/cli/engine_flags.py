@@ -1,6 +1,6 @@
 """The flags of vLLM on Servecast's commands, and a pasted `vllm serve` line behind `--`."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import typer
@@ -8,7 +8,7 @@ from typer.core import TyperCommand
 
 from sim.errors import ConfigError
 from sim.specs.serve_command import ParsedServe, parse_engine_args, parse_serve_command
-from sim.specs.serve_tokens import split_flags
+from sim.specs.serve_tokens import UnknownFlagError, split_flags
 
 _META_KEY = "sim.cli.engine_flags"
 
@@ -22,8 +22,13 @@ class EngineCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
         before, pasted = _split_at_dashes(args)
-        own_words, engine_words = split_flags(before, own)
-        ctx.meta[_META_KEY] = _parse(pasted, engine_words)
+        try:
+            own_words, engine_words = split_flags(before, own)
+        except UnknownFlagError as error:
+            from sim.cli.hints import unknown_flag
+
+            raise ConfigError(unknown_flag(error.shown, ctx.command_path, own, takes_engine_flags=True)) from None
+        ctx.meta[_META_KEY] = _parse(pasted, engine_words, own)
         return super().parse_args(ctx, own_words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -54,6 +59,13 @@ def _split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(args[:end]), list(args[end + 1 :])
 
 
-def _parse(pasted: Sequence[str], engine_words: Sequence[str]) -> ParsedServe:
+def _parse(pasted: Sequence[str], engine_words: Sequence[str], own: Container[str]) -> ParsedServe:
     """Flags beside a pasted line win over those in it."""
-    return parse_serve_command([*pasted, *engine_words]) if pasted else parse_engine_args(engine_words)
+    if not pasted:
+        return parse_engine_args(engine_words)
+    try:
+        return parse_serve_command([*pasted, *engine_words])
+    except UnknownFlagError as error:
+        if error.shown in own:
+            raise ConfigError(f"{error.shown} is Servecast's and not vLLM's; give it before `--`.") from None
+        raise

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -66,7 +66,7 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
     config = next((flag.values[0] for flag in reversed(flags) if flag.name == "config"), None)
     draft = _Draft(vllm_version=launch.vllm_version if launch else None, config=config)
     for name, value in (launch.environment if launch else {}).items():
-        draft.warnings.append(_environment_warning(name, value))
+        draft.idle[name] = _environment_warning(name, value)
     for flag in (*_file_flags(config), *(flag for flag in flags if flag.name != "config")):
         _apply(draft, flag)
     draft.model = others[0] if others else draft.model
@@ -99,14 +99,33 @@ class _Draft:
     level_mode: str | None = None
     config: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    idle: dict[str, str] = field(default_factory=dict)
+    """What changes nothing, each with its sentence."""
+    approximated: dict[str, list[str]] = field(default_factory=dict)
+    """What holds instead of flags that are not simulated, each with those flags."""
 
     def finish(self) -> ParsedServe:
         if self.level_mode:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
-        self.warnings += _without_effect(self.arguments)
         files = (self.config,) if self.config else ()
-        return ParsedServe(self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self.warnings), files)
+        return ParsedServe(
+            self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self._warnings()), files
+        )
+
+    def _warnings(self) -> Iterator[str]:
+        """One sentence for all that changes nothing, and one for each thing that holds instead of what was asked for."""
+        if len(self.idle) == 1:
+            yield from self.idle.values()
+        elif self.idle:
+            yield f"{_listed(list(self.idle))} change nothing here."
+        for instead, flags in self.approximated.items():
+            several = list(dict.fromkeys(flags))
+            yield f"{_listed(several)} {'is' if len(several) == 1 else 'are'} not simulated: {instead}."
+        yield from _without_effect(self.arguments)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _without_effect(arguments: Mapping[str, Any]) -> list[str]:
@@ -133,9 +152,9 @@ def _apply(draft: _Draft, flag: Flag) -> None:
     elif flag.name in UNSIMULATED:
         _refuse_unless_harmless(flag)
     elif flag.name in APPROXIMATED:
-        draft.warnings.append(f"{flag.spelled} is not simulated: {APPROXIMATED[flag.name][1]}.")
+        draft.approximated.setdefault(APPROXIMATED[flag.name][1], []).append(flag.spelled)
     elif flag.name in IGNORED:
-        draft.warnings.append(f"{flag.spelled} changes nothing here.")
+        draft.idle[flag.spelled] = f"{flag.spelled} changes nothing here."
     elif flag.name == "model":
         draft.model = flag.values[0]
     elif flag.name == "vllm-version":
@@ -143,7 +162,7 @@ def _apply(draft: _Draft, flag: Flag) -> None:
     elif flag.name == "optimization-level":
         draft.level_mode = _level_mode(flag)
     elif flag.name == "dtype":
-        draft.warnings.append(_dtype_warning(flag))
+        draft.idle[f"{flag.spelled} {flag.values[0]}"] = _dtype_warning(flag)
     elif flag.name == "compilation-config":
         _apply_compilation(draft, flag)
     else:
@@ -235,7 +254,7 @@ def _apply_compilation_key(draft: _Draft, spelled: str, key: str, value: object)
     elif key in COMPILATION_FIELDS:
         draft.arguments[key] = value
     elif key in OTHER_COMPILATION_KEYS:
-        draft.warnings.append(f"{key} of {spelled} changes nothing here.")
+        draft.idle[f"{key} of {spelled}"] = f"{key} of {spelled} changes nothing here."
     else:
         hint = nearest(key, [*COMPILATION_FIELDS, *OTHER_COMPILATION_KEYS])
         raise ConfigError(f"{spelled}: {key!r} is not a key of vLLM's compilation config.{hint}")

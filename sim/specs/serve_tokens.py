@@ -3,10 +3,11 @@
 import re
 import shlex
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from sim.errors import ConfigError, nearest
+from sim.errors import ConfigError
+from sim.specs.flag_hints import did_you_mean, likely_flags
 from sim.specs.serve_flags import ALIASES, SHORT_FLAGS, Arity, arity_of, known_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\d[\d.]*[kKmMgGtT]?")
@@ -25,6 +26,15 @@ class Flag(NamedTuple):
     values: tuple[str, ...]
     on: bool
     spelled: str
+
+
+class UnknownFlagError(ConfigError):
+    """A flag that vLLM does not have."""
+
+    def __init__(self, shown: str, name: str) -> None:
+        self.shown, self.name = shown, name
+        hint = did_you_mean(likely_flags(name, [flag.lstrip("-") for flag in known_flags()]))
+        super().__init__(f"{shown} is not a flag of vllm serve.{hint}")
 
 
 class Launch(NamedTuple):
@@ -75,7 +85,7 @@ def read_flags(args: Sequence[str]) -> tuple[list[Flag], list[str]]:
     return flags, others
 
 
-def split_flags(args: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+def split_flags(args: Sequence[str], own: Container[str]) -> tuple[list[str], list[str]]:
     """The words of a command's `own` options and arguments, and those of vLLM's flags with their values."""
     own_words: list[str] = []
     engine_words: list[str] = []
@@ -86,7 +96,7 @@ def split_flags(args: Sequence[str], own: Collection[str]) -> tuple[list[str], l
             own_words.append(word)
             continue
         before = list(queue)
-        _read_flag(word, queue, own)
+        _read_flag(word, queue)
         engine_words += [word, *before[: len(before) - len(queue)]]
     return own_words, engine_words
 
@@ -95,22 +105,22 @@ def is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(word)
 
 
-def _read_flag(word: str, queue: deque[str], own: Collection[str] = ()) -> Flag:
+def _read_flag(word: str, queue: deque[str]) -> Flag:
     """Takes the flag's values from the queue, as many as vLLM's parser would."""
     spelled, equals, value = word.partition("=")
     if level := _LEVEL.fullmatch(spelled):
         return Flag("optimization-level", "", (level[1],), True, spelled)
-    name, key, on = flag_name(spelled, own)
+    name, key, on = flag_name(spelled)
     if equals:
         return Flag(name, key, (value,), on, spelled)
     arity = "one" if key else arity_of(name)
     return Flag(name, key, _take_values(spelled, arity, queue), on, spelled)
 
 
-def flag_name(spelled: str, own: Collection[str] = (), *, shown: str = "") -> tuple[str, str, bool]:
+def flag_name(spelled: str, *, shown: str = "") -> tuple[str, str, bool]:
     """Canonical name, key behind a dot and whether it switches on, of a flag in any spelling that vLLM accepts.
 
-    ConfigError for any other (`shown` in its place), with the nearest of vLLM's flags and a command's `own` options.
+    UnknownFlagError for any other, `shown` in its place.
     """
     base, _, key = spelled.lstrip("-").partition(".")
     base = base.replace("_", "-")
@@ -121,8 +131,7 @@ def flag_name(spelled: str, own: Collection[str] = (), *, shown: str = "") -> tu
         return name, key, True
     if name.startswith("no-") and arity_of(name[3:]) == "none":
         return name[3:], key, False
-    hint = nearest(f"--{name}", (*own, *known_flags()))
-    raise ConfigError(f"{shown or spelled} is not a flag of vllm serve.{hint}")
+    raise UnknownFlagError(shown or spelled, name)
 
 
 def _take_values(spelled: str, arity: Arity | None, queue: deque[str]) -> tuple[str, ...]:

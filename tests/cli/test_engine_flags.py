@@ -58,8 +58,11 @@ def test_flags_beside_a_pasted_line_win() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("M", "--max-num-seq", "8"), r"^--max-num-seq is not a flag of vllm serve\. Did you mean --max-num-seqs"),
-        (("M", "--gpus", "8"), r"^--gpus is not a flag of vllm serve\. Did you mean --gpu"),
+        (
+            ("M", "--max-num-seq", "8"),
+            r"^--max-num-seq is not a flag of `command` or of vllm serve\. Did you mean --max-num-seqs",
+        ),
+        (("M", "--gpy", "l4"), r"^--gpy is not a flag of `command` or of vllm serve\. Did you mean --gpu"),
         (("M", "--enable-lora"), r"^--enable-lora asks for LoRA, which is not simulated"),
         (("M", "--", "vllm", "serve", "N"), r"^Two models are given, 'M' and 'N'; leave one out"),
         (("M", "--", "--max-num-seqs", "8"), r"^A pasted command must hold `vllm serve MODEL \.\.\.`"),

@@ -35,10 +35,7 @@ def test_a_pasted_line_is_taken_as_it_is() -> None:
         enable_prefix_caching=False,
         gpu_memory_utilization=0.95,
     )
-    assert parsed.warnings == (
-        "The environment variable CUDA_VISIBLE_DEVICES changes nothing here.",
-        "--served-model-name changes nothing here.",
-    )
+    assert parsed.warnings == ("CUDA_VISIBLE_DEVICES and --served-model-name change nothing here.",)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +254,21 @@ def test_what_changes_nothing_says_so(name: str) -> None:
     assert parsed.engine == EngineConfig(max_num_seqs=8)
     assert len(parsed.warnings) == 1
     assert parsed.warnings[0].startswith(f"--{name} {says}")
+
+
+def test_a_production_line_gets_one_sentence_for_what_changes_nothing() -> None:
+    """However many flags; what holds instead of others is said once; alone, each has its own sentence."""
+    parsed = parse_serve_command(
+        "HF_TOKEN=x vllm serve M --port 8000 --host 0.0.0.0 --dtype bfloat16 --api-key a b --seed 1 -cc.use_inductor=true "
+        "--port 80 --attention-backend X --moe-backend Y --max-num-seqs 8"
+    )
+    assert parsed.warnings == (
+        "HF_TOKEN, --port, --host, --dtype bfloat16, --api-key, --seed and use_inductor of -cc.use_inductor change nothing here.",
+        "--attention-backend and --moe-backend are not simulated: step times are those of the default kernels.",
+    )
+    assert parse_serve_command("A=1 vllm serve M").warnings == ("The environment variable A changes nothing here.",)
+    with pytest.raises(ConfigError, match=r"--prot is not a flag of vllm serve\. Did you mean --port"):
+        parse_serve_command("vllm serve M --host 0.0.0.0 --prot 8000")
 
 
 def test_arguments_that_others_make_void_say_so() -> None:
