@@ -79,4 +79,5 @@ def _call(args: list[str]) -> int:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"servecast: {' '.join(sentence.split())}\n")
+    text = " ".join(sentence.split()).encode(errors="backslashreplace").decode()
+    sys.stderr.write(f"servecast: {text}\n")

@@ -19,6 +19,7 @@ from sim.workload.sheet import Chunk, Sheet
 FORMAT = "azure"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 NS_PER_S = 10**9
+MAX_EPOCH_S = 9 * 10**9  # 1684 to 2255: nanoseconds since 1970 are integers of 64 bits
 SECOND_AT = len("2023-11-16 18:15")
 _SECONDS = re.compile(r":\d\d\.\d{1,9}", re.ASCII)
 _STAMP = re.compile(
@@ -52,7 +53,7 @@ def _nanoseconds(sheet: Sheet, chunk: Chunk) -> Ints:
         got = show(chunk.cells["TIMESTAMP"][row])
         raise sheet.fault(
             chunk.places[row],
-            f"`TIMESTAMP` must be a time like 2023-11-16 18:15:46.6805900, got {got}; correct the row or remove it.",
+            f"`TIMESTAMP` must be a time like 2023-11-16 18:15:46.6805900, got {got}; correct the row (the years 1685 to 2254 are read) or remove it.",
         )
     return np.array(stamps, dtype=np.int64)
 
@@ -93,9 +94,10 @@ def _stamp_ns(text: str) -> int | None:
 
 @lru_cache(maxsize=64)
 def _minute_s(minute: str, zone: str | None) -> int | None:
-    """Seconds from the epoch to a minute on the clock; None when the calendar has no such minute."""
+    """Seconds from the epoch to a minute on the clock; None when the calendar has no such minute, or it is centuries away."""
     try:
         moment = datetime.fromisoformat(minute + (zone or "+00:00"))
-        return (moment - datetime.fromisoformat("1970-01-01T00:00+00:00")) // timedelta(seconds=1)
     except ValueError:
         return None
+    seconds = (moment - datetime.fromisoformat("1970-01-01T00:00+00:00")) // timedelta(seconds=1)
+    return seconds if abs(seconds) < MAX_EPOCH_S else None

@@ -46,7 +46,7 @@ def second_column(sheet: Sheet, chunk: Chunk, column: str, unit_s: float = 1.0) 
 def name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
     """Names: text that is not empty, or integers."""
     cells = chunk.cells[column]
-    if set(map(type, cells)) == {str} and all(names := list(map(str.strip, cells))):
+    if set(map(type, cells)) == {str} and all(names := list(map(str.strip, cells))) and _is_text("".join(names)):
         return names
     return _each(sheet, chunk, column, _name, "a name or an integer")
 
@@ -99,8 +99,19 @@ def show(cell: object) -> str:
     """A cell as it is quoted in a message, shortened when it is long."""
     if cell is None or cell == "":
         return "nothing"
-    text = str(cell)
+    try:
+        text = str(cell).encode(errors="backslashreplace").decode()
+    except RecursionError:
+        return "something nested deeply"
     return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _is_text(name: str) -> bool:
+    """Whether it has no half of a surrogate pair, which JSON can spell and no file can hold."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _integer(cell: object, least: int, most: int) -> int | None:
@@ -118,5 +129,6 @@ def _number(cell: Any, most: float) -> float | None:
 
 def _name(cell: object) -> str | None:
     if isinstance(cell, str):
-        return cell.strip() or None
+        name = cell.strip()
+        return name if _is_text(name) else None
     return str(cell) if type(cell) is int else None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from sim.workload.columns import show
+from sim.workload.columns import MAX_INTEGER, show
 from sim.workload.sheet import Chunk, Sheet
 from sim.workload.trace import Segment
 
@@ -23,10 +23,10 @@ def segment_column(
 
 def _segments(sheet: Sheet, place: int, cell: Any, tokens: int, block_size: int) -> tuple[Segment, ...]:
     ids = _ids(cell) if isinstance(cell, str) else cell
-    if not isinstance(ids, list) or set(map(type, ids)) != {int} or min(ids) < 0:
+    if not isinstance(ids, list) or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_INTEGER:
         raise sheet.fault(
             place,
-            f"`hash_ids` must be a list of integers of at least 0, got {show(cell)}; give one id a block of the prompt.",
+            f"`hash_ids` must be a list of integers of at least 0 and 64 bits, got {show(cell)}; give one id a block of the prompt.",
         )
     if len(ids) != -(-tokens // block_size):
         raise sheet.fault(
@@ -41,7 +41,7 @@ def _ids(cell: str) -> Any:
     """Ids in one cell of a CSV: a JSON list, or numbers with spaces between."""
     try:
         return json.loads(cell) if cell.lstrip().startswith("[") else [int(item) for item in cell.split()]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sim.errors import ConfigError, TraceError
 from sim.workload import azure, bench, mooncake, native
+from sim.workload.columns import MAX_INTEGER
 from sim.workload.frames import frame_sheet, is_frame
 from sim.workload.parts import assemble
 from sim.workload.rates import at_rates
-from sim.workload.sheet import REPORT_KEYS, Sheet, open_sheet
-from sim.workload.source import find_trace, open_trace, trace_name
+from sim.workload.sheet import Sheet, open_sheet
+from sim.workload.source import REPORT_KEYS, find_trace, open_trace, trace_name
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -68,3 +69,5 @@ def _read(sheet: Sheet, limit: int | None) -> Trace:
 def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` must be at least 1 request, got {limit}; leave it out to read all.")
+    if limit is not None and limit > MAX_INTEGER:
+        raise ConfigError(f"`limit` must be at most {MAX_INTEGER:,} requests, got {limit}; leave it out to read all.")

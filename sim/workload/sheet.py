@@ -6,18 +6,23 @@ Cells are strings from CSV and typed values from the others; rows come in chunks
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from sim.errors import TraceError, nearest
-from sim.workload.source import text_lines
+from sim.units import MIB
+from sim.workload.source import MAX_LINE_BYTES, MAX_REPORT_BYTES, REPORT_KEYS, text_lines
 
 CHUNK_ROWS = 1_024  # small enough that a chunk's cells are still in the processor's cache when they are read
 PARQUET_MAGIC = b"PAR1"
-REPORT_KEYS = ("num_prompts", "input_lens", "output_lens")  # of vllm bench's JSON, which is one object and has no rows
+MOST_BLANK_LINES = 1_000  # before the first that is not
+HEAD_LINES = 1_000  # in which a report over several lines shows what it is
 T = TypeVar("T")
+
+csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # a prompt's `hash_ids` are one cell
 
 
 class Chunk(NamedTuple):
@@ -69,20 +74,26 @@ def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet
         )
     rest: Iterator[str] = chain(head, lines)
     if first.rstrip() == "{":
-        rest = _report_on_a_line(rest)
+        rest = _report_on_a_line(rest, name)
     return (_json_sheet if first.startswith("{") else _csv_sheet)(rest, name, limit)
 
 
-def _report_on_a_line(lines: Iterable[str]) -> Iterator[str]:
+def _report_on_a_line(lines: Iterator[str], name: str) -> Iterator[str]:
     """A report over several lines, as `jq .` prints it, on one; other text stays as it is."""
-    text = "".join(lines)
-    return iter([text] if any(f'"{key}"' in text for key in REPORT_KEYS) else text.splitlines(keepends=True))
+    head = list(islice(lines, HEAD_LINES))
+    if not any(f'"{key}"' in line for key in REPORT_KEYS for line in head):
+        return chain(head, lines)
+    text = io.StringIO()
+    for line in chain(head, lines):
+        if text.write(line) and text.tell() > MAX_REPORT_BYTES:
+            raise TraceError(f"{name}: a report must have no more than {MAX_REPORT_BYTES // MIB:,} MiB; is it one?")
+    return iter([text.getvalue()])
 
 
 def _to_first_text(lines: Iterator[str]) -> list[str]:
     """Lines up to and including the first that is not blank."""
     head = []
-    for line in lines:
+    for line in islice(lines, MOST_BLANK_LINES):
         head.append(line)
         if line.strip():
             return head
@@ -171,22 +182,36 @@ def _parquet_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> S
         raise TraceError(
             f"{name}: reading Parquet needs pyarrow; install `servecast[parquet]`, or convert the trace to CSV."
         ) from None
-    try:
+    with _parquet_faults(name, ArrowException):
         file = ParquetFile(BufferReader(stream.read()))
-        batches = list(file.iter_batches(CHUNK_ROWS))
-    except (ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise TraceError(f"{name}: not readable as Parquet ({reason}); write the file again.") from None
-    return Sheet(name, tuple(file.schema_arrow.names), _parquet_chunks(batches, limit), unit="row")
+        columns = tuple(file.schema_arrow.names)
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        raise TraceError(f"{name}: the column `{twice[0]}` is there twice; remove one.")
+    return Sheet(name, columns, _parquet_chunks(file, name, limit, ArrowException), unit="row")
 
 
-def _parquet_chunks(batches: Iterable[Any], limit: int | None) -> Iterator[Chunk]:
+def _parquet_chunks(file: Any, name: str, limit: int | None, fault: type[Exception]) -> Iterator[Chunk]:
     rows = 0
-    for batch in batches:
-        taken = batch.slice(0, None if limit is None else limit - rows)
-        if len(taken):
-            yield Chunk(range(rows + 1, rows + len(taken) + 1), taken.to_pydict())
-        rows += len(taken)
+    batches = file.iter_batches(CHUNK_ROWS)
+    while limit is None or rows < limit:
+        with _parquet_faults(name, fault):
+            batch = next(batches, None)
+            cells = batch and batch.slice(0, None if limit is None else limit - rows).to_pydict()
+        if not cells:
+            return
+        num_rows = len(next(iter(cells.values())))
+        yield Chunk(range(rows + 1, rows + num_rows + 1), cells)
+        rows += num_rows
+
+
+@contextmanager
+def _parquet_faults(name: str, fault: type[Exception]) -> Iterator[None]:
+    """One sentence for what Arrow cannot read, and for values that Python has no type for."""
+    try:
+        yield
+    except (fault, OSError, ValueError, OverflowError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TraceError(f"{name}: not readable as Parquet ({reason}); write the file again.") from None
 
 
 def _chunked(rows: Iterator[tuple[int, T]], limit: int | None) -> Iterator[tuple[tuple[int, ...], tuple[T, ...]]]:

@@ -5,16 +5,23 @@ import io
 import sys
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
 from sim.errors import TraceError, nearest
+from sim.inputs import is_there
 from sim.specs.data import data_dir
+from sim.units import MIB
 
 GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_BYTES = 65_536
+MAX_LINE_BYTES = 16 * MIB  # a prompt of a million tokens has half a MiB of `hash_ids`
+MAX_BLANK_BYTES = MIB
+MAX_REPORT_BYTES = 1024 * MIB  # a report of vllm bench is one line with every gap between tokens
+REPORT_KEYS = ("num_prompts", "input_lens", "output_lens")  # of such a report
+REPORT_MARKS = tuple(f'"{key}"'.encode() for key in REPORT_KEYS)
 STDIN = "-"
 
 
@@ -27,24 +34,22 @@ def find_trace(path: str | Path) -> Path:
     given = Path(path)
     if str(path) == STDIN:
         return given
-    if _is(given, Path.is_dir):
+    if is_there(given, Path.is_dir):
         raise TraceError(f"{given}: a trace must be a file, got a folder; name one of the files in it.")
-    if _is(given, Path.exists):
+    if is_there(given):
         return given
     bundled = {file.name: file for file in bundled_traces()}
     by_name = bundled | {file.stem: file for file in bundled.values()}
     if given.parent in {Path(), Path("traces")} and given.name in by_name:
         return by_name[given.name]
-    beside = [str(file) for file in given.parent.iterdir()] if _is(given.parent, Path.is_dir) else []
-    hint = nearest(str(given), [*beside, *by_name])
+    hint = nearest(str(given), [*_beside(given), *by_name])
     raise TraceError(f"{given}: there is no such file; the bundled traces are {', '.join(bundled)}.{hint}")
 
 
-def _is(path: Path, what: Callable[[Path], bool]) -> bool:
-    try:
-        return what(path)
-    except OSError:  # a name too long, a folder that may not be entered
-        return False
+def _beside(path: Path) -> list[str]:
+    with suppress(OSError, ValueError):
+        return [str(file) for file in path.parent.iterdir()]
+    return []
 
 
 def bundled_traces() -> list[Path]:
@@ -102,7 +107,7 @@ def text_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
 def _blocks(stream: io.BufferedReader, name: str) -> Iterator[Iterable[str]]:
     """Some lines at a time."""
     num_before = 0
-    while block := stream.readlines(BUFFER_BYTES):
+    for block in _whole_lines(stream, name):
         if not num_before:
             block[0] = block[0].removeprefix(BOM_UTF8)
         try:
@@ -110,6 +115,26 @@ def _blocks(stream: io.BufferedReader, name: str) -> Iterator[Iterable[str]]:
         except UnicodeDecodeError:
             yield _each_line(block, name, num_before)
         num_before += len(block)
+
+
+def _whole_lines(stream: io.BufferedReader, name: str) -> Iterator[list[bytes]]:
+    """Some lines at a time. A few bytes of gzip can hold gigabytes without an end of line, or with nothing but ends."""
+    begun: list[bytes] = []
+    num_bytes = num_blank = 0
+    most = MAX_REPORT_BYTES if any(key in stream.peek(1) for key in REPORT_MARKS) else MAX_LINE_BYTES
+    while data := stream.read(BUFFER_BYTES):
+        last, num_blank = data.rfind(b"\n") + 1, num_blank + len(data) if data.isspace() else 0
+        num_bytes += len(data)
+        if not last and num_bytes > most:
+            raise TraceError(f"{name}: must have no more than {most // MIB:,} MiB in a line; is it a trace?")
+        if num_blank > MAX_BLANK_BYTES:
+            raise TraceError(f"{name}: must have no more than {MAX_BLANK_BYTES:,} blank lines in a row; is it a trace?")
+        begun.append(data[:last] if last else data)
+        if last:
+            yield io.BytesIO(b"".join(begun)).readlines()
+            begun, num_bytes = [data[last:]], len(data) - last
+    if rest := b"".join(begun):
+        yield [rest]
 
 
 def _each_line(block: list[bytes], name: str, num_before: int) -> Iterator[str]:

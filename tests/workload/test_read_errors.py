@@ -75,6 +75,12 @@ TEXTS = {
         "hash_ids," + CSV + "1 -2,0,20,1\n",
         "t, line 2: `hash_ids` must be a list of integers of at least 0",
     ),
+    "id of 65 bits": ("hash_ids," + CSV + f"{2**64},0,1,1\n", "`hash_ids` must be a list of integers .* 64 bits"),
+    "id of 5,000 digits": ("hash_ids," + CSV + f"{'9' * 5000},0,1,1\n", "`hash_ids` must be a list of integers"),
+    "60,000 brackets": (
+        "hash_ids," + CSV + f"{'[' * 60_000},0,1,1\n",
+        "t, line 2: `hash_ids` must be a list of integers",
+    ),
     "too few ids": (
         "hash_ids," + CSV + "1,0,20,1\n",
         "t, line 2: `hash_ids` must have 2 ids, one for each 16 of its 20",
@@ -90,6 +96,8 @@ TEXTS = {
     "a comma": (STAMPS + '"2023-11-16 18:15:46,6805900",1,1\n', "t, line 3: `TIMESTAMP` must be a time .*46,68"),
     "no such minute": (STAMPS + "2023-11-16 18:60:46.6805900,1,1\n", "t, line 3: `TIMESTAMP` must be a time"),
     "no such day": (AZURE + "2023-02-30 00:00:00.0,1,1\n", "t, line 2: `TIMESTAMP` must be a time"),
+    "year 1500": (AZURE + "1500-02-28 00:00:00.0,1,1\n", "t, line 2: `TIMESTAMP` must be a time .*years 1685 to 2254"),
+    "year 2300": (STAMPS + "2300-02-28 00:00:00.0000000,1,1\n", "t, line 3: `TIMESTAMP` must be a time .*got 2300"),
     "azure unsorted": (
         AZURE + "2023-11-16 18:00:01,1,1\n2023-11-16 18:00:00,1,1\n",
         "t, line 3: requests must stand in order",
@@ -115,6 +123,11 @@ TEXTS = {
     "json bool time": (jsonl(ROW | {"arrival_s": True}), "t, line 1: `arrival_s` must be a finite .*got True"),
     "json ids float": (jsonl(ROW | {"hash_ids": [1.0, 2]}), "t, line 1: `hash_ids` must be a list of integers"),
     "json ids empty": (jsonl(ROW | {"hash_ids": []}), "t, line 1: `hash_ids` must be a list of integers .*got \\[\\]"),
+    "json id of 65 bits": (jsonl(ROW | {"hash_ids": [1, 2**63]}), "t, line 1: `hash_ids` must be a list of integers"),
+    "json 5,000 digits": ('{"arrival_s": ' + "9" * 5000 + "}", "t, line 1: not a complete JSON object"),
+    "lone surrogate": (jsonl(ROW | {"request_id": "\ud800"}), r"`request_id` must be a name .*got \\ud800"),
+    "lone surrogate key": (jsonl(ROW | {"\ud800": 1}), "is unknown"),
+    "deep cell": (jsonl(ROW)[:-2] + ', "session_id": ' + "[" * 900 + "]" * 900 + "}", "`session_id` must be a name"),
     "json id list": (jsonl(ROW | {"request_id": ["a"]}), "t, line 1: `request_id` must be a name or an integer"),
     "mooncake missing": (
         jsonl({"timestamp": 0, "input_length": 1, "output_length": 1}),
@@ -144,6 +157,11 @@ DATA = {
     "gzip cut": (gzip.compress((CSV + "0,1,1\n" * 999).encode())[:-12], "t: the gzip data is damaged or cut short"),
     "gzip broken": (b"\x1f\x8b" + b"x" * 99, "t: the gzip data is damaged or cut short"),
     "gzip empty": (gzip.compress(b""), "t: the file is empty"),
+    "gzip line": (gzip.compress(b"x" * 2**25), "t: must have no more than 16 MiB in a line; is it a trace"),
+    "gzip quoted": (gzip.compress(CSV.encode() + b'"' + b"x" * 2**25), "t: must have no more than 16 MiB in a line"),
+    "gzip blank": (gzip.compress(b"\n" * 2**25), "t: the file is empty"),
+    "gzip blank end": (gzip.compress(CSV.encode() + b"\n" * 2**22), "t: must have no more than 1,048,576 blank lines"),
+    "gzip pretty": (gzip.compress(b"{\n" * 2**23), "t, line 1: not a complete JSON object"),
     "bad parquet": (b"PAR1" + b"\0" * 99, "t: not readable as Parquet"),
 }
 
