@@ -20,8 +20,14 @@ MAX_JSON_BYTES = 1024 * MIB  # measured runs with every gap between tokens
 MAX_DEPTH = 100
 MAX_NODES = 100_000  # of a YAML file, each alias counted as all that it stands for
 MAX_INTEGER = 2**63 - 1
+SMALLEST, LARGEST = 1e-15, 1e15  # what no measured quantity of a server leaves, in whatever unit it is written
 _FIRST_BYTES = 65_536
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def is_sane(value: float) -> bool:
+    """Whether it is 0 or of a size that a quantity can have: products of several such stay finite and above 0."""
+    return value == 0 or SMALLEST <= abs(value) <= LARGEST
 
 
 def read_text(path: Path, error: type[SimError], *, most_bytes: int, kind: str = "text") -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import ConfigError, nearest
+from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.metrics.statistics import percentiles
 from sim.metrics.summary import is_completed, latencies, time_per_output_token_s
 from sim.serving.records import Floats, Ints, Records, RequestRecords
@@ -66,8 +67,8 @@ def parse_slo(text: str) -> Slo:
     if percentile > 100:
         raise ConfigError(f"--slo {text}: a percentile is from 0 to 100, got {percentile:g}.")
     limit_s = float(found["limit"]) * (MS if found["unit"] == "ms" else 1.0)
-    if limit_s <= 0:
-        raise ConfigError(f"--slo {text}: the limit must be above 0.")
+    if not (limit_s > 0 and is_sane(limit_s)):
+        raise ConfigError(f"--slo {text[:40]}: the limit must be above 0, and from {SMALLEST:g} to {LARGEST:g} s.")
     return Slo(cast("Latency", latency), percentile, limit_s)
 
 

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Tag, model_validator
 
 from sim.errors import ConfigError
 from sim.search.space import Condition, Space
-from sim.specs.strict_yaml import Strict, read_yaml
+from sim.specs.strict_yaml import Finite, Strict, read_yaml
 
 MAX_VALUES = 1000
 
@@ -17,10 +17,10 @@ MAX_VALUES = 1000
 class RangeBlock(Strict):
     """`{from: 64, to: 1024, factor: 2}` or `{from: 0.8, to: 0.95, step: 0.05}`, both ends included."""
 
-    start: float | int
-    to: float | int
-    step: float | int | None = None
-    factor: float | int | None = None
+    start: Finite | int
+    to: Finite | int
+    step: Finite | int | None = None
+    factor: Finite | int | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,8 @@ CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_A
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
 
+MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
+MAX_BYTES = 2**60
 BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
 KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -87,7 +89,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None:
-                _check_integer(name, value, least)
+                _check_integer(name, value, least, MAX_BYTES if name.endswith("_bytes") else MAX_COUNT)
         for name in _SWITCHES:
             _check_switch(name, getattr(self, name))
         for name, choices in _CHOICES.items():
@@ -165,10 +167,14 @@ def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _check_integer(name: str, value: object, least: int) -> None:
+def _check_integer(name: str, value: object, least: int, most: int) -> None:
     if not _is_integer(value) or value < least:
         raise ConfigError(
-            f"{name} must be an integer of at least {least}, got {value!r}; leave it out for the default."
+            f"{name} must be an integer of at least {least}, got {value!r:.40}; leave it out for the default."
+        )
+    if value > most:
+        raise ConfigError(
+            f"{name} must be an integer of at most {most:,}, got {value!r:.40}; leave it out for the default."
         )
 
 
@@ -183,9 +189,10 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _check_max_model_len(value: object) -> None:
-    if value is not None and value != "auto" and (not _is_integer(value) or value < 2):
+    if value is not None and value != "auto" and (not _is_integer(value) or not 2 <= value <= MAX_COUNT):
         raise ConfigError(
-            f"max_model_len must be an integer of at least 2 (a prompt token and a generated one) or 'auto', got {value!r}."
+            f"max_model_len must be an integer of at least 2 (a prompt token and a generated one) and at most {MAX_COUNT:,}, "
+            f"or 'auto', got {value!r:.40}."
         )
 
 
@@ -212,9 +219,13 @@ def _check_block_size(value: object) -> None:
 
 def _capture_sizes(sizes: object) -> tuple[int, ...]:
     """Ascending and without repetition, as vLLM takes them."""
-    if not isinstance(sizes, tuple | list) or not sizes or not all(_is_integer(size) and size >= 1 for size in sizes):
+    if (
+        not isinstance(sizes, tuple | list)
+        or not sizes
+        or not all(_is_integer(size) and 1 <= size <= MAX_COUNT for size in sizes)
+    ):
         raise ConfigError(
-            f"cudagraph_capture_sizes must be a list of integers of at least 1, got {sizes!r}; "
+            f"cudagraph_capture_sizes must be a list of integers from 1 to {MAX_COUNT:,}, got {sizes!r:.80}; "
             "use enforce_eager or cudagraph_mode NONE to capture nothing."
         )
     return tuple(sorted(set(sizes)))

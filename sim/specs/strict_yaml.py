@@ -10,18 +10,18 @@ from pydantic_core import ErrorDetails
 from sim import inputs
 from sim.errors import ProfileError, RunsError, nearest
 
-SMALLEST, LARGEST = 1e-15, 1e15  # what no measured quantity of a server leaves, in whatever unit it is written
 MOST = 2**53  # a count beyond it is a slip, and no float holds it exactly
 
 
 def _within_reason(value: float) -> float:
-    if value and not SMALLEST <= abs(value) <= LARGEST:
-        raise ValueError(f"must be from {SMALLEST:g} to {LARGEST:g}")
+    if not inputs.is_sane(value):
+        raise ValueError(f"must be from {inputs.SMALLEST:g} to {inputs.LARGEST:g}")
     return value
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_within_reason)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_within_reason)]
+Finite = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_within_reason)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 
 

@@ -16,6 +16,8 @@ from sim.workload.trace import Segment, Trace
 
 VLLM_BENCH_PROMPT = Fixed(1024)  # defaults of `vllm bench serve --dataset-name random`
 VLLM_BENCH_OUTPUT = Fixed(128)
+MAX_REQUESTS = 10_000_000  # which take some GB
+MAX_BLOCKS = 20_000_000  # of all prompts together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class WorkloadSpec:
 
 def _check_ranges(spec: WorkloadSpec) -> None:
     ranges = {
-        "num_requests": (1, MAX_TOKENS),
+        "num_requests": (1, MAX_REQUESTS),
         "prefix_tokens": (0, MAX_TOKENS),
         "num_prefixes": (1, MAX_TOKENS),
         "hash_block_size": (1, MAX_TOKENS),
@@ -80,6 +82,12 @@ def _in_order(
         raise ConfigError(
             f"the workload grows to {arrival_s.max():.3g} s and prompts of {prompt_tokens.max():,} tokens, more than a trace "
             "holds; use a higher rate, shorter lengths or fewer turns."
+        )
+    num_blocks = int((prompt_tokens // spec.hash_block_size).sum())
+    if spec.shares_prompts and num_blocks > MAX_BLOCKS:
+        raise ConfigError(
+            f"the prompts have {num_blocks:,} blocks of `hash_block_size` {spec.hash_block_size}, more than {MAX_BLOCKS:,}; use "
+            "larger blocks, shorter prompts or fewer requests."
         )
     order = np.argsort(arrival_s, kind="stable")
     segments = list(_segments(spec, prompt_tokens, turns, prefix)) if spec.shares_prompts else None

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from sim.errors import ConfigError, nearest
+from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.workload.columns import MAX_TOKENS, Ints
 
 FORMS = "600, uniform:100,900, lognormal:600,0.8,8192 (median, sigma, maximum) or choice:512=0.3,1024=0.7"
@@ -77,8 +78,10 @@ class Choice:
     def __post_init__(self) -> None:
         for tokens, weight in self.weights:
             _check_tokens(tokens)
-            if not 0 < weight < np.inf:
-                raise ConfigError(f"the weight of length {tokens} must be finite and above 0, got {weight}.")
+            if not (weight > 0 and is_sane(weight)):
+                raise ConfigError(
+                    f"the weight of length {tokens} must be above 0, and from {SMALLEST:g} to {LARGEST:g}, got {weight}."
+                )
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         tokens, weights = zip(*self.weights, strict=True)

@@ -14,7 +14,7 @@ import pytest
 from sim.errors import ConfigError
 from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome
-from sim.search.store import TrialStore, from_json, study_id, to_json
+from sim.search.store import TrialStore, from_json, sealed, study_id, to_json, unsealed
 from sim.workload.writers import write_trace
 from tests.search.makers import make_scenario, make_trace
 
@@ -54,6 +54,26 @@ def rows(stores: list[Path]) -> dict[str, str]:
     with closing(sqlite3.connect(stores[0])) as database:
         tables = database.execute("SELECT name FROM sqlite_master").fetchall()
         return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "outcome = 'garbage'",
+        "outcome = ''",
+        "outcome = 7",
+        "outcome = replace(outcome, '3', '4')",
+        "task = 'another'",
+    ],
+)
+def test_a_row_edited_by_hand_is_refused(tmp_path: Path, edit: str) -> None:
+    """A figure that no replay gave is no trial; the sentence names the file."""
+    with closing(TrialStore(tmp_path / "trials.sqlite", "study")) as store:
+        store.put("task", Outcome(None, {"completed": 3}))
+    with closing(sqlite3.connect(tmp_path / "trials.sqlite")) as database, database:
+        database.execute(f"UPDATE trials SET {edit}")
+    with pytest.raises(ConfigError, match=r"trials\.sqlite cannot be used for trials: .* is not as it was written"):
+        TrialStore(tmp_path / "trials.sqlite", "study")
 
 
 @pytest.mark.parametrize("store", [["--store", "cache/trials.sqlite"], []], ids=["named", "cached"])
@@ -107,10 +127,11 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     stored = rows(stores())
     assert 4 <= len(stored) < 16
     with closing(sqlite3.connect(stores()[0])) as database, database:
-        for task, outcome in stored.items():
-            marked = json.loads(outcome)
+        for study, task, outcome in database.execute("SELECT study, task, outcome FROM trials").fetchall():
+            marked = json.loads(unsealed(study, task, outcome))
             marked["metrics"]["std_e2el_ms"] = MARK
-            database.execute("UPDATE trials SET outcome = ? WHERE task = ?", (json.dumps(marked), task))
+            row = (sealed(study, task, json.dumps(marked)), task)
+            database.execute("UPDATE trials SET outcome = ? WHERE task = ?", row)
     resumed = run(*store)
     marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]
     assert sum(marks) == len(stored)

@@ -86,7 +86,8 @@ def test_lengths_follow_their_distribution() -> None:
         ("lognormal:0,1,5", "need 1 <= median"),
         ("lognormal:5,nan,9", "sigma from 0 to 10, got 5.0, nan"),
         ("choice:5", "cannot be read"),
-        ("choice:5=0", "the weight of length 5 must be finite and above 0"),
+        ("choice:5=0", "the weight of length 5 must be above 0"),
+        ("choice:5=1e308", "the weight of length 5 must be above 0, and from 1e-15 to 1e"),
         ("choice:5=nan", "the weight of length 5"),
     ],
 )
