@@ -71,7 +71,7 @@ def test_a_row_edited_by_hand_is_refused(tmp_path: Path, edit: str) -> None:
     with closing(TrialStore(tmp_path / "trials.sqlite", "study")) as store:
         store.put("task", Outcome(None, {"completed": 3}))
     with closing(sqlite3.connect(tmp_path / "trials.sqlite")) as database, database:
-        database.execute(f"UPDATE trials SET {edit}")
+        database.execute(f"UPDATE trials SET {edit}")  # noqa: S608
     with pytest.raises(ConfigError, match=r"trials\.sqlite cannot be used for trials: .* is not as it was written"):
         TrialStore(tmp_path / "trials.sqlite", "study")
 
