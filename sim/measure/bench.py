@@ -15,7 +15,7 @@ from sim.specs.models import load_model
 from sim.units import MS
 from sim.workload.bench import Benchmark, read_benchmark
 from sim.workload.columns import Floats, show
-from sim.workload.sheet import REPORT_KEYS
+from sim.workload.source import REPORT_KEYS
 
 DETAILS = ("ttfts", "itls")
 MOST = 1e15  # of any figure
