@@ -15,6 +15,7 @@ from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan
 from sim.memory.startup import start_up
 from sim.metrics.columns import Columns, request_columns, step_columns
+from sim.metrics.cost import cost
 from sim.metrics.summary import summarize
 from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
@@ -184,6 +185,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     summary = _summary(deployment, engine, requests, asked, records)
     found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
     summary["limits"] = found
+    num_gpus, price = deployment.engine.num_gpus, deployment.gpu.price_usd_per_hour
+    summary |= cost(summary, num_gpus=num_gpus, usd_per_hour=price)
     summary["seed"] = seed
     summary["confidence"] = _confidence(deployment, step_time_model)
     summary["wall_time_s"] = time.perf_counter() - started_s

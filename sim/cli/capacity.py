@@ -14,12 +14,14 @@ from sim.cli.options import (
     Json,
     Limit,
     Model,
+    Price,
     Routing,
     Slos,
     StepTimes,
     Trace,
     given_trace,
     model_files,
+    priced,
     print_answer,
     warn,
 )
@@ -34,6 +36,7 @@ def capacity(
     *,
     model: Model = None,
     gpu: Gpu,
+    price: Price = None,
     trace: Trace,
     slo: Slos = None,
     rate: Annotated[
@@ -62,7 +65,7 @@ def capacity(
     with _status() as on_probe:
         result = sim.capacity(
             chosen_model(model, parsed),
-            gpu,
+            priced(gpu, price),
             given_trace(trace, limit),
             slo=slo or (),
             rate=rate,

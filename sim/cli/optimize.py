@@ -16,6 +16,7 @@ from sim.cli.options import (
     Json,
     Limit,
     Model,
+    Price,
     RateScale,
     RequestRate,
     Routing,
@@ -24,6 +25,7 @@ from sim.cli.options import (
     Trace,
     given_trace,
     model_files,
+    priced,
     print_answer,
     warn,
 )
@@ -42,6 +44,7 @@ def optimize(
     *,
     model: Model = None,
     gpu: Gpu,
+    price: Price = None,
     trace: Trace,
     slo: Slos = None,
     objective: Annotated[
@@ -93,7 +96,7 @@ def optimize(
     with _progress() as progress:
         result = sim.optimize(
             chosen_model(model, parsed),
-            gpu,
+            priced(gpu, price),
             given_trace(trace, limit),
             objective=objective,
             slo=slo or (),

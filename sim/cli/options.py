@@ -10,6 +10,7 @@ import typer
 from sim.serving import routing
 
 if TYPE_CHECKING:
+    from sim.specs.hardware import HardwareProfile
     from sim.workload.trace import Trace as Requests
 
 Model = Annotated[
@@ -21,6 +22,10 @@ Model = Annotated[
     ),
 ]
 Gpu = Annotated[str, typer.Option(help="A GPU of `servecast gpus`, or the path of a YAML profile.", show_default=False)]
+Price = Annotated[
+    float | None,
+    typer.Option(help="USD per GPU hour, in place of the price in the profile of the GPU.", show_default=False),
+]
 Trace = Annotated[
     str,
     typer.Option(
@@ -61,6 +66,13 @@ def given_trace(trace: str, limit: int | None) -> "Requests":
 def model_files(model: str | None) -> tuple[Path, ...]:
     """What a model given as a path is read from."""
     return (Path(model), Path(model, "config.json")) if model else ()
+
+
+def priced(gpu: str, usd_per_hour: float | None) -> "str | HardwareProfile":
+    """The GPU, at that price where one is given."""
+    from sim.specs.hardware import load_gpu
+
+    return gpu if usd_per_hour is None else load_gpu(gpu).at_price(usd_per_hour)
 
 
 def print_json(result: Mapping[str, Any]) -> None:

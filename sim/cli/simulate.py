@@ -15,12 +15,14 @@ from sim.cli.options import (
     Json,
     Limit,
     Model,
+    Price,
     RateScale,
     RequestRate,
     StepTimes,
     Trace,
     given_trace,
     model_files,
+    priced,
     print_json,
     warn,
 )
@@ -42,6 +44,7 @@ def simulate(
     *,
     model: Model = None,
     gpu: Gpu,
+    price: Price = None,
     trace: Trace,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
@@ -80,7 +83,7 @@ def simulate(
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
             chosen_model(model, parsed),
-            gpu,
+            priced(gpu, price),
             given_trace(trace, limit),
             engine=parsed.engine,
             vllm_version=parsed.vllm_version,
@@ -101,7 +104,17 @@ def simulate(
     else:
         typer.echo(f"{result.deployment}, vLLM {result.summary['vllm_version']}, {result.summary['trace']}")
         typer.echo(str(result))
-    warn((*_overridden(result), *_rejections(result), _closing(result.summary, out)))
+    warn((*_overridden(result), *_rejections(result), *_cost(result.summary, price), _closing(result.summary, out)))
+
+
+def _cost(summary: Mapping[str, Any], price: float | None) -> Iterator[str]:
+    """What the run costs where the price was asked after."""
+    if price is not None and summary["cost_usd"] is not None:
+        per_million = summary["usd_per_million_output_tokens"]
+        yield (
+            f"${summary['cost_usd']:,.2f} for {summary['gpu_hours']:,.3f} GPU hours at ${price:,.2f}"
+            + (f", ${per_million:,.2f} per million output tokens." if per_million else ".")
+        )
 
 
 def _closing(summary: Mapping[str, Any], out: Path | None) -> str:

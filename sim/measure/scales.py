@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-from sim.errors import ProfileError
-from sim.inputs import read_yaml
 from sim.outputs import writing
 from sim.specs.hardware import HardwareProfile, hardware_profile
 from sim.specs.hardware_file import HardwareFile
@@ -27,12 +25,6 @@ SCALED: Mapping[str, str] = {
 
 SCALES = tuple(dict.fromkeys(SCALED.values()))
 Values = dict[str, Any]
-
-
-def read_values(path: Path) -> Values:
-    """A profile's YAML as it stands. Raises ProfileError where it cannot be read."""
-    values: Values = read_yaml(path, ProfileError)
-    return values
 
 
 def scaled(values: Values, scales: Mapping[str, float]) -> Values:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sim.errors import SimError
 from sim.memory.startup import Started, start_up
 from sim.metrics.bottlenecks import Limits, limits
+from sim.metrics.cost import usd_per_million
 from sim.metrics.summary import summarize
 from sim.search.goals import Target
 from sim.search.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
@@ -29,8 +30,6 @@ from sim.steptime.roofline import Composition
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
-SECONDS_PER_HOUR = 3600.0
-MILLION = 1e6
 DEFAULTS = EngineConfig()
 
 
@@ -172,7 +171,4 @@ class Scenario:
     def _cost(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What a million output tokens cost at the GPU's price, idle time included; None where it has no price."""
         price, tokens_per_s = self.gpu.price_usd_per_hour, metrics["output_throughput"]
-        if price is None or not tokens_per_s:
-            return {"usd_per_million_output_tokens": None}
-        usd_per_s = price * metrics["num_gpus"] / SECONDS_PER_HOUR
-        return {"usd_per_million_output_tokens": usd_per_s / tokens_per_s * MILLION}
+        return {"usd_per_million_output_tokens": usd_per_million(price, metrics["num_gpus"], tokens_per_s)}

@@ -46,7 +46,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
         raise ConfigError(
-            f"--objective cost needs the price of {profile.name}, and its profile has none; add price_usd_per_hour to a copy of it."
+            f"--objective cost needs the price of {profile.name}, and its profile has none; give one with --price (USD per GPU hour)."
         )
     found = Scenario(
         model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),

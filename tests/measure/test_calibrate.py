@@ -10,9 +10,9 @@ from sim.measure.bench import Server, read_measured
 from sim.measure.calibrate import calibrate
 from sim.measure.replay import replay
 from sim.measure.runs import Run
-from sim.measure.scales import SCALES, profile, read_values, scaled
+from sim.measure.scales import SCALES, profile, scaled
 from sim.measure.validate import validate
-from sim.specs.hardware import load_gpu, profile_file
+from sim.specs.hardware import load_gpu, profile_values
 from tests.measure.makers import CLOSED_LOOP, make_run
 from tests.shared import SHARED, needs_shared
 
@@ -47,7 +47,7 @@ def measured_on(values: dict[str, Any], folder: Path, *concurrencies: int) -> li
 
 def test_factors_that_were_put_in_are_found(tmp_path: Path) -> None:
     """Four loads of an H100 with 0.8 of its bandwidth and a slower front end: both are found, nothing is off any more."""
-    base = read_values(profile_file("h100"))
+    base = profile_values("h100")
     found = calibrate(measured_on(scaled(base, TRUTH), tmp_path, 1, 4, 16, 64), "h100")
     assert found.base == "h100-sxm"
     assert found.scales["memory_efficiency"] == pytest.approx(0.8, rel=0.05)
@@ -60,28 +60,28 @@ def test_factors_that_were_put_in_are_found(tmp_path: Path) -> None:
 
 def test_what_is_right_already_is_not_called_better(tmp_path: Path) -> None:
     """Runs that the profile predicts exactly leave nothing to gain."""
-    found = calibrate(measured_on(read_values(profile_file("h100")), tmp_path, 2, 8, 32), "h100")
+    found = calibrate(measured_on(profile_values("h100"), tmp_path, 2, 8, 32), "h100")
     assert found.verdict.startswith("no improvement")
     assert all(factor == pytest.approx(1, abs=0.01) for factor in found.scales.values())
 
 
 def test_a_single_run_says_nothing_of_others(tmp_path: Path) -> None:
     """There is none to hold out."""
-    found = calibrate(measured_on(scaled(read_values(profile_file("h100")), TRUTH), tmp_path, 8), "h100")
+    found = calibrate(measured_on(scaled(profile_values("h100"), TRUTH), tmp_path, 8), "h100")
     assert found.verdict.startswith("not known")
     assert found.errors["held_out"] == {}
 
 
 def test_the_profile_says_what_it_was_fitted_on(tmp_path: Path) -> None:
     """It loads as any other, holds the scaled numbers, and names its runs."""
-    base = read_values(profile_file("h100"))
+    base = profile_values("h100")
     found = calibrate(measured_on(scaled(base, TRUTH), tmp_path, 4, 16), "h100")
     path = tmp_path / "mine.yaml"
     found.write(path)
     gpu, efficiency = load_gpu(path), load_gpu("h100").operators.decode_attention.memory_efficiency
     factor = found.scales["memory_efficiency"]
     assert gpu.operators.decode_attention.memory_efficiency == pytest.approx(factor * efficiency, rel=1e-3)
-    assert read_values(path)["calibration"]["runs"] == ["c4", "c16"]
+    assert profile_values(path)["calibration"]["runs"] == ["c4", "c16"]
     with pytest.raises(ConfigError, match="cannot be written"):
         found.write(tmp_path / "absent" / "mine.yaml")
 

@@ -1,0 +1,26 @@
+"""What a run costs at the price of its GPUs, idle time included."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SECONDS_PER_HOUR = 3600.0
+MILLION = 1e6
+
+
+def cost(metrics: Mapping[str, Any], *, num_gpus: int, usd_per_hour: float | None) -> dict[str, float | None]:
+    """GPU hours of the `duration` of these metrics and their cost in USD; None where no time passed or no price is known."""
+    duration_s = metrics["duration"]
+    gpu_hours = num_gpus * duration_s / SECONDS_PER_HOUR if duration_s is not None else None
+    return {
+        "gpu_hours": gpu_hours,
+        "cost_usd": None if gpu_hours is None or usd_per_hour is None else gpu_hours * usd_per_hour,
+        "usd_per_million_output_tokens": usd_per_million(usd_per_hour, num_gpus, metrics["output_throughput"]),
+    }
+
+
+def usd_per_million(usd_per_hour: float | None, num_gpus: int, tokens_per_s: float | None) -> float | None:
+    """What a million tokens cost at that rate, in USD; None without a price or tokens."""
+    if usd_per_hour is None or not tokens_per_s:
+        return None
+    usd_per_s = usd_per_hour * num_gpus / SECONDS_PER_HOUR
+    return usd_per_s / tokens_per_s * MILLION
