@@ -28,6 +28,10 @@ class RunsError(SimError):
     """Measured runs that cannot be read; the message names file and field."""
 
 
+class EngineCrashError(SimError):
+    """What kills the engine of the simulated vLLM version."""
+
+
 class DoesNotFitError(SimError):
     """A model that leaves no room for its KV cache on the chosen GPUs."""
 

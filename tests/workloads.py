@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.serving.content import output_id, private_prompt_id
-from sim.specs.rules import SchedulingRules
+from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
 from sim.workload.trace import Segment, Trace
 from tests.conformance.case import RecordedStepTime
 
@@ -39,13 +39,21 @@ step_times = st.builds(
     RecordedStepTime, base_ns=st.integers(1, 20), per_token_ns=st.integers(0, 3), per_ctx_ns=st.integers(0, 2)
 )
 
-rules = st.builds(
-    SchedulingRules,
-    lone_request_ignores_threshold=st.booleans(),
-    unhashed_blocks_first=st.booleans(),
-    preempts_past_itself=st.booleans(),
-    refunds_preempted_tokens=st.booleans(),
+VERSIONS = (
+    "0.33.0",
+    "0.32.0",
+    "0.30.0",
+    "0.27.1",
+    "0.23.0",
+    "0.18.1",
+    "0.12.0",
+    "0.11.1",
+    "0.11.0",
+    "0.10.1",
+    "0.9.2",
+    "0.8.5",
 )
+"""One of each group of versions that schedule alike, the newest of each."""
 
 
 @st.composite
@@ -97,8 +105,11 @@ def shared_prompts(draw: st.DrawFn, row: int, earlier: Sequence[Prompt], outputs
 
 
 @st.composite
-def configs(draw: st.DrawFn, trace: Trace) -> SchedulerConfig:
-    """Any configuration that vLLM would start with, mostly with hardly more blocks than the largest request needs."""
+def configs(draw: st.DrawFn, trace: Trace, *, may_crash: bool = False) -> SchedulerConfig:
+    """Any configuration that vLLM would start with, mostly with hardly more blocks than the largest request needs.
+
+    It follows the rules of any version, without those that kill the engine unless it `may_crash`.
+    """
     block_size = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 32)))
     groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
     largest = int((trace.prompt_tokens + trace.output_tokens).max())
@@ -112,9 +123,12 @@ def configs(draw: st.DrawFn, trace: Trace) -> SchedulerConfig:
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
         async_scheduling=draw(st.booleans()),
         kv_groups=groups,
-        rules=draw(rules),
         **draw(limits()),
     )
+    config = as_of(draw(st.sampled_from(VERSIONS)), config)
+    if not may_crash:
+        harmless = replace(config.rules, asserts_batch_within_running=False, orders_ties_by_id=True)
+        config = replace(config, rules=harmless)
     needed = -(-largest // block_size) * len(groups)
     num_gpu_blocks = 1 + max(1, needed + draw(st.integers(-1, needed)))
     config = replace(config, num_gpu_blocks=num_gpu_blocks)
@@ -123,6 +137,19 @@ def configs(draw: st.DrawFn, trace: Trace) -> SchedulerConfig:
             replace(config, long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False)
         )
     return without_chunks(config) if draw(st.integers(0, 4)) == 4 else config
+
+
+def as_of(vllm_version: str, config: SchedulerConfig) -> SchedulerConfig:
+    """The configuration in that version: under its rules, and without the options that it does not have."""
+    off = {"async_scheduling": False, "scheduler_reserve_full_isl": False, "watermark": 0.0}
+    off |= {
+        "long_prefill_token_threshold_adaptive": False,
+        "max_num_active_seqs": None,
+        "max_num_scheduled_tokens": None,
+    }
+    unknown = {name: off[name] for name in unknown_arguments(vllm_version) if name in off}
+    policy = config.scheduling_policy if parse_version(vllm_version) >= parse_version(PRIORITY_SINCE) else "fcfs"
+    return replace(config, rules=release_for(vllm_version).rules, scheduling_policy=policy, **unknown)
 
 
 @st.composite
@@ -161,10 +188,10 @@ def without_chunks(config: SchedulerConfig) -> SchedulerConfig:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, /, **arguments: Any) -> Workload:
+def workloads(draw: st.DrawFn, /, *, may_crash: bool = False, **arguments: Any) -> Workload:
     """A trace, a configuration that makes it hard, and integer step times."""
     trace = draw(traces(**arguments))
-    return Workload(trace, draw(configs(trace)), draw(step_times))
+    return Workload(trace, draw(configs(trace, may_crash=may_crash)), draw(step_times))
 
 
 @st.composite

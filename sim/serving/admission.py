@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.serving.kv_cache import PrefixHit, best_hit
+from sim.serving.kv_cache import NO_HIT, PrefixHit, best_hit
 
 if TYPE_CHECKING:
     from sim.serving.batch import Batch
@@ -28,6 +28,7 @@ class Admission:
         self._watermark_blocks = config.watermark_blocks
         self._has_windows = config.has_windows
         self._may_split_prompts = config.enable_chunked_prefill
+        self._skips_long_prompts = config.rules.skips_unchunked_prompts and not config.enable_chunked_prefill
         self._any_arrival_counts = (
             config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
@@ -53,10 +54,23 @@ class Admission:
         if batch.budget == 0:
             self.is_settled = self.is_settled or not batch.chunks
             return
+        skipped = []
         while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
-            if not self._admit(waiting[0], batch):
+            if self._skips_long_prompts and self._is_too_long(waiting[0], batch):
+                skipped.append(waiting.pop_first())
+            elif not self._admit(waiting[0], batch):
                 break
-        self.is_settled = not (waiting and self._may_admit_soon(waiting[0], batch))
+        if skipped:
+            waiting.put_back_skipped(skipped)
+        self.is_settled = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
+
+    def _is_too_long(self, request: Request, batch: Batch) -> bool:
+        """Whether a prompt that cannot be cut wants more than is left of the budget."""
+        num_computed = request.resumes_at
+        if request.keyed is not None and not num_computed:
+            self._scheduler.registration.catch_up(batch.step)
+            num_computed = self._kv.find_prefix(request).num_blocks * self._block_size
+        return min(request.num_tokens - num_computed, batch.longest_chunk) > batch.budget
 
     def _may_admit_soon(self, head: Request, batch: Batch) -> bool:
         """Whether the head may be admitted next time though nothing ends: budget or contents may come free.
@@ -71,22 +85,23 @@ class Admission:
         return bool(batch.chunks or self._scheduler.registration.pending or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
-        hit = best_hit(request)
+        looks_up = request.keyed is not None and not request.resumes_at
+        hit = best_hit(request) if looks_up else NO_HIT
         if not self._passes_gate(request, hit):
             return False
-        if request.keyed is not None:
+        if looks_up:
             self._scheduler.registration.catch_up(batch.step)
             hit = self._kv.find_prefix(request)
             if not self._passes_gate(request, hit):
                 return False
-        num_hit_tokens = hit.num_blocks * self._block_size
-        num_tokens = request.num_tokens - num_hit_tokens
+        num_computed = request.resumes_at or hit.num_blocks * self._block_size
+        num_tokens = request.num_tokens - num_computed
         num_tokens = min(num_tokens, batch.longest_chunk)
         if num_tokens > batch.budget:
             if not self._may_split_prompts:
                 return False
             num_tokens = batch.budget
-        num_new_blocks = self._kv.admit(request, hit, num_hit_tokens + num_tokens, self._reserved_blocks)
+        num_new_blocks = self._kv.admit(request, hit, num_computed + num_tokens, self._reserved_blocks)
         if num_new_blocks is None:
             return False
         self._scheduler.waiting.pop_first()

@@ -41,7 +41,8 @@ class Registration:
     def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
         """Register what a request has decoded up to pass `step`, which has scheduled it or not yet."""
         if request.keyed is not None and request.status is not RequestStatus.PREFILLING:
-            runs = is_scheduled and request.starved_pass != step <= request.last_pass
+            ends = max(request.last_pass, request.wasted_pass)
+            runs = is_scheduled and step <= ends and step not in (request.starved_pass, request.passed_over_pass)
             scheduled_to = step - request.epoch if runs else 0
             hashed = num_hashed_tokens(request, step, self._scheduler.num_collected, scheduled_to)
             self._kv.keep_full_blocks(request, hashed)

@@ -27,7 +27,9 @@ class Request:
     """`index` is the row in the trace, `serial` the order of admission; `max_tokens` is capped by max_model_len.
 
     `num_computed_tokens` is kept while prefilling only, `num_sampled_tokens` while not decoding; passes are numbered
-    from 0 and -1 stands for none yet.
+    from 0 and -1 stands for none yet. `resumes_at` is what a preempted request counts as computed without having blocks
+    for it; `wasted_pass` the pass in which it ran once more though its last token was in flight, `passed_over_pass` the one
+    in which the scan passed it over.
     """
 
     index: int
@@ -50,6 +52,9 @@ class Request:
     sampled_pass: int = -1
     chunk_pass: int = -1
     num_chunk_tokens: int = 0
+    resumes_at: int = 0
+    wasted_pass: int = -1
+    passed_over_pass: int = -1
     first_token_pass: int = -1
     num_preemptions: int = 0
     num_cached_tokens: int = 0

@@ -1,8 +1,9 @@
 """One scheduling pass: who runs how many tokens in the next step. Knows no clock.
 
-Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py (0.32) without touching the decodes. Deliberate
-differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders and KV connectors are not
-modelled. Passes are numbered; batch `s` is what pass `s` launched, and it is collected when its tokens have come back.
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.rules`, without touching
+the decodes. Deliberate differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders
+and KV connectors are not modelled. Passes are numbered; batch `s` is what pass `s` launched, and it is collected when its
+tokens have come back.
 
 Invariants: `running` is in order of admission and holds three kinds: decodes (counted in `decodes`), prefills (in
 `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it).
@@ -15,7 +16,7 @@ from sim.serving.config import SchedulerConfig
 from sim.serving.decode_history import DecodeHistory
 from sim.serving.decodes import Decodes
 from sim.serving.kv_cache import KVCacheManager
-from sim.serving.queues import WaitingQueue, waiting_queue
+from sim.serving.queues import waiting_queue
 from sim.serving.registration import Registration
 from sim.serving.request import Request, RequestStatus, admission_order
 from sim.serving.standing import num_computed_tokens, num_hashed_tokens
@@ -37,9 +38,11 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
         self.config = config
-        self.walks_windows = config.has_windows and config.enable_prefix_caching and expects_preemption
+        self.wastes_a_decode = config.async_scheduling and not config.rules.stops_at_last_token
+        caches = config.enable_prefix_caching and expects_preemption
+        self.walks_windows = config.has_windows and (caches or self.wastes_a_decode)
         self.kv = KVCacheManager(config, num_keys, keys_all=self.walks_windows)
-        self.waiting: WaitingQueue = waiting_queue(config.scheduling_policy)
+        self.waiting = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
         self.decodes = Decodes(config.block_size)
@@ -80,20 +83,20 @@ class Scheduler:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
         config = self.config
         threshold = config.long_prefill_token_threshold
-        if not threshold and not config.long_prefill_token_threshold_adaptive:
+        if not threshold:
             return config.token_budget
         num_requests = len(self.running) + len(self.waiting)
         if num_requests <= 1 and config.rules.lone_request_ignores_threshold:
-            threshold = 0
-        elif config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, config.max_num_batched_tokens // max(1, num_requests))
-        return threshold or config.token_budget
+            return config.token_budget
+        if config.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.max_num_batched_tokens // max(1, num_requests))
+        return threshold
 
     def _grant_all_running(self, batch: Batch) -> bool:
         """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
         kv, num_decodes = self.kv, self.decodes.count
         budget = batch.budget - num_decodes
-        if budget < 0 or self.walks_windows:
+        if budget < 0 or self.walks_windows or (self.wastes_a_decode and self.ended):
             return False
         blocks = self.decodes.crossings[batch.step % self._block_size] * kv.num_groups
         chunks = []
@@ -132,12 +135,13 @@ class Scheduler:
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, samples))
 
     def start(self, request: Request, num_hit_blocks: int) -> None:
-        """A waiting request has got its blocks."""
+        """A waiting request has got its blocks. What a ghost counts as computed is no hit."""
         request.status = RequestStatus.PREFILLING
         request.serial = self._num_admitted
         self._num_admitted += 1
         self.running[request] = self.prefills[request] = None
-        num_hit_tokens = request.num_computed_tokens = num_hit_blocks * self._block_size
+        num_hit_tokens = num_hit_blocks * self._block_size
+        request.num_computed_tokens = request.resumes_at or num_hit_tokens
         if request.num_shared_blocks > num_hit_blocks:
             self.registration.pending[request] = None
         if request.num_preemptions == 0:
@@ -210,10 +214,12 @@ class Scheduler:
             if request.status is RequestStatus.ENDED:
                 del self.running[request]
                 num_computed = request.num_prompt_tokens + request.max_tokens - 1
-                self.kv.release(request, num_computed, num_computed)
+                self.kv.release(request, num_computed + (request.wasted_pass > request.last_pass), num_computed)
                 self.registration.pending.pop(request, None)
-            else:
-                self.waiting.remove(request)
+        preempted = [request for request in finished if request.status is RequestStatus.PREEMPTED]
+        if preempted:
+            self.waiting.remove_all(preempted)
+        for request in finished:
             request.status = RequestStatus.FINISHED
         self.admission.somebody_ended()
         return finished
@@ -229,8 +235,11 @@ class Scheduler:
         request.last_pass += 1
         batch.starved.append(request)
 
-    def preempt(self, request: Request, batch: Batch, num_granted: int) -> None:
-        """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come."""
+    def preempt(self, request: Request, batch: Batch, num_granted: int, *, resumes_at: int = 0) -> None:
+        """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come.
+
+        The request counts as having computed `resumes_at` tokens all the same.
+        """
         step = batch.step
         if self.config.has_windows and self.config.enable_prefix_caching and not self.walks_windows:
             raise UnexpectedPreemptionError
@@ -251,6 +260,7 @@ class Scheduler:
         self.kv.release(request, computed + num_granted, hashed)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
+        request.resumes_at = resumes_at
         request.num_preemptions += 1
         self.waiting.put_back(request)
         self.admission.is_settled = False

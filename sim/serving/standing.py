@@ -19,7 +19,8 @@ def num_processed_tokens(request: Request, step: int, num_collected: int) -> int
     computed = num_computed_tokens(request, step)
     if request.chunk_pass >= num_collected:
         return computed - request.num_chunk_tokens
-    is_in_flight = request.status is RequestStatus.DECODING and request.starved_pass != step - 1
+    decodes = request.status is RequestStatus.DECODING or request.status is RequestStatus.ENDED
+    is_in_flight = decodes and request.starved_pass != step - 1
     return computed - (is_in_flight and step - 1 >= num_collected)
 
 

@@ -29,6 +29,8 @@ class SteadyPasses:
     def num_passes(self, step: int) -> int:
         """How many passes from `step` on are steady for certain; 0 if that is not known."""
         scheduler, decodes, windows = self._scheduler, self._decodes, self._scheduler.windows
+        if scheduler.wastes_a_decode and scheduler.ended:
+            return 0
         if scheduler.prefills:
             return self._num_filling(step)
         if not (scheduler.admission.is_settled and decodes.count) or decodes.count > self._token_budget:

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from sim.serving.batch import Batch
-from sim.serving.request import Request, RequestStatus
+from sim.serving.request import Request, RequestStatus, admission_order
 from sim.serving.scheduler import Scheduler
 
 LogRow = dict[str, Any]
@@ -48,8 +48,10 @@ class StepLogger:
         pool = scheduler.kv.pool
         row = self._new_row(times_s, scheduler, pool.num_free, pool.num_evictions - self._num_evictions)
         self._num_evictions = pool.num_evictions
-        chunks = {chunk.request: chunk for chunk in batch.chunks}
-        for request in scheduler.running:
+        chunks = {chunk.request: chunk for chunk in (*batch.chunks, *batch.wasted)}
+        ghosts = [chunk.request for chunk in batch.wasted if chunk.request.status is RequestStatus.PREEMPTED]
+        runners = sorted((*scheduler.running, *ghosts), key=admission_order) if ghosts else scheduler.running
+        for request in runners:
             if request in chunks:
                 chunk = chunks[request]
                 cells = (chunk.num_tokens, chunk.num_computed_before, chunk.num_new_blocks)
@@ -62,8 +64,10 @@ class StepLogger:
         row["hits"] = {
             request.request_id: chunks[request].num_computed_before
             for request in batch.admitted
-            if chunks[request].num_computed_before
+            if chunks[request].num_computed_before and not request.resumes_at
         }
+        if ghosts:
+            row["ghosts"] = [request.request_id for request in ghosts]
         self._open[batch.step] = row
 
     def leap(self, scheduler: Scheduler, first: int, ends: Sequence[float], times_s: tuple[float, float]) -> None:

@@ -1,7 +1,7 @@
 """Which batch sizes vLLM captures as CUDA graphs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.specs.engine import CudagraphMode
 
@@ -10,26 +10,43 @@ from sim.specs.engine import CudagraphMode
 class CaptureRules:
     """How one vLLM version lists its capture sizes.
 
-    `cap_follows_max_num_seqs`: nothing above twice max_num_seqs is captured (0.10.2+).
-    `wide_spacing`: from 256 tokens on every 16th size instead of every 8th (0.12+).
-    `adds_limits`: max_num_batched_tokens and max_num_seqs themselves are captured where the cap allows (0.32+).
+    `cap_follows_max_num_seqs`: nothing above twice max_num_seqs is captured.
+    `wide_spacing`: from 256 tokens on every 16th size instead of every 8th.
+    `adds_max_num_batched_tokens`, `adds_max_num_seqs`: that size itself is captured where the cap allows.
     `blackwell_cap`: the cap on compute capability 10.x; 512 elsewhere.
-    `gpt_oss_cap`: the cap that replaces all others for GptOss models where the user sets none.
+    `gpt_oss_cap`: the cap that replaces all others for GptOss models, in wide spacing, where the user sets none.
     """
 
     cap_follows_max_num_seqs: bool
     wide_spacing: bool
-    adds_limits: bool
+    adds_max_num_batched_tokens: bool
+    adds_max_num_seqs: bool
     blackwell_cap: int
-    gpt_oss_cap: int
+    gpt_oss_cap: int | None
 
 
-def default_cap(rules: CaptureRules, *, max_num_seqs: int, compute_capability: str, architecture: str) -> int:
-    """The largest size vLLM would capture if the token budget allows, before the user's own settings."""
-    if architecture == "GptOssForCausalLM":
-        return rules.gpt_oss_cap
+def default_sizes(
+    rules: CaptureRules,
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    compute_capability: str,
+    architecture: str,
+    interactivity: bool = False,
+) -> tuple[int, ...]:
+    """The sizes captured where the user sets neither them nor a largest one."""
     cap = rules.blackwell_cap if compute_capability.startswith("10.") else 512
-    return min(2 * max_num_seqs, cap) if rules.cap_follows_max_num_seqs else cap
+    if rules.cap_follows_max_num_seqs:
+        cap = min(2 * max_num_seqs, cap)
+    if architecture == "GptOssForCausalLM" and rules.gpt_oss_cap is not None:
+        cap, rules = rules.gpt_oss_cap, replace(rules, wide_spacing=True)
+    return listed_sizes(
+        rules,
+        cap,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        interactivity=interactivity,
+    )
 
 
 def listed_sizes(
@@ -38,8 +55,10 @@ def listed_sizes(
     """The sizes captured up to `cap`, ascending; `interactivity` captures 1 to 32 one by one."""
     top = min(cap, max_num_batched_tokens)
     sizes = {*_grid(rules, top), *(range(1, 33) if interactivity else ())}
-    if rules.adds_limits:
-        sizes |= {max_num_batched_tokens, max_num_seqs if max_num_seqs <= cap else 1}
+    if rules.adds_max_num_batched_tokens:
+        sizes.add(max_num_batched_tokens)
+    if rules.adds_max_num_seqs and max_num_seqs <= cap:
+        sizes.add(max_num_seqs)
     return tuple(sorted(size for size in sizes if size <= top))
 
 

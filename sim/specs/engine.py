@@ -150,8 +150,8 @@ class ResolvedEngine:
     cudagraph_mode: CudagraphMode
     cudagraph_capture_sizes: tuple[int, ...]
     rules: SchedulingRules
-    subtracts_graph_memory: bool  # from the KV budget: since 0.21
-    counts_tokens_of_requests: bool  # in the cache size it logs: since 0.21
+    subtracts_graph_memory: bool  # from the KV budget: since 0.20.0
+    counts_tokens_of_requests: bool  # in the cache size it logs: since 0.20.1
 
     @property
     def num_gpus(self) -> int:

@@ -1,132 +1,58 @@
-"""What differs between vLLM versions: defaults, rule switches and known arguments, in one table.
+"""What differs between vLLM versions: each default, rule and argument beside the version that brought it.
 
-Read from the released packages listed here; what lies between two of them follows the older one.
+Most were read off the released packages, and schedules and defaults of many versions were recorded; docs/engine.md says
+which. Patch releases that lie between two recorded ones follow the version that brought a rule.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sim.errors import ConfigError, nearest
 from sim.specs.capture_sizes import CaptureRules
 from sim.specs.engine import CudagraphMode
-from sim.specs.rules import SchedulingRules
+from sim.specs.rules import ScanStep, SchedulingRules
 
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Defaults and rules of one vLLM version.
-
-    `async_with_pipeline`: async scheduling works with pipeline stages, as its model runner V2 is the default (0.33+).
-    `full_isl_gate`: `scheduler_reserve_full_isl` exists and is on by default (0.19+).
-    `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too (0.32+).
-    `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs (0.21+).
-    `counts_tokens_of_requests`: the logged cache size is concurrency x max_model_len, not blocks x block size (0.21+).
-    """
-
-    version: str
-    gpu_memory_utilization: float
-    cudagraph_mode: CudagraphMode
-    async_scheduling: bool
-    async_with_pipeline: bool
-    full_isl_gate: bool
-    huge_gpu_tier: bool
-    subtracts_graph_memory: bool
-    counts_tokens_of_requests: bool
-    capture: CaptureRules
-    rules: SchedulingRules
-
-
-_V0_8_5 = Release(
-    version="0.8.5",
-    gpu_memory_utilization=0.90,
-    cudagraph_mode="PIECEWISE",
-    async_scheduling=False,
-    async_with_pipeline=False,
-    full_isl_gate=False,
-    huge_gpu_tier=False,
-    subtracts_graph_memory=False,
-    counts_tokens_of_requests=False,
-    capture=CaptureRules(
-        cap_follows_max_num_seqs=False, wide_spacing=False, adds_limits=False, blackwell_cap=512, gpt_oss_cap=512
+OLDEST = "0.8.5"
+NEWEST = "0.33.0"
+KNOWN_VERSIONS = (
+    *(
+        OLDEST,
+        "0.9.0",
+        "0.9.1",
+        "0.9.2",
+        "0.10.0",
+        "0.10.1",
+        "0.10.2",
+        "0.11.0",
+        "0.11.1",
+        "0.11.2",
+        "0.12.0",
+        "0.13.0",
     ),
-    rules=SchedulingRules(
-        lone_request_ignores_threshold=False,
-        unhashed_blocks_first=False,
-        preempts_past_itself=False,
-        refunds_preempted_tokens=False,
-    ),
+    *("0.14.0", "0.14.1", "0.15.0", "0.15.1", "0.16.0", "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.19.0", "0.19.1"),
+    *("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0"),
+    *("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", NEWEST),
 )
-_V0_10_2 = replace(
-    _V0_8_5,
-    version="0.10.2",
-    capture=replace(_V0_8_5.capture, cap_follows_max_num_seqs=True),
-)
-_V0_11_0 = replace(_V0_10_2, version="0.11.0", cudagraph_mode="FULL_AND_PIECEWISE")
-_V0_12_0 = replace(_V0_11_0, version="0.12.0", capture=replace(_V0_11_0.capture, wide_spacing=True, gpt_oss_cap=1024))
-_V0_14_1 = replace(
-    _V0_12_0,
-    version="0.14.1",
-    async_scheduling=True,
-    rules=replace(_V0_12_0.rules, refunds_preempted_tokens=True),
-)
-_V0_15_1 = replace(_V0_14_1, version="0.15.1")
-_V0_17_1 = replace(_V0_15_1, version="0.17.1")
-_V0_19_0 = replace(_V0_17_1, version="0.19.0", full_isl_gate=True)
-_V0_19_1 = replace(_V0_19_0, version="0.19.1")
-_V0_21_0 = replace(
-    _V0_19_1,
-    version="0.21.0",
-    gpu_memory_utilization=0.92,
-    subtracts_graph_memory=True,
-    counts_tokens_of_requests=True,
-)
-_V0_25_1 = replace(_V0_21_0, version="0.25.1", rules=replace(_V0_21_0.rules, unhashed_blocks_first=True))
-_V0_32_0 = replace(
-    _V0_25_1,
-    version="0.32.0",
-    huge_gpu_tier=True,
-    capture=replace(_V0_25_1.capture, adds_limits=True, blackwell_cap=1024),
-    rules=replace(_V0_25_1.rules, lone_request_ignores_threshold=True),
-)
-_V0_33_0 = replace(
-    _V0_32_0,
-    version="0.33.0",
-    async_with_pipeline=True,
-    rules=replace(_V0_32_0.rules, preempts_past_itself=True),
-)
+"""Those whose rules are known; any other follows the newest of them that is not above it."""
 
-RELEASES: Mapping[str, Release] = {
-    release.version: release
-    for release in (
-        _V0_8_5,
-        _V0_10_2,
-        _V0_11_0,
-        _V0_12_0,
-        _V0_14_1,
-        _V0_15_1,
-        _V0_17_1,
-        _V0_19_0,
-        _V0_19_1,
-        _V0_21_0,
-        _V0_25_1,
-        _V0_32_0,
-        _V0_33_0,
-    )
-}
-NEWEST = _V0_33_0.version
-
-SINCE: Mapping[str, str] = {
-    "async_scheduling": "0.10.2",
-    "cudagraph_mode": "0.10.2",
-    "max_cudagraph_capture_size": "0.12.0",
+ARGUMENTS_SINCE: Mapping[str, str] = {
+    "async_scheduling": "0.10.0",
+    "cudagraph_mode": "0.10.1",
+    "kv_cache_memory_bytes": "0.10.2",
+    "max_cudagraph_capture_size": "0.11.1",
+    "language_model_only": "0.17.0",
     "performance_mode": "0.17.0",
+    "max_num_scheduled_tokens": "0.17.0",
     "scheduler_reserve_full_isl": "0.19.0",
-    "watermark": "0.25.1",
-    "long_prefill_token_threshold_adaptive": "0.32.0",
-    "max_num_active_seqs": "0.32.0",
+    "watermark": "0.24.0",
+    "long_prefill_token_threshold_adaptive": "0.31.0",
+    "max_num_active_seqs": "0.31.0",
 }
-"""Arguments that older versions do not know, with the first of the versions read that has them."""
+"""Arguments that older versions do not know, with the first version that has them."""
+
+PRIORITY_SINCE = "0.9.2"
+"""The first version whose V1 scheduler has the policy "priority"."""
 
 _VERSION = re.compile(r"(?:vllm[ =]*)?v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-.+ (]*[a-z].*)?", re.IGNORECASE)
 
@@ -135,24 +61,114 @@ def parse_version(text: str) -> tuple[int, int, int]:
     """`0.15.1`, `v0.15`, `vllm 0.19.0` or `0.21.0rc1` as comparable numbers; ConfigError for anything else."""
     if not (found := _VERSION.fullmatch(text.strip())):
         raise ConfigError(
-            f"vllm_version must look like {NEWEST}, got {text!r}.{nearest(text, RELEASES) or ' Leave it out for the newest.'}"
+            f"vllm_version must look like {NEWEST}, got {text!r}.{nearest(text, KNOWN_VERSIONS) or ' Leave it out for the newest.'}"
         )
     major, minor, patch = found.groups(default="0")
     return int(major), int(minor), int(patch)
 
 
-def unknown_arguments(vllm_version: str) -> dict[str, str]:
-    """Arguments that this version does not know yet, with the first that does. Raises ConfigError as `parse_version`."""
-    asked = parse_version(vllm_version)
-    return {name: since for name, since in SINCE.items() if asked < parse_version(since)}
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Defaults and rules of one vLLM version.
+
+    `async_with_pipeline`: async scheduling works with pipeline stages, and is then the default too. 0.31 and 0.32 have
+    it with their model runner V2 only; here they run V1, as their recorded defaults do.
+    `lowers_max_num_seqs`: the default of max_num_seqs is lowered to max_num_batched_tokens; before, that was an error.
+    `fits_token_budget`: the default of max_num_batched_tokens fits max_num_seqs x max_model_len, and without chunked
+    prefill holds a whole prompt.
+    `forces_chunked_prefill`: it cannot be switched off, and asking for that is ignored.
+    `full_isl_gate`: `scheduler_reserve_full_isl` exists and is on by default.
+    `a100_is_large`: an A100 with 70 GiB or more has the defaults of other GPUs of that size.
+    `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too.
+    `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs.
+    `counts_tokens_of_requests`: the logged cache size is concurrency x max_model_len, not blocks x block size.
+    """
+
+    version: str
+    gpu_memory_utilization: float
+    cudagraph_mode: CudagraphMode
+    async_scheduling: bool
+    async_with_pipeline: bool
+    lowers_max_num_seqs: bool
+    fits_token_budget: bool
+    forces_chunked_prefill: bool
+    full_isl_gate: bool
+    a100_is_large: bool
+    huge_gpu_tier: bool
+    subtracts_graph_memory: bool
+    counts_tokens_of_requests: bool
+    capture: CaptureRules
+    rules: SchedulingRules
+
+
+class _Version:
+    """A version, asked whether it already has what another one brought."""
+
+    def __init__(self, text: str) -> None:
+        self._numbers = parse_version(text)
+
+    def since(self, first: str) -> bool:
+        return self._numbers >= parse_version(first)
+
+    def before(self, first: str) -> bool:
+        return not self.since(first)
 
 
 def release_for(vllm_version: str | None) -> Release:
-    """The newest known release not above `vllm_version`, or the newest of all for None; ConfigError before 0.8."""
-    wanted = parse_version(vllm_version or NEWEST)
-    if wanted < (0, 8, 0):
+    """Defaults and rules of a version, those of the newest for None; ConfigError before 0.8, which ran another engine."""
+    asked = parse_version(vllm_version or NEWEST)
+    if asked < (0, 8, 0):
         raise ConfigError(
-            f"vllm_version must be 0.8 or newer (older ones run another engine), got {vllm_version!r}; use {_V0_8_5.version}."
+            f"vllm_version must be 0.8 or newer (older ones run another engine), got {vllm_version!r}; use {OLDEST}."
         )
-    known = [release for version, release in RELEASES.items() if parse_version(version) <= wanted]
-    return known[-1] if known else _V0_8_5
+    v = _Version(vllm_version or NEWEST)
+    return Release(
+        version=next((known for known in reversed(KNOWN_VERSIONS) if v.since(known)), OLDEST),
+        gpu_memory_utilization=0.92 if v.since("0.20.0") else 0.90,
+        cudagraph_mode="FULL_AND_PIECEWISE" if v.since("0.11.0") else "PIECEWISE",
+        async_scheduling=v.since("0.14.0"),
+        async_with_pipeline=v.since("0.33.0") or (v.since("0.15.0") and v.before("0.31.0")),
+        lowers_max_num_seqs=v.since("0.10.1"),
+        fits_token_budget=v.since("0.11.1"),
+        forces_chunked_prefill=v.before("0.11.1"),
+        full_isl_gate=v.since("0.19.0"),
+        a100_is_large=v.before("0.9.0"),
+        huge_gpu_tier=v.since("0.28.0"),
+        subtracts_graph_memory=v.since("0.20.0"),
+        counts_tokens_of_requests=v.since("0.20.1"),
+        capture=_capture_rules(v),
+        rules=_scheduling_rules(v),
+    )
+
+
+def _capture_rules(v: _Version) -> CaptureRules:
+    gpt_oss_cap = (992 if v.since("0.11.0") and v.before("0.11.1") else 1024) if v.since("0.10.1") else None
+    return CaptureRules(
+        cap_follows_max_num_seqs=v.since("0.10.0"),
+        wide_spacing=v.since("0.11.1"),
+        adds_max_num_batched_tokens=v.since("0.20.1"),
+        adds_max_num_seqs=v.since("0.31.0"),
+        blackwell_cap=1024 if v.since("0.28.0") else 512,
+        gpt_oss_cap=gpt_oss_cap,
+    )
+
+
+def _scheduling_rules(v: _Version) -> SchedulingRules:
+    steps_back: ScanStep = "always" if v.since("0.28.0") else "scheduled" if v.since("0.11.1") else "never"
+    return SchedulingRules(
+        lone_request_ignores_threshold=v.since("0.31.0"),
+        unhashed_blocks_first=v.since("0.24.0"),
+        preempts_past_itself=v.since("0.33.0"),
+        steps_back=steps_back,
+        refunds_preempted_tokens=v.since("0.11.1"),
+        asserts_batch_within_running=v.before("0.10.2"),
+        stops_at_last_token=v.since("0.11.1"),
+        skips_unchunked_prompts=v.before("0.12.0"),
+        orders_ties_by_id=v.since("0.12.0"),
+    )
+
+
+def unknown_arguments(vllm_version: str) -> dict[str, str]:
+    """Arguments that this version does not know yet, with the first that does. Raises ConfigError as `parse_version`."""
+    asked = parse_version(vllm_version)
+    return {name: since for name, since in ARGUMENTS_SINCE.items() if asked < parse_version(since)}

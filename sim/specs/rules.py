@@ -1,19 +1,37 @@
 """Scheduling rules that changed between vLLM versions, as switches."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+ScanStep = Literal["always", "scheduled", "never"]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingRules:
     """What one vLLM version's scheduler does where versions differ; the defaults are those of 0.32.
 
-    `lone_request_ignores_threshold`: a single request is not held to the long-prefill threshold (0.32+).
-    `unhashed_blocks_first`: freed blocks without a hash go to the front of the free list (0.25.1+), else all to its end.
-    `preempts_past_itself`: under priority, a running request that had to preempt itself does not end the scan (0.33+).
-    `refunds_preempted_tokens`: a victim that was already scheduled in this step gives its tokens back (0.14.1+).
+    `lone_request_ignores_threshold`: a single request is not held to the long-prefill threshold.
+    `unhashed_blocks_first`: freed blocks without a hash go to the front of the free list, else all to its end.
+    `preempts_past_itself`: under priority, a running request that had to preempt itself does not end the scan.
+    `steps_back`: whether the scan moves up by one after a victim that lies before its position: "always", only if the
+    victim had been "scheduled" in this pass, or "never". Where it does not, the next running request is passed over.
+    `refunds_preempted_tokens`: a victim that was already scheduled in this pass leaves the batch. Before, it stays as
+    a ghost that spends budget and time, yields nothing, and comes back without a prefix lookup, with its tokens of this
+    pass counted as computed.
+    `asserts_batch_within_running`: the engine dies when a batch, ghosts included, is larger than the running list.
+    `stops_at_last_token`: under async scheduling a request whose last token is in flight is not scheduled once more.
+    `skips_unchunked_prompts`: without chunked prefill a prompt above the budget left does not stop admission; those
+    skipped come back to the front of the queue in reversed order.
+    `orders_ties_by_id`: requests of equal priority and arrival can be queued together under priority; before, comparing
+    them kills the engine.
     """
 
     lone_request_ignores_threshold: bool = True
     unhashed_blocks_first: bool = True
     preempts_past_itself: bool = False
+    steps_back: ScanStep = "always"
     refunds_preempted_tokens: bool = True
+    asserts_batch_within_running: bool = False
+    stops_at_last_token: bool = True
+    skips_unchunked_prompts: bool = False
+    orders_ties_by_id: bool = True

@@ -3,12 +3,12 @@
 from typing import NamedTuple, TypeVar
 
 from sim.errors import ConfigError
-from sim.specs.capture_sizes import default_cap, listed_sizes
+from sim.specs.capture_sizes import default_sizes, listed_sizes
 from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import check_kernels
 from sim.specs.model import ModelSpec
-from sim.specs.releases import NEWEST, Release, parse_version, release_for, unknown_arguments
+from sim.specs.releases import NEWEST, PRIORITY_SINCE, Release, parse_version, release_for, unknown_arguments
 from sim.units import GIB
 
 T = TypeVar("T")
@@ -36,7 +36,10 @@ def resolve_engine(
     check_kernels(model, gpu, version)
     max_model_len = _max_model_len(engine, model)
     defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size * engine.pipeline_parallel_size)
-    batch = _batch_limits(engine, max_model_len or model.max_model_len, defaults)
+    splits_prompts = release.forces_chunked_prefill or _given(engine.enable_chunked_prefill, True)
+    batch = _batch_limits(
+        engine, release, max_model_len or model.max_model_len, defaults, splits_prompts=splits_prompts
+    )
     mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
     return ResolvedEngine(
         vllm_version=".".join(map(str, parse_version(version))),
@@ -56,7 +59,7 @@ def resolve_engine(
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
         language_model_only=engine.language_model_only,
         enable_prefix_caching=_given(engine.enable_prefix_caching, True),
-        enable_chunked_prefill=_given(engine.enable_chunked_prefill, True),
+        enable_chunked_prefill=splits_prompts,
         scheduling_policy=engine.scheduling_policy,
         async_scheduling=not on_cpu and _given(engine.async_scheduling, _async_by_default(engine, release)),
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
@@ -83,6 +86,11 @@ def _check_known(engine: EngineConfig, version: str) -> None:
             raise ConfigError(
                 f"{name} is unknown to vLLM {version}, it exists since {since}: leave it out or choose a newer vllm_version."
             )
+    if engine.scheduling_policy == "priority" and parse_version(version) < parse_version(PRIORITY_SINCE):
+        raise ConfigError(
+            f"scheduling_policy priority is unknown to the V1 engine of vLLM {version}, it exists since {PRIORITY_SINCE}: "
+            "use fcfs or choose a newer vllm_version."
+        )
 
 
 def _check_tensor_parallel(size: int, model: ModelSpec) -> None:
@@ -110,8 +118,8 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
         )
     if stages > 1 and engine.async_scheduling and not release.async_with_pipeline:
         raise ConfigError(
-            f"async_scheduling works with pipeline_parallel_size {stages} since vLLM 0.33 only, got vllm_version "
-            f"{release.version}; leave one of them out."
+            f"async_scheduling does not work with pipeline_parallel_size {stages} in vLLM {release.version}, "
+            "but does from 0.15.0 to 0.30.0 and from 0.33.0 on; leave one of them out or choose another vllm_version."
         )
 
 
@@ -143,32 +151,36 @@ def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext,
         return _Batch(offline, 2 * seqs) if usage == "offline" else _Batch(server, seqs)
     if release.huge_gpu_tier and gpu.memory_bytes >= 160 * GIB:
         return _Batch(16384, 1024)
-    if gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
+    if gpu.memory_bytes >= 70 * GIB and (release.a100_is_large or "a100" not in gpu.name.lower()):
         return _Batch(16384 if usage == "offline" else 8192, 1024)
     return _Batch(8192 if usage == "offline" else 2048, 256)
 
 
-def _batch_limits(engine: EngineConfig, max_model_len: int, defaults: _Batch) -> _Batch:
+def _batch_limits(
+    engine: EngineConfig, release: Release, max_model_len: int, defaults: _Batch, *, splits_prompts: bool
+) -> _Batch:
     """max_num_batched_tokens and max_num_seqs: what is given stands, what is not adapts to the rest."""
     factor = 2 if engine.performance_mode == "throughput" else 1
     seqs = _given(engine.max_num_seqs, defaults.seqs * factor)
     tokens = engine.max_num_batched_tokens
     if tokens is None:
-        least = max_model_len if engine.enable_chunked_prefill is False else 0
-        tokens = min(max(defaults.tokens * factor, least), seqs * max_model_len)
-    if engine.max_num_seqs is None:
+        tokens = defaults.tokens * factor
+        if release.fits_token_budget:
+            least = 0 if splits_prompts else max_model_len
+            tokens = min(max(tokens, least), seqs * max_model_len)
+    if engine.max_num_seqs is None and release.lowers_max_num_seqs:
         seqs = min(seqs, tokens)
-    _check_batch(engine, max_model_len, _Batch(tokens, seqs))
+    _check_batch(engine, max_model_len, _Batch(tokens, seqs), splits_prompts=splits_prompts)
     return _Batch(tokens, seqs)
 
 
-def _check_batch(engine: EngineConfig, max_model_len: int, batch: _Batch) -> None:
+def _check_batch(engine: EngineConfig, max_model_len: int, batch: _Batch, *, splits_prompts: bool) -> None:
     tokens, seqs = batch
     if seqs > tokens:
         raise ConfigError(
             f"max_num_seqs must not exceed max_num_batched_tokens, got {seqs} and {tokens}; lower the one or raise the other."
         )
-    if engine.enable_chunked_prefill is False and tokens < max_model_len:
+    if not splits_prompts and tokens < max_model_len:
         raise ConfigError(
             f"max_num_batched_tokens must be at least max_model_len ({max_model_len}) without chunked prefill, got {tokens}; "
             "raise it, lower max_model_len or enable chunked prefill."
@@ -199,18 +211,16 @@ def _capture_sizes(
 ) -> tuple[int, ...]:
     if engine.cudagraph_capture_sizes is not None:
         return _given_capture_sizes(engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size, batch.tokens)
-    cap = engine.max_cudagraph_capture_size or default_cap(
+    limits = {"max_num_seqs": batch.seqs, "max_num_batched_tokens": batch.tokens}
+    interactivity = engine.performance_mode == "interactivity"
+    if engine.max_cudagraph_capture_size is not None:
+        return listed_sizes(release.capture, engine.max_cudagraph_capture_size, interactivity=interactivity, **limits)
+    return default_sizes(
         release.capture,
-        max_num_seqs=batch.seqs,
         compute_capability=gpu.compute_capability,
         architecture=model.architecture,
-    )
-    return listed_sizes(
-        release.capture,
-        cap,
-        max_num_seqs=batch.seqs,
-        max_num_batched_tokens=batch.tokens,
-        interactivity=engine.performance_mode == "interactivity",
+        interactivity=interactivity,
+        **limits,
     )
 
 

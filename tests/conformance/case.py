@@ -11,6 +11,8 @@ import numpy as np
 
 from sim.serving.config import KVGroup, SchedulerConfig
 from sim.serving.content import output_id, private_prompt_id
+from sim.specs.releases import release_for
+from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve
 from sim.steptime.protocol import StepShape
 from sim.workload.trace import Segment, Trace
@@ -56,7 +58,7 @@ def load_case(path: Path) -> Case:
     return Case(
         name=data.get("name") or path.name,
         trace=_trace([request for _, request in requests], [number for number, _ in requests], rows, data["config"]),
-        config=_config(data["config"]),
+        config=_config(data["config"], release_for(data["vllm_version"]).rules),
         step_time=RecordedStepTime(**data["time"]),
         max_passes=data.get("max_steps"),
         recorded=data,
@@ -95,12 +97,18 @@ def _content_id(seed: int, rows: Mapping[int, int]) -> int:
     return output_id(rows[seed - RECORDED_OUTPUTS]) if seed >= RECORDED_OUTPUTS else seed
 
 
-def _config(recorded: Mapping[str, Any]) -> SchedulerConfig:
-    arguments = dict(recorded)
+ABSENT = {"async_scheduling": False, "scheduler_reserve_full_isl": False}
+"""What a knob that its version does not have amounts to, where that is not our default."""
+
+
+def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerConfig:
+    """Under the rules of its own version; knobs that are not recorded are absent from it."""
+    arguments = ABSENT | dict(recorded)
     groups = arguments.pop("kv_groups", None) or [["full", 1]]
     return SchedulerConfig(
         num_gpu_blocks=arguments.pop("num_blocks"),
         scheduling_policy=arguments.pop("policy"),
         kv_groups=tuple(KVGroup(None if group[0] == "full" else group[1]) for group in groups),
+        rules=rules,
         **arguments,
     )

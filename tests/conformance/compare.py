@@ -8,7 +8,16 @@ from tests.conformance.case import Case
 Row = Mapping[str, Any]
 Engine = Callable[[Case], Sequence[Row]]
 
-SPARSE = {"arrived": [], "new": [], "resumed": [], "preempted": [], "hits": {}, "evicted": 0, "finished": []}
+SPARSE = {
+    "arrived": [],
+    "new": [],
+    "resumed": [],
+    "preempted": [],
+    "hits": {},
+    "evicted": 0,
+    "finished": [],
+    "ghosts": [],
+}
 """What the recorder leaves out of a step when it is empty."""
 
 

@@ -41,18 +41,18 @@ class KVCacheManager:
         self._block_size = config.block_size
         self._groups = config.kv_groups
         self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.rules.unhashed_blocks_first)
-        self._no_hit = PrefixHit(0, tuple(() for _ in self._groups))
+        self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
         """The longest prefix of the request that every group still holds; at least one token is left to compute."""
         if not self._config.enable_prefix_caching:
-            return self._no_hit
+            return self.no_hit
         longest = self._longest_full_match(request)
         for num_blocks in range(longest, 0, -1):
             blocks = tuple(self._match(request, group, num_blocks) for group in range(len(self._groups)))
             if all(matched is not None for matched in blocks):
                 return PrefixHit(num_blocks * self._block_size, tuple(matched or () for matched in blocks))
-        return self._no_hit
+        return self.no_hit
 
     def _longest_full_match(self, request: Request) -> int:
         """Blocks up to the first miss in the full-attention groups, which bounds every group's hit."""
@@ -91,7 +91,7 @@ class KVCacheManager:
         Blocks that a sliding window has passed are given back first, whether or not the rest then fits.
         """
         self._free_passed_windows(request)
-        hits = (hit or self._no_hit).blocks
+        hits = (hit or self.no_hit).blocks
         computed = request.num_computed_tokens + (hit.num_tokens if hit else 0)
         total = blocks_for(min(computed + num_new_tokens, self._config.max_model_len), self._block_size)
         tables = request.block_tables or [[] for _ in self._groups]

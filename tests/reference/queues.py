@@ -1,23 +1,29 @@
 """The order in which waiting requests are served."""
 
 import bisect
+import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from sim.errors import EngineCrashError
 from sim.specs.engine import Policy
 from tests.reference.request import Request
 
 
 class WaitingQueue(Protocol):
-    """`put_back` returns a preempted or passed-over request to where its policy wants it served next."""
+    """`put_back` returns a preempted or passed-over request to where its policy wants it served next.
+
+    `put_back_skipped` does so for those that a pass has skipped, given in the order in which they were.
+    """
 
     def __len__(self) -> int: ...
     def add(self, request: Request) -> None: ...
     def put_back(self, request: Request) -> None: ...
     def peek(self) -> Request: ...
     def pop(self) -> Request: ...
-    def remove(self, request: Request) -> None: ...
+    def put_back_skipped(self, requests: Sequence[Request]) -> None: ...
+    def remove(self, requests: Collection[Request]) -> None: ...
     def in_order(self) -> Iterable[Request]: ...
 
 
@@ -42,8 +48,12 @@ class FcfsQueue:
     def pop(self) -> Request:
         return self._requests.popleft()
 
-    def remove(self, request: Request) -> None:
-        self._requests.remove(request)
+    def put_back_skipped(self, requests: Sequence[Request]) -> None:
+        """As vLLM does while anybody is skipped, the last one goes to the very front."""
+        self._requests.extendleft(requests)
+
+    def remove(self, requests: Collection[Request]) -> None:
+        self._requests = deque(request for request in self._requests if request not in requests)
 
     def in_order(self) -> Iterable[Request]:
         return self._requests
@@ -70,16 +80,72 @@ class PriorityQueue:
     def pop(self) -> Request:
         return self._requests.pop(0)
 
-    def remove(self, request: Request) -> None:
-        self._requests.remove(request)
+    def put_back_skipped(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.add(request)
+
+    def remove(self, requests: Collection[Request]) -> None:
+        self._requests = [request for request in self._requests if request not in requests]
 
     def in_order(self) -> Iterable[Request]:
         return self._requests
+
+
+class Entry:
+    """A place in the heap of tuples that vLLM kept before 0.12, whose last member, the request, has no order."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def __lt__(self, other: "Entry") -> bool:
+        mine, theirs = self.request, other.request
+        if (mine.priority, mine.arrival_s) == (theirs.priority, theirs.arrival_s):
+            raise EngineCrashError(f"{mine.request_id} and {theirs.request_id} cannot be ordered")
+        return _rank(mine) < _rank(theirs)
+
+
+class HeapQueue:
+    """Smallest (priority, arrival) first. vLLM dies when it compares two requests that are equal in both."""
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: Request) -> None:
+        heapq.heappush(self._heap, Entry(request))
+
+    def put_back(self, request: Request) -> None:
+        self.add(request)
+
+    def peek(self) -> Request:
+        return self._heap[0].request
+
+    def pop(self) -> Request:
+        return heapq.heappop(self._heap).request
+
+    def put_back_skipped(self, requests: Sequence[Request]) -> None:
+        """vLLM keeps them in a heap of their own until then."""
+        skipped = HeapQueue()
+        for request in requests:
+            skipped.add(request)
+        while len(skipped):
+            self.add(skipped.pop())
+
+    def remove(self, requests: Collection[Request]) -> None:
+        self._heap = [entry for entry in self._heap if entry.request not in requests]
+        heapq.heapify(self._heap)
+
+    def in_order(self) -> Iterable[Request]:
+        return sorted((entry.request for entry in self._heap), key=_rank)
 
 
 def _rank(request: Request) -> tuple[int, float, str]:
     return (request.priority, request.arrival_s, request.request_id)
 
 
-def waiting_queue(policy: Policy) -> WaitingQueue:
-    return FcfsQueue() if policy == "fcfs" else PriorityQueue()
+def waiting_queue(policy: Policy, *, orders_ties: bool) -> WaitingQueue:
+    if policy == "fcfs":
+        return FcfsQueue()
+    return PriorityQueue() if orders_ties else HeapQueue()

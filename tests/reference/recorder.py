@@ -91,6 +91,8 @@ class Recorder:
             "waiting": waiting,
             "sampled": [r.request.request_id for r in batch.rows if r.samples],
         }
+        if batch.ghosts:
+            row["ghosts"] = [r.request.request_id for r in batch.rows if r.request in batch.ghosts]
         self._arrived = []
         self._num_logged += 1
         return row

@@ -44,5 +44,5 @@ def test_a_request_can_leave_a_queue_from_its_middle() -> None:
         requests = [make_request(name) for name in "ABC"]
         for request in requests:
             queue.add(request)
-        queue.remove(requests[1])
+        queue.remove([requests[1]])
         assert served(queue) == "AC"

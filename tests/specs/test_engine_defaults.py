@@ -1,8 +1,9 @@
 """What vLLM's start-up makes of the arguments, against the real package and the known differences between versions."""
 
+import gzip
 import json
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from sim.errors import ConfigError
 from sim.specs.capture_sizes import full_graph_sizes
-from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.engine import EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import AttentionKind
-from sim.specs.releases import NEWEST, RELEASES, parse_version, release_for
+from sim.specs.releases import KNOWN_VERSIONS, NEWEST, parse_version, release_for
 from sim.specs.vllm import resolve_engine
 from tests.shared import SHARED, needs_shared
 from tests.specs.makers import make_cpu, make_model
@@ -85,23 +86,21 @@ def test_defaults_equal_those_of_the_real_package(row: dict[str, Any]) -> None:
     assert engine.scheduler_reserve_full_isl == row["reserve_full_isl"]
 
 
-def test_pipeline_stages_and_async_scheduling_go_together_since_0_33() -> None:
-    """Before, stages switch async scheduling off by default, and asking for both is refused; two batches are in flight."""
-    before, now = (
-        resolve_engine(
-            EngineConfig(pipeline_parallel_size=2), MODELS["llama-8b"], load_gpu("h100-sxm"), vllm_version=version
-        )
-        for version in ("0.32.0", "0.33.0")
-    )
-    assert (before.async_scheduling, before.num_batches_in_flight) == (False, 2)
-    assert (now.async_scheduling, now.num_batches_in_flight) == (True, 3)
-    with pytest.raises(ConfigError, match=r"since vLLM 0\.33 only"):
-        resolve_engine(
-            EngineConfig(pipeline_parallel_size=2, async_scheduling=True),
-            MODELS["llama-8b"],
-            load_gpu("h100-sxm"),
-            vllm_version="0.32.0",
-        )
+@pytest.mark.parametrize(
+    ("version", "works"), [("0.14.1", 0), ("0.15.0", 1), ("0.30.0", 1), ("0.32.0", 0), ("0.33.0", 1)]
+)
+def test_async_scheduling_with_pipeline_stages(version: str, works: bool) -> None:
+    """Where the version has both together that is the default; elsewhere stages switch it off and both are refused."""
+    stages = {"pipeline_parallel_size": 2}
+    engine = resolve(version, **stages)
+    assert (engine.async_scheduling, engine.num_batches_in_flight) == (works, 2 + works)
+    if works:
+        assert resolve(version, async_scheduling=True, **stages) == engine
+    else:
+        with pytest.raises(
+            ConfigError, match=rf"^async_scheduling does not work with .* 2 in vLLM {version}, but does"
+        ):
+            resolve(version, async_scheduling=True, **stages)
 
 
 def test_there_are_no_more_stages_than_layers() -> None:
@@ -146,8 +145,8 @@ def padded(engine: ResolvedEngine, num_tokens: int) -> int | None:
     return engine.cudagraph_capture_sizes[index] if index < len(engine.cudagraph_capture_sizes) else None
 
 
-@pytest.mark.parametrize("version", ["0.12.0", "0.14.1", "0.21.0", "0.33.0"])
-def test_graph_sizes_since_0_12(version: str) -> None:
+@pytest.mark.parametrize("version", ["0.11.1", "0.14.1", "0.21.0", "0.33.0"])
+def test_graph_sizes_since_0_11_1(version: str) -> None:
     """256 sequences on an H100: 51 sizes, 35 of them as full graphs; 37 pads to 40, 257 to 272, 513 runs eagerly."""
     engine = resolve(version, max_num_seqs=256, max_num_batched_tokens=8192)
     assert len(engine.cudagraph_capture_sizes) == 51
@@ -156,22 +155,22 @@ def test_graph_sizes_since_0_12(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.8.5", "0.10.2", "0.11.0"])
-def test_graph_sizes_before_0_12(version: str) -> None:
+def test_graph_sizes_before_0_11_1(version: str) -> None:
     """67 sizes at every 8 tokens up to 512: 257 pads to 264."""
     engine = resolve(version, max_num_seqs=256, max_num_batched_tokens=8192)
     assert len(engine.cudagraph_capture_sizes) == 67
     assert padded(engine, 257) == 264
 
 
-@pytest.mark.parametrize(("version", "largest"), [("0.8.5", 512), ("0.10.2", 128), ("0.21.0", 128), ("0.33.0", 128)])
+@pytest.mark.parametrize(("version", "largest"), [("0.9.2", 512), ("0.10.0", 128), ("0.21.0", 128), ("0.33.0", 128)])
 def test_capture_stops_at_twice_max_num_seqs(version: str, largest: int) -> None:
-    """Since 0.10 graphs above 2 x max_num_seqs are not captured."""
+    """Since 0.10.0 graphs above 2 x max_num_seqs are not captured."""
     assert resolve(version, max_num_seqs=64).cudagraph_capture_sizes[-1] == largest
 
 
-@pytest.mark.parametrize(("version", "count"), [("0.21.0", 28), ("0.25.1", 28), ("0.32.0", 29)])
-def test_max_num_seqs_itself_is_captured_since_0_32(version: str, count: int) -> None:
-    """100 sequences: 1, 2, 4, 8 to 200 by 8, and since 0.32 also 100."""
+@pytest.mark.parametrize(("version", "count"), [("0.21.0", 28), ("0.30.0", 28), ("0.31.0", 29)])
+def test_max_num_seqs_itself_is_captured_since_0_31(version: str, count: int) -> None:
+    """100 sequences: 1, 2, 4, 8 to 200 by 8, and since 0.31.0 also 100."""
     sizes = resolve(version, max_num_seqs=100).cudagraph_capture_sizes
     assert len(sizes) == count
     assert (100 in sizes) == (count == 29)
@@ -183,8 +182,14 @@ def test_a_largest_size_of_the_users_own_bounds_max_num_seqs_too() -> None:
     assert resolve(max_num_seqs=100, max_cudagraph_capture_size=99).cudagraph_capture_sizes[-1] == 96
 
 
-@pytest.mark.parametrize(("version", "count"), [("0.21.0", 51), ("0.32.0", 83)])
-def test_blackwell_captures_to_1024_since_0_32(version: str, count: int) -> None:
+@pytest.mark.parametrize(("version", "largest"), [("0.20.0", 288), ("0.20.1", 300)])
+def test_the_token_budget_itself_is_captured_since_0_20_1(version: str, largest: int) -> None:
+    """300 tokens and room for any batch of them: every 16th size, and since 0.20.1 also 300."""
+    assert resolve(version, max_num_batched_tokens=300, max_num_seqs=200).cudagraph_capture_sizes[-1] == largest
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.27.1", 51), ("0.28.0", 83)])
+def test_blackwell_captures_to_1024_since_0_28(version: str, count: int) -> None:
     """Compute capability 10.x only; a consumer Blackwell (12.0) stays at 512."""
     for gpu in ("b200-sxm", "b300-sxm"):
         assert len(resolve(version, gpu=load_gpu(gpu), max_num_seqs=1024).cudagraph_capture_sizes) == count
@@ -192,10 +197,18 @@ def test_blackwell_captures_to_1024_since_0_32(version: str, count: int) -> None
 
 
 def test_gpt_oss_captures_to_1024_with_any_number_of_sequences() -> None:
-    """The model raises the cap where the user leaves it open."""
+    """The model raises the cap where the user leaves it open; in wide spacing also where the version has a narrow one."""
     model = MODELS["gpt-oss-20b"]
     gpu = load_gpu("h100-sxm")
     assert resolve_engine(EngineConfig(max_num_seqs=64), model, gpu).cudagraph_capture_sizes[-1] == 1024
+    for version, largest, count in (
+        ("0.10.0", 128, 19),
+        ("0.10.2", 1024, 83),
+        ("0.11.0", 992, 81),
+        ("0.11.1", 1024, 83),
+    ):
+        sizes = resolve_engine(EngineConfig(max_num_seqs=64), model, gpu, vllm_version=version).cudagraph_capture_sizes
+        assert (sizes[-1], len(sizes)) == (largest, count)
     limited = EngineConfig(max_cudagraph_capture_size=256)
     assert resolve_engine(limited, model, gpu).cudagraph_capture_sizes[-1] == 256
 
@@ -231,7 +244,7 @@ def test_given_sizes_and_largest_must_agree() -> None:
 
 
 @given(
-    version=st.sampled_from(sorted(RELEASES)),
+    version=st.sampled_from(KNOWN_VERSIONS),
     seqs=st.integers(1, 3000),
     tokens=st.integers(1, 20000),
     gpu=st.sampled_from(["h100-sxm", "b200-sxm", "l4"]),
@@ -252,15 +265,15 @@ def test_capture_sizes_ascend_within_the_token_budget(version: str, seqs: int, t
 def test_the_newest_version_is_the_default() -> None:
     """Without a version, 0.33.0 is simulated."""
     assert resolve().vllm_version == NEWEST == "0.33.0"
-    assert list(RELEASES) == sorted(RELEASES, key=parse_version)
+    assert list(KNOWN_VERSIONS) == sorted(KNOWN_VERSIONS, key=parse_version)
 
 
 @pytest.mark.parametrize(
     ("asked", "followed"),
     [
-        ("0.16.2", "0.15.1"),
+        ("0.16.2", "0.16.0"),
         ("0.8", "0.8.5"),
-        ("0.9.2", "0.8.5"),
+        ("0.9.2", "0.9.2"),
         ("v0.11.0", "0.11.0"),
         ("vllm 0.19.0", "0.19.0"),
         ("0.15.1 (a fork with tracing)", "0.15.1"),
@@ -296,57 +309,144 @@ def test_the_engine_before_v1_is_refused(asked: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "last_without", "first_with"),
+    ("feature", "first_with"),
     [
-        ("async_scheduling", "0.12.0", "0.14.1"),
-        ("scheduler_reserve_full_isl", "0.17.1", "0.19.0"),
-        ("subtracts_graph_memory", "0.19.1", "0.21.0"),
-        ("rules.unhashed_blocks_first", "0.21.0", "0.25.1"),
-        ("rules.lone_request_ignores_threshold", "0.25.1", "0.32.0"),
-        ("rules.preempts_past_itself", "0.32.0", "0.33.0"),
-        ("rules.refunds_preempted_tokens", "0.12.0", "0.14.1"),
+        ("async_scheduling", "0.14.0"),
+        ("scheduler_reserve_full_isl", "0.19.0"),
+        ("subtracts_graph_memory", "0.20.0"),
+        ("counts_tokens_of_requests", "0.20.1"),
+        ("rules.orders_ties_by_id", "0.12.0"),
+        ("rules.refunds_preempted_tokens", "0.11.1"),
+        ("rules.stops_at_last_token", "0.11.1"),
+        ("rules.unhashed_blocks_first", "0.24.0"),
+        ("rules.lone_request_ignores_threshold", "0.31.0"),
+        ("rules.preempts_past_itself", "0.33.0"),
     ],
 )
-def test_what_changed_between_versions(feature: str, last_without: str, first_with: str) -> None:
-    """Each rule is off up to one release and on from the next known one."""
-    on = {}
-    for version in RELEASES:
-        value: Any = resolve(version)
-        for part in feature.split("."):
-            value = getattr(value, part)
-        on[version] = value
-    assert on == {version: parse_version(version) >= parse_version(first_with) for version in RELEASES}
-    assert not on[last_without]
+def test_what_versions_brought(feature: str, first_with: str) -> None:
+    """Each is off in every version before one, and on from that one."""
+    on = {version: feature_of(version, feature) for version in KNOWN_VERSIONS}
+    assert on == {version: parse_version(version) >= parse_version(first_with) for version in KNOWN_VERSIONS}
 
 
-def test_values_that_changed_between_versions() -> None:
-    """Memory utilisation 0.90 became 0.92 with 0.21, piecewise graphs became full and piecewise with 0.11."""
-    assert [resolve(v).gpu_memory_utilization for v in ("0.8.5", "0.19.1", "0.21.0", "0.33.0")] == [
-        0.9,
-        0.9,
-        0.92,
-        0.92,
-    ]
-    assert [resolve(v).cudagraph_mode for v in ("0.10.2", "0.11.0")] == ["PIECEWISE", "FULL_AND_PIECEWISE"]
+@pytest.mark.parametrize(
+    ("feature", "first_without"),
+    [("rules.skips_unchunked_prompts", "0.12.0"), ("rules.asserts_batch_within_running", "0.10.2")],
+)
+def test_what_versions_mended(feature: str, first_without: str) -> None:
+    """Each is on in every version before one, and off from that one."""
+    on = {version: feature_of(version, feature) for version in KNOWN_VERSIONS}
+    assert on == {version: parse_version(version) < parse_version(first_without) for version in KNOWN_VERSIONS}
 
 
-def test_the_largest_gpus_get_a_larger_budget_since_0_32() -> None:
+def feature_of(version: str, feature: str) -> Any:
+    value: Any = resolve(version)
+    for part in feature.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("feature", "values"),
+    [
+        ("gpu_memory_utilization", {"0.8.5": 0.9, "0.19.1": 0.9, "0.20.0": 0.92, "0.33.0": 0.92}),
+        ("cudagraph_mode", {"0.10.2": "PIECEWISE", "0.11.0": "FULL_AND_PIECEWISE"}),
+        ("rules.steps_back", {"0.11.0": "never", "0.11.1": "scheduled", "0.27.1": "scheduled", "0.28.0": "always"}),
+    ],
+)
+def test_values_that_changed_between_versions(feature: str, values: dict[str, Any]) -> None:
+    """On both sides of each change."""
+    assert {version: feature_of(version, feature) for version in values} == values
+
+
+def test_an_a100_counted_as_large_before_0_9() -> None:
+    """80 GiB were enough for the larger defaults in 0.8."""
+    a100 = load_gpu("a100-sxm-80gb")
+    limits = [(e.max_num_batched_tokens, e.max_num_seqs) for e in (resolve(v, gpu=a100) for v in ("0.8.5", "0.9.0"))]
+    assert limits == [(8192, 1024), (2048, 256)]
+
+
+def test_chunked_prefill_was_forced_on_before_0_11_1() -> None:
+    """Switching it off changed nothing, the token budget included, which did not fit max_model_len either."""
+    old, new = (resolve(version, enable_chunked_prefill=False) for version in ("0.11.0", "0.11.1"))
+    assert (old.enable_chunked_prefill, old.max_num_batched_tokens) == (True, 8192)
+    assert (new.enable_chunked_prefill, new.max_num_batched_tokens) == (False, 131072)
+    assert [resolve(v, max_model_len=4).max_num_batched_tokens for v in ("0.11.0", "0.11.1")] == [8192, 4096]
+
+
+def test_a_small_budget_was_refused_before_0_10_1() -> None:
+    """The default of max_num_seqs was not lowered to it."""
+    with pytest.raises(ConfigError, match=r"^max_num_seqs must not exceed max_num_batched_tokens, got 1024 and 300"):
+        resolve("0.10.0", max_num_batched_tokens=300)
+    assert resolve("0.10.1", max_num_batched_tokens=300).max_num_seqs == 300
+
+
+def test_priority_is_a_policy_of_v1_since_0_9_2() -> None:
+    """Before, asking for it is refused."""
+    with pytest.raises(
+        ConfigError, match=r"^scheduling_policy priority is unknown .* vLLM 0\.9\.1, it exists since 0\.9\.2"
+    ):
+        resolve("0.9.1", scheduling_policy="priority")
+    assert resolve("0.9.2", scheduling_policy="priority").scheduling_policy == "priority"
+
+
+NO_RAY = {("0.8.5", "pipeline_parallel_size"), ("0.9.2", "pipeline_parallel_size")}
+"""Refused where they were recorded, as Ray was not installed."""
+
+
+@needs_shared
+def test_defaults_of_every_version_are_those_recorded() -> None:
+    """What the argument code of 33 versions makes of each GPU; what it refuses is refused here."""
+    recorded = json.loads(gzip.decompress((SHARED / "vllm" / "defaults_by_version.json.gz").read_bytes()))["versions"]
+    assert len(recorded) == 33
+    model = make_model(max_model_len=8192)
+    for version, rows in recorded.items():
+        for row in rows["rows"]:
+            if "error" in row and (version, *row["args"]) in NO_RAY:
+                continue
+            usage: UsageContext = "offline" if row["usage"] == "LLM_CLASS" else "server"
+            given, gpu = EngineConfig(**row["args"]), gpu_of(row["device"])
+            if "error" in row:
+                with pytest.raises(ConfigError):
+                    resolve_engine(given, model, gpu, vllm_version=version, usage=usage)
+            else:
+                engine = resolve_engine(given, model, gpu, vllm_version=version, usage=usage)
+                assert recorded_defaults(row).items() <= asdict(engine).items(), f"{version} {row}"
+
+
+def recorded_defaults(row: dict[str, Any]) -> dict[str, Any]:
+    """A row under our names; what its version does not have is off."""
+    absent = {"async_scheduling": False, "reserve_full_isl": False, "watermark": 0.0, "cudagraph_mode": "PIECEWISE"}
+    row = row | {name: off for name, off in absent.items() if row[name] == "absent"}
+    ours = ("enable_prefix_caching", "enable_chunked_prefill", "long_prefill_token_threshold")
+    return {name: row[name] for name in (*SAME_NAMES, *ours)} | {
+        "cudagraph_mode": row["cudagraph_mode"].removeprefix("CUDAGraphMode."),
+        "scheduling_policy": row["policy"],
+        "scheduler_reserve_full_isl": row["reserve_full_isl"],
+        "cudagraph_capture_sizes": tuple(row["capture_sizes"]),
+    }
+
+
+def test_the_largest_gpus_get_a_larger_budget_since_0_28() -> None:
     """From 160 GiB on the server takes 16,384 tokens a step instead of 8,192."""
     b200 = load_gpu("b200-sxm")
-    assert [resolve(v, gpu=b200).max_num_batched_tokens for v in ("0.25.1", "0.32.0")] == [8192, 16384]
+    assert [resolve(v, gpu=b200).max_num_batched_tokens for v in ("0.27.1", "0.28.0")] == [8192, 16384]
 
 
 @pytest.mark.parametrize(
     ("arguments", "version", "since"),
     [
-        ({"async_scheduling": True}, "0.8.5", "0.10.2"),
-        ({"cudagraph_mode": "FULL"}, "0.8.5", "0.10.2"),
-        ({"max_cudagraph_capture_size": 8}, "0.11.0", "0.12.0"),
-        ({"performance_mode": "throughput"}, "0.15.1", "0.17.0"),
-        ({"scheduler_reserve_full_isl": False}, "0.17.1", "0.19.0"),
-        ({"watermark": 0.1}, "0.21.0", "0.25.1"),
-        ({"long_prefill_token_threshold_adaptive": True}, "0.25.1", "0.32.0"),
-        ({"max_num_active_seqs": 4}, "0.25.1", "0.32.0"),
+        ({"async_scheduling": True}, "0.9.2", "0.10.0"),
+        ({"cudagraph_mode": "FULL"}, "0.10.0", "0.10.1"),
+        ({"kv_cache_memory_bytes": 2**30}, "0.10.1", "0.10.2"),
+        ({"max_cudagraph_capture_size": 8}, "0.11.0", "0.11.1"),
+        ({"language_model_only": True}, "0.16.0", "0.17.0"),
+        ({"performance_mode": "throughput"}, "0.16.0", "0.17.0"),
+        ({"max_num_scheduled_tokens": 64}, "0.16.0", "0.17.0"),
+        ({"scheduler_reserve_full_isl": False}, "0.18.1", "0.19.0"),
+        ({"watermark": 0.1}, "0.23.0", "0.24.0"),
+        ({"long_prefill_token_threshold_adaptive": True}, "0.30.0", "0.31.0"),
+        ({"max_num_active_seqs": 4}, "0.30.0", "0.31.0"),
     ],
 )
 def test_an_argument_that_a_version_does_not_know(arguments: dict[str, Any], version: str, since: str) -> None:
