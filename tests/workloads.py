@@ -55,6 +55,9 @@ VERSIONS = (
 )
 """One of each group of versions that schedule alike, the newest of each."""
 
+SINCE_0_12 = VERSIONS[: VERSIONS.index("0.12.0") + 1]
+"""Those in which no tokens are scheduled in vain and nobody is skipped in the queue."""
+
 
 @st.composite
 def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> Trace:
@@ -105,10 +108,12 @@ def shared_prompts(draw: st.DrawFn, row: int, earlier: Sequence[Prompt], outputs
 
 
 @st.composite
-def configs(draw: st.DrawFn, trace: Trace, *, may_crash: bool = False) -> SchedulerConfig:
+def configs(
+    draw: st.DrawFn, trace: Trace, *, versions: Sequence[str] = VERSIONS, may_crash: bool = False
+) -> SchedulerConfig:
     """Any configuration that vLLM would start with, mostly with hardly more blocks than the largest request needs.
 
-    It follows the rules of any version, without those that kill the engine unless it `may_crash`.
+    It follows the rules of one of the versions, without those that kill the engine unless it `may_crash`.
     """
     block_size = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 32)))
     groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
@@ -125,7 +130,7 @@ def configs(draw: st.DrawFn, trace: Trace, *, may_crash: bool = False) -> Schedu
         kv_groups=groups,
         **draw(limits()),
     )
-    config = as_of(draw(st.sampled_from(VERSIONS)), config)
+    config = as_of(draw(st.sampled_from(versions)), config)
     if not may_crash:
         harmless = replace(config.rules, asserts_batch_within_running=False, orders_ties_by_id=True)
         config = replace(config, rules=harmless)
@@ -139,17 +144,23 @@ def configs(draw: st.DrawFn, trace: Trace, *, may_crash: bool = False) -> Schedu
     return without_chunks(config) if draw(st.integers(0, 4)) == 4 else config
 
 
+OFF: dict[str, Any] = {
+    "async_scheduling": False,
+    "scheduler_reserve_full_isl": False,
+    "watermark": 0.0,
+    "long_prefill_token_threshold_adaptive": False,
+    "max_num_active_seqs": None,
+    "max_num_scheduled_tokens": None,
+}
+"""What options that a version does not have amount to."""
+
+
 def as_of(vllm_version: str, config: SchedulerConfig) -> SchedulerConfig:
     """The configuration in that version: under its rules, and without the options that it does not have."""
-    off = {"async_scheduling": False, "scheduler_reserve_full_isl": False, "watermark": 0.0}
-    off |= {
-        "long_prefill_token_threshold_adaptive": False,
-        "max_num_active_seqs": None,
-        "max_num_scheduled_tokens": None,
-    }
-    unknown = {name: off[name] for name in unknown_arguments(vllm_version) if name in off}
-    policy = config.scheduling_policy if parse_version(vllm_version) >= parse_version(PRIORITY_SINCE) else "fcfs"
-    return replace(config, rules=release_for(vllm_version).rules, scheduling_policy=policy, **unknown)
+    absent = {name: OFF[name] for name in unknown_arguments(vllm_version) if name in OFF}
+    has_priority = parse_version(vllm_version) >= parse_version(PRIORITY_SINCE)
+    policy = config.scheduling_policy if has_priority else "fcfs"
+    return replace(config, rules=release_for(vllm_version).rules, scheduling_policy=policy, **absent)
 
 
 @st.composite
@@ -188,10 +199,12 @@ def without_chunks(config: SchedulerConfig) -> SchedulerConfig:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, /, *, may_crash: bool = False, **arguments: Any) -> Workload:
+def workloads(
+    draw: st.DrawFn, /, *, versions: Sequence[str] = VERSIONS, may_crash: bool = False, **arguments: Any
+) -> Workload:
     """A trace, a configuration that makes it hard, and integer step times."""
     trace = draw(traces(**arguments))
-    return Workload(trace, draw(configs(trace, may_crash=may_crash)), draw(step_times))
+    return Workload(trace, draw(configs(trace, versions=versions, may_crash=may_crash)), draw(step_times))
 
 
 @st.composite

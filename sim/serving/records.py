@@ -41,7 +41,7 @@ class StepRecords:
     num_running: Ints  # after scheduling
     num_waiting: Ints
     num_free_blocks: Ints
-    num_preempted: Ints
+    num_preempted: Ints  # since the step before
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -153,8 +153,17 @@ class LeapRecords:
             num_running=np.repeat(self.num_running, counts)[ran],
             num_waiting=np.repeat(self.num_waiting, counts)[ran],
             num_free_blocks=free[ran],
-            num_preempted=np.repeat(self.num_preempted, counts)[ran],
+            num_preempted=_with_the_next(np.repeat(self.num_preempted, counts), ran),
         )
+
+
+def _with_the_next(counts: Ints, ran: NDArray[np.bool_]) -> Ints:
+    """The counts of those that ran, in which each of the others is added to the next, or to the last of all."""
+    kept = counts[ran]
+    others = np.flatnonzero(counts * ~ran)
+    if len(kept):
+        np.add.at(kept, np.minimum(np.cumsum(ran)[others], len(kept) - 1), counts[others])
+    return kept
 
 
 @dataclass(frozen=True)

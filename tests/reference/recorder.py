@@ -35,12 +35,17 @@ class Recorder:
         self._step_log = step_log
         self._arrived: list[str] = []
         self._num_logged = 0
+        self._num_preempted = 0
+
+    def preempted(self, batch: Batch) -> None:
+        """Whom the pass has preempted, counted with the next step that runs tokens, mostly its own."""
+        self._num_preempted += len(batch.preempted)
 
     def arrived(self, request: Request) -> None:
         if self._step_log:
             self._arrived.append(request.request_id)
 
-    def step(self, batch: Batch, shape: StepShape, start_s: float, end_s: float, scheduler: Scheduler) -> None:
+    def step(self, shape: StepShape, start_s: float, end_s: float, scheduler: Scheduler) -> None:
         """A step that runs tokens, at its launch."""
         self._times["start_s"].append(start_s)
         self._times["end_s"].append(end_s)
@@ -50,8 +55,9 @@ class Recorder:
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.kv.pool.num_free_blocks,
-            len(batch.preempted),
+            self._num_preempted,
         )
+        self._num_preempted = 0
         for column, fact in zip(self._counts.values(), facts, strict=True):
             column.append(fact)
 
@@ -107,6 +113,8 @@ class Recorder:
     def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
         gaps = sorted(self._gaps.items())
+        if self._num_preempted and self._counts["num_preempted"]:
+            self._counts["num_preempted"][-1] += self._num_preempted  # cut short before another step
         none = _ints([])
         leaps = LeapRecords(
             start_s=_floats(self._times["start_s"]),

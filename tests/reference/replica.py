@@ -104,8 +104,9 @@ class Replica:
         for row in batch.rows:
             if row.request.first_scheduled_s is None:
                 row.request.first_scheduled_s = now
+        self._recorder.preempted(batch)
         if batch.rows:
-            self._recorder.step(batch, shape, start_s, end_s, self.scheduler)
+            self._recorder.step(shape, start_s, end_s, self.scheduler)
         log_row = self._recorder.open_log_row(batch, shape, (now, start_s, end_s), self.scheduler)
         self._in_flight.append(Launched(batch, end_s, log_row))
 

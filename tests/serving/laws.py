@@ -203,8 +203,20 @@ def records_agree_with_the_log(_: Workload, done: Run) -> None:
     assert columns.num_running.tolist() == [len(step["running"]) for step in steps]
     assert columns.num_waiting.tolist() == [len(step["waiting"]) for step in steps]
     assert columns.num_free_blocks.tolist() == [step["free"] for step in steps]
-    assert columns.num_preempted.tolist() == [len(step["preempted"]) for step in steps]
+    assert columns.num_preempted.tolist() == _preempted_up_to_each_step(done)
+    assert columns.num_preempted.sum() == done.records.requests.num_preemptions.sum()
     assert done.records.num_evictions == sum(step["evicted"] for step in done.steps)
+
+
+def _preempted_up_to_each_step(done: Run) -> list[int]:
+    """Those of passes that only preempted are counted with the next step."""
+    counts, pending = [], 0
+    for step in done.steps:
+        pending += len(step["preempted"])
+        if step["sched"]:
+            counts.append(pending)
+            pending = 0
+    return counts
 
 
 def lives_agree_with_the_log(workload: Workload, done: Run) -> None:

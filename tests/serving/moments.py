@@ -37,7 +37,7 @@ class Moment:
         num_requests = len(self.running) + len(self.queue)
         if num_requests == 1 and config.rules.lone_request_ignores_threshold:
             return config.token_budget
-        if config.long_prefill_token_threshold_adaptive:
+        if threshold and config.long_prefill_token_threshold_adaptive:
             threshold = max(threshold, config.max_num_batched_tokens // num_requests)
         return threshold or config.token_budget
 

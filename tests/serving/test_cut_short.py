@@ -42,6 +42,7 @@ def test_a_prompt_that_fills_the_budget_is_stopped_too() -> None:
 STARVING = {
     "max_num_batched_tokens": 8,
     "max_num_scheduled_tokens": 4,
+    "long_prefill_token_threshold": 1,
     "long_prefill_token_threshold_adaptive": True,
 }
 """When C has ended, A may have 8 // 2 tokens, all of the budget; B starves in passes 5 to 7."""

@@ -163,11 +163,20 @@ def test_engines_agree_on_a_head_that_can_be_admitted_as_its_hit_is_evicted(engi
 
 @pytest.mark.parametrize("engine", OTHERS)
 def test_engines_agree_on_a_prompt_that_fills_the_budget_until_the_threshold_changes(engine: str) -> None:
-    """Five requests: 4 // 5 sets no limit to B's chunks. When A has gone 4 // 4 does, and the next one is admitted."""
-    asks = [Ask("A", 1, 3), *(Ask(name, 40, 2) for name in "BCDE")]
+    """A decodes and B has the other 3 tokens of each pass, until C, D and E wait too: 12 // 5 are 2."""
+    asks = [Ask("A", 1, 12), Ask("B", 40, 2), *(Ask(name, 9, 2, at=4) for name in "CDE")]
     config = make_config(
-        max_num_seqs=2, max_num_batched_tokens=4, long_prefill_token_threshold_adaptive=True, async_scheduling=True
+        max_num_seqs=2,
+        max_num_batched_tokens=12,
+        max_num_scheduled_tokens=4,
+        long_prefill_token_threshold=1,
+        long_prefill_token_threshold_adaptive=True,
+        async_scheduling=True,
     )
+    assert replay(ENGINES["reference"], make_trace(asks), config, ONE_SECOND).tokens[3:6:2] == [
+        {"A": 1, "B": 3},
+        {"A": 1, "B": 2},
+    ]
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
 
 
@@ -189,6 +198,7 @@ def test_engines_agree_on_windows_of_a_decode_that_starved(engine: str, is_async
     config = make_config(
         max_num_batched_tokens=8,
         max_num_scheduled_tokens=4,
+        long_prefill_token_threshold=1,
         long_prefill_token_threshold_adaptive=True,
         kv_groups=(KVGroup(window=3),),
         block_size=1,
@@ -204,6 +214,7 @@ def test_engines_agree_on_a_head_whose_chunk_fits_as_somebody_arrives_behind_it(
     asks = [Ask("A", 20, 12), Ask("B", 20, 2, at=3), Ask("C", 4, 2, at=3.5)]
     config = make_config(
         max_num_batched_tokens=24,
+        long_prefill_token_threshold=1,
         long_prefill_token_threshold_adaptive=True,
         num_gpu_blocks=9,
         enable_prefix_caching=False,

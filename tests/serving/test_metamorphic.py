@@ -98,7 +98,7 @@ def unused(trace: Trace, config: SchedulerConfig) -> Iterator[SchedulerConfig]:
     yield replace(config, watermark=0.5 / config.num_gpu_blocks) if config.watermark == 0 else config
     yield replace(config, max_num_active_seqs=config.max_running)
     yield replace(config, max_num_scheduled_tokens=config.token_budget)
-    if not config.long_prefill_token_threshold and not config.long_prefill_token_threshold_adaptive:
+    if not config.long_prefill_token_threshold:
         yield replace(config, long_prefill_token_threshold=config.token_budget)
     if trace.priority is None and config.scheduling_policy == "fcfs":
         yield replace(config, rules=replace(config.rules, preempts_past_itself=True))

@@ -86,6 +86,13 @@ def test_an_adaptive_threshold_counts_the_waiting_and_never_falls_below_the_one_
     assert run(engine, asks, long_prefill_token_threshold=5, **limits).tokens[0] == {"A": 5, "B": 5}
 
 
+def test_an_adaptive_threshold_of_zero_is_none(engine: Engine) -> None:
+    """vLLM adapts only a threshold that is set: both prompts are scheduled whole, not by 12 // 2 tokens."""
+    asks = [Ask("A", 9, 1), Ask("B", 3, 1)]
+    done = run(engine, asks, max_num_batched_tokens=12, long_prefill_token_threshold_adaptive=True)
+    assert done.tokens == [{"A": 9, "B": 3}]
+
+
 def test_arrivals_can_let_in_the_head_of_the_queue_by_shrinking_an_adaptive_threshold(engine: Engine) -> None:
     """Without the gate H needs 32 of 64 // 2 tokens, 8 blocks of 4 free; with J and K here, 64 // 4 tokens, 4 blocks."""
     asks = [Ask("A", 12, 8), Ask("H", 32, 1, at=1), Ask("J", 4, 1, at=3), Ask("K", 4, 1, at=3)]
@@ -94,6 +101,7 @@ def test_arrivals_can_let_in_the_head_of_the_queue_by_shrinking_an_adaptive_thre
         asks,
         num_gpu_blocks=9,
         scheduler_reserve_full_isl=False,
+        long_prefill_token_threshold=1,
         long_prefill_token_threshold_adaptive=True,
     )
     assert done.tokens[:4] == [{"A": 12}, {"A": 1}, {"A": 1}, {"A": 1, "H": 16}]

@@ -82,9 +82,9 @@ def test_a_victim_gives_its_tokens_of_this_step_back(engine: Engine) -> None:
 
 
 def test_older_versions_kept_a_victims_tokens(engine: Engine) -> None:
-    """Before 0.14.1 the tokens granted to A in s4 were lost to the others: D gets 5 - 1 - 1 - 2 = 1."""
+    """Before 0.11.1 the token granted to A in s4 stayed in the batch: D gets 5 - 1 - 1 - 2 = 1."""
     rules = SchedulingRules(refunds_preempted_tokens=False)
-    assert behind_a_victim(engine, rules) == {"B": 1, "C": 2, "D": 1}
+    assert behind_a_victim(engine, rules) == {"B": 1, "A": 1, "C": 2, "D": 1}
 
 
 def behind_a_victim(engine: Engine, rules: SchedulingRules) -> dict[str, int]:

@@ -91,16 +91,15 @@ def test_defaults_equal_those_of_the_real_package(row: dict[str, Any]) -> None:
 )
 def test_async_scheduling_with_pipeline_stages(version: str, works: bool) -> None:
     """Where the version has both together that is the default; elsewhere stages switch it off and both are refused."""
-    stages = {"pipeline_parallel_size": 2}
-    engine = resolve(version, **stages)
+    engine = resolve(version, pipeline_parallel_size=2)
     assert (engine.async_scheduling, engine.num_batches_in_flight) == (works, 2 + works)
     if works:
-        assert resolve(version, async_scheduling=True, **stages) == engine
+        assert resolve(version, async_scheduling=True, pipeline_parallel_size=2) == engine
     else:
         with pytest.raises(
             ConfigError, match=rf"^async_scheduling does not work with .* 2 in vLLM {version}, but does"
         ):
-            resolve(version, async_scheduling=True, **stages)
+            resolve(version, async_scheduling=True, pipeline_parallel_size=2)
 
 
 def test_there_are_no_more_stages_than_layers() -> None:
