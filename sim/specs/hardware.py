@@ -25,7 +25,7 @@ from sim.specs.operator_fits import (
     PrefillAttentionFit,
     SamplerFit,
 )
-from sim.specs.strict_yaml import read_yaml
+from sim.specs.strict_yaml import checked, read_yaml
 from sim.units import GIB, GIGA, NS, TERA, US
 
 Confidence = Literal["high", "medium", "low"]
@@ -60,6 +60,11 @@ class HardwareProfile:
     price_source: str | None
     operators: OperatorFits
     derived: tuple[str, ...] = ()
+
+    @staticmethod
+    def load(gpu: str | Path) -> "HardwareProfile":
+        """The profile of that name, alias or YAML. Raises ProfileError for what is none."""
+        return load_gpu(gpu)
 
     def at_price(self, usd_per_hour: float) -> "HardwareProfile":
         """The same GPU at another price per GPU hour. Raises ConfigError for what is no price."""
@@ -132,7 +137,7 @@ def _read_profile(path: Path) -> HardwareProfile:
 
 def _read_file(path: Path) -> HardwareFile:
     file = read_yaml(path, ProfileFile)
-    return complete(file, () if is_complete(file) else _bundled())
+    return checked(complete(file, () if is_complete(file) else _bundled()), HardwareFile, path)
 
 
 def _bundled() -> list[HardwareFile]:

@@ -20,8 +20,8 @@ def is_complete(file: ProfileFile) -> bool:
     return file.model_fields_set >= {*FIGURES, *NOT_FIGURES} and blocks >= set(OPERATORS)
 
 
-def complete(file: ProfileFile, known: Iterable[HardwareFile]) -> HardwareFile:
-    """The file with what it leaves open taken from the nearest of the `known` GPUs, each such key named in `derived`."""
+def complete(file: ProfileFile, known: Iterable[HardwareFile]) -> Values:
+    """The file's values, those that it leaves open from the nearest of the `known` GPUs and named in `derived`."""
     values = file.model_dump(exclude_none=True, exclude_unset=True)
     if not is_complete(file):
         everyone = list(known)
@@ -29,7 +29,7 @@ def complete(file: ProfileFile, known: Iterable[HardwareFile]) -> HardwareFile:
         values |= _names(file, donor) | _figures(file, donor, everyone)
         values["operators"] = _operators(file, donor, everyone, is_kin=is_kin)
         values["derived"] = [*dict.fromkeys([*file.derived, *_derived(file)])]
-    return HardwareFile.model_validate(values)
+    return values
 
 
 def nearest_gpu(file: ProfileFile, known: Iterable[HardwareFile]) -> tuple[HardwareFile, bool]:
@@ -73,7 +73,7 @@ def _figures(file: ProfileFile, donor: HardwareFile, known: Iterable[HardwareFil
     by_rule: Mapping[str, tuple[float, str]] = {
         "num_sms": (max(1, round(donor.num_sms.value * larger)), f"those of {donor.name} x the ratio of bf16 peaks"),
         "memory_usable_gib": (
-            round(file.memory_label_gb.value * usable, 3),
+            float(f"{file.memory_label_gb.value * usable:.6g}"),
             f"the share of the label that {donor.name} has",
         ),
         "pcie_gb_s": (pcie_gb_s, f"the lowest of known GPUs of architecture {donor.architecture}"),

@@ -36,7 +36,11 @@ SchemaT = TypeVar("SchemaT", bound=Strict)
 
 def read_yaml(path: Path, schema: type[SchemaT]) -> SchemaT:
     """The file's content as `schema`. Raises ProfileError naming file, field and rule."""
-    values = inputs.read_yaml(path, ProfileError)
+    return checked(inputs.read_yaml(path, ProfileError), schema, path)
+
+
+def checked(values: Any, schema: type[SchemaT], path: Path) -> SchemaT:
+    """What was read from `path` as `schema`; raises as `read_yaml`."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:

@@ -53,6 +53,16 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
         load_gpu(write(tmp_path, memory_label_gb=None, memory_lable_gb=96, peak_tflops={"fp8": 1}))
 
 
+@pytest.mark.parametrize("key", ["memory_label_gb", "memory_bandwidth_tb_s"])
+@pytest.mark.parametrize("value", [1e-15, 1e15])
+def test_extremes_derive_or_are_one_sentence(tmp_path: Path, key: str, value: float) -> None:
+    """What follows from a figure at the end of its range is a figure, or refused as any other."""
+    try:
+        assert load_gpu(write(tmp_path, **{key: value})).num_sms >= 1
+    except ProfileError as error:
+        assert "`memory_usable_gib.value` must be from 1e-15 to 1e+15" in str(error)  # noqa: PT017 - one of two ways
+
+
 def test_figures_follow_from_the_nearest_gpu_of_its_kind(tmp_path: Path) -> None:
     """A Hopper like the H100 NVL: units by the ratio of peaks, 93.1 of 94 GB usable, PCIe as all Hoppers have."""
     gpu = load_gpu(write(tmp_path, compute_capability="9.0", memory_label_gb=94, memory_bandwidth_tb_s=3.9))
@@ -133,7 +143,7 @@ def test_prices_have_a_source_and_can_be_set(tmp_path: Path) -> None:
     for gpu in known_gpus():
         assert (gpu.price_usd_per_hour is None) == (gpu.price_source is None)
         assert gpu.price_source is None or ", 2026" in gpu.price_source.split(":")[0]
-    priced = load_gpu(write(tmp_path)).at_price(1.5)
+    priced = HardwareProfile.load(write(tmp_path)).at_price(1.5)
     assert (priced.price_usd_per_hour, priced.price_source) == (1.5, "--price")
     for nonsense in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="--price must be a positive number of USD per GPU hour"):
