@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
@@ -19,6 +19,7 @@ from sim.metrics.cost import cost
 from sim.metrics.summary import summarize
 from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
+from sim.report.run_title import run_title
 from sim.serving import replica
 from sim.serving.config import scheduler_config
 from sim.serving.kv_cache import can_ever_fit
@@ -33,19 +34,21 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
-from sim.workload.fingerprint import trace_sha256
-from sim.workload.rates import rate_json
+from sim.workload.load import load_json
 from sim.workload.readers import TraceLike, as_trace
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from sim.measure.calibrate import Calibration
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
 
 DEFAULTS = EngineConfig()
+TEXT_WIDTH = 100
+PlotKind = Literal["timeline", "latency"]
 
 
 class Deployment(NamedTuple):
@@ -70,7 +73,7 @@ class Result:
     records: Records
 
     def __str__(self) -> str:
-        return result_table(self.summary)
+        return f"{run_title(self.summary, TEXT_WIDTH)}\n{result_table(self.summary)}"
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
@@ -88,10 +91,22 @@ class Result:
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
         from sim.report.folder import write_folder
+        from sim.report.plots import TITLE_WIDTH
 
         requests = request_columns(self.trace, self.records.requests)
-        title = f"{self.deployment}, vLLM {self.deployment.engine.vllm_version}"
+        title = run_title(self.summary, TITLE_WIDTH)
         write_folder(Path(folder), self.summary, requests, self._step_columns(), self.records, title=title)
+
+    def plot(self, kind: PlotKind = "timeline") -> "Figure":
+        """A matplotlib Figure, as `write` draws it: the engine over time, or the distributions of latencies."""
+        from sim.report import plots
+
+        title = run_title(self.summary, plots.TITLE_WIDTH)
+        if kind == "latency":
+            return plots.latency_figure(self.records, title=title)
+        if kind == "timeline":
+            return plots.timeline_figure(self.records, num_gpu_blocks=self.summary["num_gpu_blocks"], title=title)
+        raise ConfigError(f"plot draws `timeline` or `latency`, got {kind!r}.")
 
     def _step_columns(self) -> Columns:
         plan, engine = self.deployment.plan, self.deployment.engine
@@ -181,8 +196,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
     records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
-    asked = {"request_rate": rate_json(request_rate), "rate_scale": rate_scale, "limit": limit}
-    summary = _summary(deployment, engine, requests, asked, records)
+    load = load_json(requests, request_rate=request_rate, rate_scale=rate_scale, limit=limit)
+    summary = _summary(deployment, engine, load, records)
     found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
     summary["limits"] = found
     num_gpus, price = deployment.engine.num_gpus, deployment.gpu.price_usd_per_hour
@@ -286,19 +301,15 @@ def _step_time(given: str | Path | StepTimeModel) -> StepTimeModel:
     return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
 
 
-def _summary(
-    deployment: Deployment, given: EngineConfig, trace: Trace, asked: dict[str, Any], records: Records
-) -> dict[str, Any]:
-    """What was run, and what came of it; `asked` says which load was made of the trace."""
+def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
+    """What was run, and what came of it."""
     engine, plan = deployment.engine, deployment.plan
     return {
         "model_id": deployment.model.name,
         "gpu": deployment.gpu.name,
         "tensor_parallel_size": engine.tensor_parallel_size,
         "engine": given.to_json(),
-        "trace": trace.source,
-        "trace_sha256": trace_sha256(trace),
-        **asked,
+        **load,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
     } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))

@@ -13,7 +13,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.steptime.linear import LinearStepTime
-from sim.workload.fingerprint import trace_sha256
+from sim.workload.load import trace_sha256
 from sim.workload.trace import Trace
 
 TEN_MS = LinearStepTime(base_s=0.01, per_token_s=0.0, per_context_token_s=0.0)
@@ -86,9 +86,10 @@ def test_a_summary_says_what_was_run() -> None:
     assert summary["engine"] == {"max_num_seqs": 8, "cudagraph_capture_sizes": [1, 8]}
     assert summary["trace_sha256"] == trace_sha256(make_trace(2, gap_s=0.5))
     assert (summary["request_rate"], summary["rate_scale"], summary["limit"]) == (None, 2.0, 2)
-    assert list(summary)[:11] == [
-        *("model_id", "gpu", "tensor_parallel_size", "engine", "trace", "trace_sha256", "request_rate", "rate_scale"),
-        *("limit", "vllm_version", "servecast_version"),
+    assert summary["trace_request_rate"] == 2.0
+    assert list(summary)[:12] == [
+        *("model_id", "gpu", "tensor_parallel_size", "engine", "trace", "trace_sha256", "trace_request_rate"),
+        *("request_rate", "rate_scale", "limit", "vllm_version", "servecast_version"),
     ]
 
 

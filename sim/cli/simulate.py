@@ -102,9 +102,16 @@ def simulate(
     if as_json:
         print_json(result.summary)
     else:
-        typer.echo(f"{result.deployment}, vLLM {result.summary['vllm_version']}, {result.summary['trace']}")
         typer.echo(str(result))
-    warn((*_overridden(result), *_rejections(result), *_cost(result.summary, price), _closing(result.summary, out)))
+    warn(
+        (
+            *_overridden(result),
+            *_rejections(result),
+            *result.summary["limits"]["warnings"],
+            *_cost(result.summary, price),
+            _closing(result.summary, out),
+        )
+    )
 
 
 def _cost(summary: Mapping[str, Any], price: float | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.metrics.bottlenecks import limited_steps, limits, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
+from sim.metrics.statistics import percentiles
 from sim.serving.config import SchedulerConfig
 from sim.serving.records import Records, RequestRecords
 from sim.specs.engine import ResolvedEngine
@@ -55,7 +56,7 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
     if not len(ttft_s):
         return None
     queued_s = (requests.first_scheduled_s - requests.arrival_s)[done]
-    slowest = ttft_s >= np.percentile(ttft_s, 99)
+    slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int64), (99,))[0]
     return float(queued_s[slowest].sum() / ttft_s[slowest].sum())
 
 

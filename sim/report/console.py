@@ -33,6 +33,17 @@ ENGINE = {
     "Steps in a CUDA graph (%)": "cudagraph_step_fraction",
     "GPU busy (%)": "gpu_busy_fraction",
 }
+BUSY_WITH = {
+    "HBM bandwidth (% of busy time):": "hbm_bandwidth",
+    "Compute (% of busy time):": "compute",
+    "Links between GPUs (% of busy time):": "links",
+    "Host and launches (% of busy time):": "host",
+}
+WAITING_FOR = {
+    "Waiting for token budget (% of time):": "token_budget",
+    "Waiting for max_num_seqs (% of time):": "max_num_seqs",
+    "Waiting for KV space (% of time):": "kv_space",
+}
 
 
 def result_table(summary: Mapping[str, Any]) -> str:
@@ -49,7 +60,19 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _section(labels, summary)
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, summary)
+    if "limits" in summary:
+        yield "What limits it".center(WIDTH, "-")
+        yield from _limits(summary["limits"])
     yield "=" * WIDTH
+
+
+def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
+    """Of the busy time what it went with, of all time what requests waited for, and what of the slowest TTFT was queueing."""
+    shares = {label: limits["busy"].get(name) for label, name in BUSY_WITH.items()}
+    shares |= {label: limits["queued"][name] for label, name in WAITING_FOR.items()}
+    shares["Queueing in the slowest 1% of TTFT (%):"] = limits["p99_ttft_queue_share"]
+    for label, share in shares.items():
+        yield f"{label:<{LABEL_WIDTH}} {_figure(share, 100)}"
 
 
 def _section(labels: Mapping[str, str], summary: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.metrics.columns import Columns
-from sim.report.plots import latency_plot, timeline_plot
+from sim.report.plots import latency_figure, save, timeline_figure
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 from sim.serving.records import Records
 
@@ -29,8 +29,9 @@ def write_folder(
         write_json(written / "summary.json", summary)
         _write_csv(written / "requests.csv", requests)
         _write_csv(written / "steps.csv", steps)
-        latency_plot(written / "latency.png", records, title=title)
-        timeline_plot(written / "timeline.png", records, num_gpu_blocks=summary["num_gpu_blocks"], title=title)
+        save(latency_figure(records, title=title), written / "latency.png")
+        timeline = timeline_figure(records, num_gpu_blocks=summary["num_gpu_blocks"], title=title)
+        save(timeline, written / "timeline.png")
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.report.search_plots import capacity_plot, pareto_plot, sensitivity_plot
+from sim.report.plots import save
+from sim.report.search_plots import capacity_figure, pareto_figure, sensitivity_figure
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def write_optimization(
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, tables)
         write_load(written / VERIFY)
-        pareto_plot(written / "pareto.png", summary)
-        for knob, points in summary["sensitivity"].items():
-            sensitivity_plot(written / f"sensitivity-{knob}.png", knob, points, title=f"{summary['model_id']}: {knob}")
+        save(pareto_figure(summary), written / "pareto.png")
+        for knob in summary["sensitivity"]:
+            save(sensitivity_figure(summary, knob), written / f"sensitivity-{knob}.png")
 
 
 def write_capacity(
@@ -51,7 +52,7 @@ def write_capacity(
         _write_data(written, summary, {"curve": curve})
         if write_load:
             write_load(written / VERIFY)
-        capacity_plot(written / "curve.png", summary)
+        save(capacity_figure(summary), written / "curve.png")
 
 
 def _is_ours(name: str) -> bool:

@@ -14,7 +14,6 @@ from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
 from sim.search.trust import forecast_confidence, step_times_off
 from sim.specs.serve_command import serve_command
 from sim.version import __version__
-from sim.workload.rates import rate_json
 
 
 def answer(findings: Findings, check: Verification) -> dict[str, Any]:
@@ -25,8 +24,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
-        "trace": scenario.trace.source,
-        "request_rate": rate_json(scenario.request_rate),
+        **scenario.load,
         "vllm_version": scenario.deploy(verdict.winner.candidate.params).engine.vllm_version,
         "servecast_version": __version__,
         "objective": [goal.name for goal in scenario.target.goals],

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
 from sim.measure.confidence import confidence_json
-from sim.search.answer import engine_json, unservable_json
+from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
@@ -132,7 +132,7 @@ def capacity(
         else None
     )
     summary = {
-        **_head(scenario, deployment, replicas),
+        **_head(scenario, replicas),
         **_most(scenario, kept, broken, check),
         "curve": [_curve_row(scenario, probe) for probe in curve],
         "knee_request_rate": _knee(scenario, curve),
@@ -151,15 +151,14 @@ def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe
     return probes
 
 
-def _head(scenario: Scenario, deployment: Deployment, replicas: int) -> dict[str, Any]:
+def _head(scenario: Scenario, replicas: int) -> dict[str, Any]:
     return {
         "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
-        "trace": scenario.trace.source,
-        "trace_request_rate": deployment.trace_rate,
+        **scenario.load,
+        "vllm_version": scenario.deploy({}).engine.vllm_version,
         "servecast_version": __version__,
-        "engine": engine_json(scenario, {}),
         "slo": {slo.name: slo.limit_ms for slo in scenario.target.limits},
         "routing": scenario.routing,
         **_size(scenario, replicas),

@@ -27,6 +27,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
+from sim.workload.load import load_json
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
@@ -67,8 +68,8 @@ class Outcome(NamedTuple):
 class Scenario:
     """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
 
-    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline. `request_rate` is
-    the one that was asked for, at which `trace` is already.
+    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline.
+    `request_rate`, `rate_scale` and `limit` say how `trace` was made.
     """
 
     model: ModelSpec
@@ -81,6 +82,14 @@ class Scenario:
     composition: Composition = "unified"
     step_time: StepTimeModel | None = None
     request_rate: float | None = None
+    rate_scale: float = 1.0
+    limit: int | None = None
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """What is replayed, as answers say it."""
+        load = load_json(self.trace, request_rate=self.request_rate, rate_scale=self.rate_scale, limit=self.limit)
+        return {"engine": self.base.to_json(), **load, "num_prompts": len(self.trace)}
 
     @cached_property
     def longest_request(self) -> int:

@@ -59,6 +59,8 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         composition=composition,
         step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
         request_rate=request_rate,
+        rate_scale=rate_scale,
+        limit=limit,
     )
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served
     return found

@@ -61,6 +61,11 @@ class Trace:
         """From the first arrival to the last."""
         return float(self.arrival_s[-1] - self.arrival_s[0])
 
+    @property
+    def request_rate(self) -> float | None:
+        """Requests a second between the first and the last arrival; None where all come at once."""
+        return (len(self) - 1) / self.duration_s if self.duration_s else None
+
     def first(self, num_requests: int) -> "Trace":
         """The first requests only."""
         kept = slice(num_requests)

@@ -85,7 +85,7 @@ def test_a_failing_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
 
     write(tmp_path / "out")
     before = (tmp_path / "out/summary.json").read_bytes()
-    monkeypatch.setattr(folder_module, "timeline_plot", full_disk)
+    monkeypatch.setattr(folder_module, "timeline_figure", full_disk)
     with pytest.raises(ConfigError, match="No space left on device"):
         write(tmp_path / "out", make_records(Life(rejected="too long")))
     assert (tmp_path / "out/summary.json").read_bytes() == before

@@ -1,15 +1,29 @@
-"""A trace's fingerprint: equal for equal loads, whatever file they were read from."""
+"""What load was made of a trace: its fingerprint, and the rate and length asked for."""
 
 import hashlib
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sim.workload.rates import rate_json
 from sim.workload.trace import Trace
 
 flattened = chain.from_iterable
+
+
+def load_json(trace: Trace, *, request_rate: float | None, rate_scale: float, limit: int | None) -> dict[str, Any]:
+    """The keys under which summaries say which load was replayed; the arguments are those that made this trace."""
+    return {
+        "trace": trace.source,
+        "trace_sha256": trace_sha256(trace),
+        "trace_request_rate": trace.request_rate,
+        "request_rate": rate_json(request_rate),
+        "rate_scale": rate_scale,
+        "limit": limit,
+    }
 
 
 def trace_sha256(trace: Trace) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.workload.fingerprint import trace_sha256
+from sim.workload.load import trace_sha256
 from sim.workload.readers import read_trace
 from sim.workload.trace import Trace
 from sim.workload.writers import write_trace

@@ -1,0 +1,69 @@
+"""What was run, in the lines that stand above its table and its plots."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FEW = 4  # values of a list that are all shown
+HASH_DIGITS = 12
+
+
+def run_title(summary: Mapping[str, Any], width: int) -> str:
+    """A run in a few lines of at most so many characters: model, GPUs, version, trace, load, arguments given."""
+    return "\n".join(line for words in _sentences(summary) for line in textwrap.wrap(words, width))
+
+
+def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
+    gpus = f"{summary['tensor_parallel_size']} x {summary['gpu']}"
+    yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
+    yield load_text(summary, summary["arrived"])
+    if summary["engine"]:
+        yield arguments_text(summary["engine"])
+
+
+def search_title(summary: Mapping[str, Any], width: int) -> str:
+    """The same for a search or a capacity: what was sought, within which limits, with which arguments held."""
+    return "\n".join(line for words in _search_sentences(summary) for line in textwrap.wrap(words, width))
+
+
+def _search_sentences(summary: Mapping[str, Any]) -> Iterator[str]:
+    gpus = f"{summary['num_gpus']} x {summary['gpu']}" if "num_gpus" in summary else summary["gpu"]
+    yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
+    yield load_text(summary, summary["num_prompts"])
+    limits = ", ".join(f"{name} <= {limit_ms:g} ms" for name, limit_ms in summary["slo"].items())
+    yield "; ".join(
+        words
+        for words in (
+            f"for {', '.join(summary['objective'])}" if "objective" in summary else "",
+            f"within {limits}" if limits else "",
+            f"given {arguments_text(summary['engine'])}" if summary["engine"] else "",
+        )
+        if words
+    )
+
+
+def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
+    """How many requests of which trace, at what rate: as recorded, scaled, or asked for."""
+    first = "first " if summary["limit"] is not None and summary["limit"] <= num_requests else ""
+    noun = "request" if num_requests == 1 else "requests"
+    rate = "" if num_requests == 1 else f" {_rate(summary)}"
+    return f"{first}{num_requests:,} {noun}{rate}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
+
+
+def _rate(summary: Mapping[str, Any]) -> str:
+    found, scale = summary["trace_request_rate"], summary["rate_scale"]
+    rate = "at once" if found is None else f"at {found:,.4g} requests/s"
+    if summary["request_rate"] is not None:
+        return f"{rate} (request_rate={summary['request_rate']})"
+    return f"{rate} (the trace's own)" if scale == 1.0 else f"{rate} (rate_scale={scale:g})"
+
+
+def arguments_text(engine: Mapping[str, Any]) -> str:
+    """Engine arguments in a line, long lists by their ends."""
+    return " ".join(f"{name}={_value(value)}" for name, value in engine.items())
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return ",".join(map(str, value if len(value) <= FEW else (*value[:2], "...", value[-1])))
