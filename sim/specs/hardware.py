@@ -38,7 +38,8 @@ class HardwareProfile:
 
     `memory_bytes` is what CUDA reports as total. `link_bytes_per_s` is per direction, among up to `num_linked_gpus`;
     a GPU without NVLink or the like is linked by PCIe. `peak_flops` is dense, by the dtype multiplied in.
-    `price_source` says whose price it is and of when. `derived` names what the file did not give and a rule filled in, by its key there (`num_sms`, `operators.gemm`, ...).
+    `price_source` says whose price it is and of when. `derived` names what the file did not give and a rule filled in, by
+    its key there (`num_sms`, `operators.gemm`, ...).
     """
 
     name: str

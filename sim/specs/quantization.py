@@ -34,9 +34,7 @@ def integers_with_activations(weight: WeightFormat, activations: Literal["int4",
     return replace(weight, name=name, compute="fp8", activations=activations)
 
 
-KEPT_INDEX_BITS = (
-    2  # which place of its four a kept weight has: CUTLASS's and Marlin's metadata, K / 8 bytes a row of K
-)
+KEPT_INDEX_BITS = 2  # the place of a kept weight among its four; K / 8 bytes of `meta` in vLLM's w4a16_24 and CUTLASS
 
 
 def two_of_four(weight: WeightFormat) -> WeightFormat:

@@ -59,8 +59,7 @@ def _read(config: HFConfig) -> Quantization:
 
 def _is_2_of_4(sparsity: HFConfig) -> bool:
     """What vLLM took to its sparse kernels; weights of another structure were always dense ones with zeros in them."""
-    formats = {"dense", "sparse-24-bitmask"}
-    return sparsity.get("sparsity_structure") == "2:4" and sparsity.get("format") in formats
+    return sparsity.get("sparsity_structure") == "2:4" and sparsity.get("format") in ("dense", "sparse-24-bitmask")
 
 
 def _ignored(config: HFConfig) -> ModulePatterns:

@@ -9,6 +9,7 @@ import yaml
 
 from sim.errors import ConfigError, ProfileError
 from sim.measure.confidence import confidence, traits
+from sim.measure.scales import SCALES, profile, scaled
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, known_gpus, load_gpu, profile_values, profile_yaml
 from sim.specs.hardware_rules import OPERATORS
@@ -138,6 +139,15 @@ def test_a_short_profile_prints_a_complete_one_that_loads_equal(tmp_path: Path) 
     assert reload(tmp_path, profile_yaml(tmp_path / "again.yaml")) == load_gpu(path)
 
 
+def test_a_short_profile_can_be_calibrated(tmp_path: Path) -> None:
+    """Factors scale what was derived as they scale what was fitted."""
+    path = write(tmp_path)
+    half = profile(scaled(profile_values(path), dict.fromkeys(SCALES, 0.5)))
+    whole = load_gpu(path)
+    assert half.operators.host.step_s == pytest.approx(whole.operators.host.step_s / 2)
+    assert half.derived == whole.derived
+
+
 def test_prices_have_a_source_and_can_be_set(tmp_path: Path) -> None:
     """Every price says whose and of when; a GPU without one can be given one."""
     for gpu in known_gpus():
@@ -148,3 +158,13 @@ def test_prices_have_a_source_and_can_be_set(tmp_path: Path) -> None:
     for nonsense in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="--price must be a positive number of USD per GPU hour"):
             priced.at_price(nonsense)
+
+
+def test_a_price_changes_no_forecast() -> None:
+    """A GPU that costs something else is as well known as before."""
+    model, h100 = load_model("Llama-3.1-8B"), load_gpu("h100")
+    found = [
+        confidence(traits(model, gpu, resolve_engine(EngineConfig(), model, gpu))) for gpu in (h100, h100.at_price(9.0))
+    ]
+    assert found[0] == found[1]
+    assert found[0].level == "validated"

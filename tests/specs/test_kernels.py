@@ -69,7 +69,9 @@ def test_two_of_four_weights_are_stored_with_an_index_for_each(
 def test_only_what_the_sparse_kernels_take_is_sparse(tmp_path: Path) -> None:
     """Weights quantised alone, and another structure, are dense weights with zeros in them to vLLM."""
     unstructured = {**TWO_OF_FOUR, "sparsity_structure": "unstructured"}
+    unknown = {**TWO_OF_FOUR, "format": ["dense"]}
     assert quantized(tmp_path, tensors(INT4, sparsity_config=TWO_OF_FOUR)).quantization == "int4"
+    assert quantized(tmp_path, tensors(FP8, FP8, sparsity_config=unknown)).quantization == "fp8"
     assert quantized(tmp_path, tensors(FP8, FP8, sparsity_config=unstructured)).quantization == "fp8"
 
 
