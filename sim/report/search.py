@@ -49,10 +49,14 @@ def _rejected(summary: Row) -> str:
 
 def _verdict(summary: Row) -> str:
     best, unit = summary["best"], summary["score_unit"]
-    on_all = f"on all of it {_whole_score(summary)}, vLLM as given {_baseline(summary['baseline'])}"
+    given, pays = (
+        _baseline(summary["baseline"]),
+        "what you pay" if summary["objective"][0] == "cost" else "what to expect",
+    )
+    unseen = f"{figure(best['held_out_score'])} on the part alone that the search did not see"
     lines = [
         f"{'best' if summary['feasible'] else 'nearest'} for {', '.join(summary['objective'])}: {describe(best)}",
-        f"score {figure(best['score'])} {unit} on a part of the trace that the search did not see ({on_all})",
+        f"score {figure(best['score'])} {unit} on the whole trace: {pays} (vLLM as given {given}; {unseen})",
     ]
     if not summary["feasible"]:
         lines += _shortfall(summary)
@@ -76,16 +80,6 @@ def _shortfall(summary: Row) -> Iterator[str]:
 
 def _confidence(summary: Row) -> str:
     return f"confidence: {summary['confidence']['text']}"
-
-
-def _whole_score(summary: Row) -> str:
-    key = {
-        "throughput": "output_throughput",
-        "latency": "p99_e2el_ms",
-        "goodput": "request_goodput",
-        "cost": "usd_per_million_output_tokens",
-    }[summary["objective"][0]]
-    return figure(summary["best"]["metrics"][key])
 
 
 def _baseline(baseline: Row) -> str:

@@ -99,7 +99,8 @@ def _row(scenario: Scenario, candidate: Candidate) -> dict[str, Any]:
 def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
     params, limits = finalist.candidate.params, finalist.whole.limits
     return _config(scenario, params) | {
-        "score": _score(scenario, finalist.held_out.metrics),
+        "score": _score(scenario, finalist.whole.metrics),
+        "held_out_score": _score(scenario, finalist.held_out.metrics),
         "search_score": _score(scenario, finalist.candidate.metrics),
         "metrics": finalist.whole.metrics,
         "tied": finalist.is_tied,
@@ -115,7 +116,7 @@ def _best(findings: Findings, check: Verification) -> dict[str, Any]:
     plan = scenario.deploy(params).plan
     return _finalist(scenario, verdict.winner) | {
         "tied_with": [
-            _config(scenario, one.candidate.params) | {"score": _score(scenario, one.held_out.metrics)} for one in verdict.tied
+            _config(scenario, one.candidate.params) | {"score": _score(scenario, one.whole.metrics)} for one in verdict.tied
         ],
         "bench_command": check.command,
         "verify": check.to_json(),
@@ -140,6 +141,10 @@ def _sensitivity(findings: Findings) -> dict[str, list[dict[str, Any]]]:
                 "value": point.value,
                 "is_winner": point.value == winner.get(name),
                 "reason": point.outcome.reason,
+                "slo_violation": findings.scenario.target.violation(point.outcome.metrics)
+                if point.outcome.is_feasible
+                else None,
+                "share": point.share,
                 "score": _score(findings.scenario, point.outcome.metrics),
                 "metrics": point.outcome.metrics,
             }
@@ -156,7 +161,7 @@ def _confidence(findings: Findings) -> dict[str, Any]:
 
 
 def _notes(verdict: Verdict) -> Iterator[str]:
-    yield "The score is from a part of the trace that the search did not see."
+    yield "The score is that of the whole trace; held_out_score is of a part that the search did not see, where a queue starts empty."
     off = step_times_off(verdict.band)
     yield f"Ties hold over {len(verdict.finalists)} finalists' replays of other slices and of step times {off:.1%} off."
     if verdict.band is not None:

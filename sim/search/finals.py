@@ -27,7 +27,7 @@ CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags
 NUM_SLICES = 4
 SLICE_SHARE = 0.2
-ACCEPTED_LOSS = 0.05  # how far a winner may be behind another contender on the whole trace
+ACCEPTED_LOSS = 0.03  # how far a winner may be behind another contender on the whole trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from sim.search.fidelity import Round, Search
 from sim.search.finals import Verdict, judge
 from sim.search.ranking import Candidate, front
 from sim.search.recommend import Facts, recommendations
+from sim.search.refine import refined
 from sim.search.relax import Relaxation, relaxations
 from sim.search.runner import Runner
-from sim.search.sensitivity import Sensitivity, sensitivity
+from sim.search.sensitivity import Sensitivity
 from sim.search.simplify import simplified
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
+from sim.search.trust import step_times_off
 from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 
@@ -71,7 +73,7 @@ def optimize(
     verdict = judge(scenario, candidates, split, runner, seed=seed)
     if verdict is None:
         raise DoesNotFitError(_nothing_fits(scenario, candidates))
-    winner = verdict.winner.candidate.params
+    candidates, verdict, reactions = refined(search, candidates, verdict, feeds_back=scorer == "simulated")
     (baseline,) = runner.run([Task(BASELINE, explains=True)], "verifying")
     in_full = [candidate for candidate in candidates if candidate.share == 1.0 and candidate.outcome.is_feasible]
     wholes = [replace(one.candidate, outcome=one.whole) for one in verdict.finalists]
@@ -84,8 +86,8 @@ def optimize(
         pareto=tuple(front(in_full, scenario.target)),
         baseline=baseline,
         relaxations=() if kept else relaxations(wholes, scenario.target),
-        sensitivity=sensitivity(winner, space, split, runner, seed=seed),
-        recommendations=_advice(scenario, verdict, constants),
+        sensitivity=reactions,
+        recommendations=_advice(scenario, verdict, constants, reactions),
         num_replays=runner.num_replays,
     )
 
@@ -105,10 +107,23 @@ def _analytic(search: Search, workload: WorkloadProfile, constants: AutotuningPa
     return ordered
 
 
-def _advice(scenario: Scenario, verdict: Verdict, constants: AutotuningParameters) -> tuple[str, ...]:
+def _advice(
+    scenario: Scenario, verdict: Verdict, constants: AutotuningParameters, reactions: Sensitivity
+) -> tuple[str, ...]:
     winner = verdict.winner
     engine, plan = scenario.deploy(winner.candidate.params)
-    return recommendations(Facts(engine, plan, winner.whole, scenario.target, winner.robustness, constants))
+    return recommendations(
+        Facts(
+            engine,
+            plan,
+            winner.whole,
+            scenario.target,
+            winner.robustness,
+            constants,
+            reactions,
+            step_times_off(verdict.band),
+        )
+    )
 
 
 def _nothing_fits(scenario: Scenario, candidates: Sequence[Candidate]) -> str:

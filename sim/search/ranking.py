@@ -82,6 +82,13 @@ def is_near(target: Target, leader: Metrics, metrics: Metrics, *, share: float =
     return relative(decisive_loss(target, leader, metrics), best) <= share
 
 
+def beats(target: Target, outcome: Outcome, best: Outcome) -> bool:
+    """Whether one replay says that this is better, by more than noise."""
+    if not outcome.is_feasible or is_near(target, outcome.metrics, best.metrics):
+        return False
+    return target.rank(outcome.metrics) < target.rank(best.metrics)
+
+
 def is_tied(leader: Sequence[float], other: Sequence[float], noise: float = NOISE) -> bool:
     """Whether paired losses leave open who is better.
 

@@ -1,11 +1,13 @@
 """Advice in words, each with the figure behind it."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
 from sim.search.evaluate import Outcome
 from sim.search.goals import Target, excess
+from sim.search.sensitivity import Sensitivity
+from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
 from sim.units import GIB
@@ -18,7 +20,7 @@ MANY_WAIT = 0.05
 
 
 class Facts(NamedTuple):
-    """The winner: as started, as replayed on the whole trace."""
+    """The winner: as started, as replayed on the whole trace, beside its neighbours, and how far off re-scored steps were."""
 
     engine: ResolvedEngine
     plan: MemoryPlan
@@ -26,6 +28,35 @@ class Facts(NamedTuple):
     target: Target
     robustness: float
     parameters: AutotuningParameters
+    neighbours: Sensitivity
+    steps_off: float
+
+
+class Remedy(NamedTuple):
+    """What may help: a move of a knob."""
+
+    text: str
+    knob: str
+    is_that_way: Callable[[Any], bool]
+
+
+def _advised(facts: Facts, *remedies: Remedy) -> str:
+    """Those that the search has not tried beside the winner: what it has tried is no better, or it would be the answer."""
+
+    def is_tried(remedy: Remedy) -> bool:
+        points = facts.neighbours.get(remedy.knob, ())
+        return any(point.outcome.is_feasible and remedy.is_that_way(point.value) for point in points)
+
+    untried = [remedy.text for remedy in remedies if not is_tried(remedy)]
+    return " or ".join(untried) if untried else "what would change that was tried and scores no better"
+
+
+def _more_than(current: float) -> Callable[[Any], bool]:
+    return lambda value: value is not None and value > current
+
+
+def _fewer_than(current: float) -> Callable[[Any], bool]:
+    return lambda value: value is not None and value < current
 
 
 def recommendations(facts: Facts) -> tuple[str, ...]:
@@ -39,9 +70,14 @@ def _graphs(facts: Facts) -> Iterator[str]:
     coverage = facts.outcome.metrics["cudagraph_step_fraction"]
     if facts.engine.cudagraph_capture_sizes and coverage is not None and coverage < facts.parameters.low_graph_coverage:
         largest = facts.engine.cudagraph_capture_sizes[-1]
+        larger = Remedy(
+            f"capture larger sizes than {largest}",
+            "cudagraph_capture_sizes",
+            lambda sizes: sizes is None or sizes[-1] > largest,
+        )
         yield (
-            f"Low CUDA graph coverage: {coverage:.0%} of steps replay a graph; capture larger sizes than {largest}, "
-            "for your batches exceed it."
+            f"Low CUDA graph coverage: {coverage:.0%} of steps replay a graph, for your batches exceed {largest}; "
+            f"{_advised(facts, larger)}."
         )
     sizes, seqs = facts.engine.cudagraph_capture_sizes, facts.engine.max_num_seqs
     has_decode_graphs = facts.engine.cudagraph_mode.startswith("FULL_")
@@ -58,17 +94,26 @@ def _kv_cache(facts: Facts) -> Iterator[str]:
     metrics, plan = facts.outcome.metrics, facts.plan
     share = plan.kv_cache_bytes / plan.total_bytes
     if share < facts.parameters.low_kv_cache_ratio:
-        yield (
-            f"The KV cache has {share:.0%} of the GPU's memory ({plan.kv_cache_bytes / GIB:.1f} GiB); fewer capture sizes, "
-            "an fp8 cache or more GPUs would give it more."
-        )
+        size = f"{share:.0%} of the GPU's memory ({plan.kv_cache_bytes / GIB:.1f} GiB)"
+        yield f"The KV cache has {size}; for more, {_advised(facts, *_roomier(facts))}."
     if metrics["num_preemptions"]:
+        fewer = Remedy("lower max_num_seqs", "max_num_seqs", _fewer_than(facts.engine.max_num_seqs))
         yield (
             f"{metrics['num_preemptions']:,} preemptions: the KV cache runs full and requests are computed twice; "
-            "lower max_num_seqs or give the cache more room."
+            f"{_advised(facts, fewer, *_roomier(facts))}."
         )
     elif (metrics["max_kv_cache_usage"] or 0.0) > HIGH_KV_USAGE:
         yield f"The KV cache fills up to {metrics['max_kv_cache_usage']:.0%}: a little more load and requests are preempted."
+
+
+def _roomier(facts: Facts) -> tuple[Remedy, ...]:
+    """What gives the KV cache more room."""
+    num_sizes, ranks = len(facts.engine.cudagraph_capture_sizes), facts.engine.tensor_parallel_size
+    return (
+        Remedy("capture fewer sizes", "cudagraph_capture_sizes", lambda sizes: bool(sizes) and len(sizes) < num_sizes),
+        Remedy("use an fp8 cache", "kv_cache_dtype", lambda dtype: dtype is not None and dtype.startswith("fp8")),
+        Remedy("use more GPUs", "tensor_parallel_size", _more_than(ranks)),
+    )
 
 
 def _memory(facts: Facts) -> Iterator[str]:
@@ -83,14 +128,19 @@ def _memory(facts: Facts) -> Iterator[str]:
 
 def _queues(facts: Facts) -> Iterator[str]:
     queued = facts.outcome.limits.queued if facts.outcome.limits else {}
+    budget, seqs = facts.engine.max_num_batched_tokens, facts.engine.max_num_seqs
+    replicas = Remedy("add replicas", REPLICAS, _more_than(facts.outcome.metrics[REPLICAS]))
     advice = {
-        "token_budget": f"raise max_num_batched_tokens above {facts.engine.max_num_batched_tokens:,}",
-        "max_num_seqs": f"raise max_num_seqs above {facts.engine.max_num_seqs:,}",
-        "kv_space": "give the KV cache more room, or add replicas",
+        "token_budget": [
+            Remedy(f"raise max_num_batched_tokens above {budget:,}", "max_num_batched_tokens", _more_than(budget))
+        ],
+        "max_num_seqs": [Remedy(f"raise max_num_seqs above {seqs:,}", "max_num_seqs", _more_than(seqs))],
+        "kv_space": [*_roomier(facts), replicas],
     }
-    for cause, remedy in advice.items():
+    for cause, remedies in advice.items():
         if queued.get(cause, 0.0) > MANY_WAIT:
-            yield f"Requests wait {queued[cause]:.0%} of the time for {cause.replace('_', ' ')}; {remedy}, if latency matters."
+            waits = f"Requests wait {queued[cause]:.0%} of the time for {cause.replace('_', ' ')}"
+            yield f"{waits}; if latency matters, {_advised(facts, *remedies)}."
 
 
 def _load(facts: Facts) -> Iterator[str]:
@@ -110,8 +160,8 @@ def _limits(facts: Facts) -> Iterator[str]:
         margin = 1 - value / slo.limit_ms
         if margin < NARROW_MARGIN:
             yield f"{slo.name} is {value:,.1f} ms, {margin:.0%} below its limit: closer than step times are known."
-    if facts.target.limits and facts.robustness < 1:
+    if facts.robustness < 1 and facts.target.violation(facts.outcome.metrics) == 0:
         yield (
-            f"All limits were kept in {facts.robustness:.0%} of the replays on other slices and with step times 10 % off; "
+            f"All limits were kept in {facts.robustness:.0%} of the replays on other slices and with step times {facts.steps_off:.1%} off; "
             "measure before you rely on it."
         )

@@ -68,7 +68,8 @@ def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
 def sensitivity_rows(sensitivity: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     return [
         {"knob": knob, **_plain({"value": point["value"]}), "is_winner": point["is_winner"], "reason": point["reason"]}
-        | {"score": point["score"], **_figures(point)}
+        | {name: point[name] for name in ("share", "score", "slo_violation")}
+        | _figures(point)
         for knob, points in sensitivity.items()
         for point in points
     ]

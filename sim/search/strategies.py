@@ -7,6 +7,7 @@ from typing import Any
 from sim.errors import SimError
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.goals import Target
+from sim.search.layouts import layouts, spread
 from sim.search.space import Params, Space, canonical, num_flags, num_replicas
 
 ENUMERABLE = 2_000  # combinations; beyond, nobody looks at each to find those that differ
@@ -53,14 +54,18 @@ class Distinct:
 
 
 def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:
-    """Lets Optuna propose until `trials` different candidates were tried, or it has no new ones; these by their key.
+    """Every layout of GPUs, then what Optuna proposes, until `trials` different candidates were tried, or it has no new ones.
 
-    TPE for one goal, NSGA-II for several; `try_out` gets batches of new candidates.
+    Returns them by their key. TPE for one goal, NSGA-II for several; `try_out` gets batches of new candidates.
     """
     distinct, losses, tried = Distinct(scenario), _Losses(scenario.target), dict[str, Params]()
     study, knobs = _study(scenario.target, seed), dict(space.knobs)
+    laid_out = {distinct.key(params): params for params in spread(layouts(scenario, space), trials)}
+    losses.add(laid_out, try_out(list(laid_out.values()), 0))
+    tried |= laid_out
+    study.add_trials([_told(params, knobs, losses.of(key)) for key, params in laid_out.items()])
     study.enqueue_trial(dict.fromkeys(knobs, 0))
-    for _ in range(10 * math.ceil(trials / BATCH)):
+    for _ in range(10 * math.ceil((trials - len(tried)) / BATCH)):
         asked = [study.ask() for _ in range(BATCH)]
         proposals = [_suggest(trial, knobs) for trial in asked]
         keys = [distinct.key(params) if space.allows(params) else None for params in proposals]
@@ -107,6 +112,18 @@ def _study(target: Target, seed: int) -> Any:
         return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     sampler = optuna.samplers.NSGAIISampler(population_size=2 * BATCH, seed=seed)
     return optuna.create_study(directions=["minimize"] * len(target.goals), sampler=sampler)
+
+
+def _told(params: Params, knobs: Mapping[str, tuple[Any, ...]], losses: list[float]) -> Any:
+    """A candidate that was tried, as Optuna would have asked for it."""
+    from optuna.distributions import CategoricalDistribution
+    from optuna.trial import create_trial
+
+    distributions: dict[str, Any] = {
+        name: CategoricalDistribution(range(len(values))) for name, values in knobs.items()
+    }
+    places = {name: values.index(params[name]) for name, values in knobs.items()}
+    return create_trial(params=places, distributions=distributions, values=losses)
 
 
 def _suggest(trial: Any, knobs: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
