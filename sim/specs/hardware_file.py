@@ -16,6 +16,9 @@ from sim.specs.strict_yaml import Count, NotNegative, Positive, Strict
 ValueT = TypeVar("ValueT")
 Text = Annotated[str, Field(min_length=1)]
 GIVEN = "given in the profile"
+Memory = Annotated[
+    Positive, Field(le=100_000)
+]  # 100 TB: a GPU's, whose every block has a place in the simulation's memory
 
 
 class Sourced(Strict, Generic[ValueT]):
@@ -165,8 +168,8 @@ class ProfileFile(Strict):
         None
     )
     num_sms: Annotated[Sourced[Count] | None, Field(description="streaming multiprocessors or compute units")] = None
-    memory_label_gb: Annotated[Sourced[Positive], Field(description="GB, as on the box")]
-    memory_usable_gib: Annotated[Sourced[Positive] | None, Field(description="GiB that CUDA reports as total")] = None
+    memory_label_gb: Annotated[Sourced[Memory], Field(description="GB, as on the box")]
+    memory_usable_gib: Annotated[Sourced[Memory] | None, Field(description="GiB that CUDA reports as total")] = None
     memory_bandwidth_tb_s: Annotated[Sourced[Positive], Field(description="TB/s")]
     peak_tflops: Peaks
     link_gb_s: Annotated[
@@ -214,7 +217,7 @@ class HardwareFile(ProfileFile):
     compute_capability: Text
     confidence: Sourced[Literal["high", "medium", "low"]]
     num_sms: Sourced[Count]
-    memory_usable_gib: Sourced[Positive]
+    memory_usable_gib: Sourced[Memory]
     pcie_gb_s: Sourced[Positive]
     tdp_w: Sourced[Positive]
     operators: OperatorsBlock
