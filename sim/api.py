@@ -20,6 +20,7 @@ from sim.metrics.summary import summarize
 from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
+from sim.report.tables import terminal_width
 from sim.serving import replica
 from sim.serving.config import scheduler_config
 from sim.serving.kv_cache import can_ever_fit
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from sim.measure.validate import Validation
 
 DEFAULTS = EngineConfig()
-TEXT_WIDTH = 100
 PlotKind = Literal["timeline", "latency"]
 
 
@@ -73,7 +73,7 @@ class Result:
     records: Records
 
     def __str__(self) -> str:
-        return f"{run_title(self.summary, TEXT_WIDTH)}\n{result_table(self.summary)}"
+        return f"{run_title(self.summary, terminal_width())}\n{result_table(self.summary)}"
 
     @cached_property
     def requests(self) -> "pd.DataFrame":

@@ -35,7 +35,10 @@ def _run(kind: str, block: str, session: InteractiveInterpreter) -> str:
 
 
 def _shell(command: str) -> str:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "COLUMNS": "100",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     ran = subprocess.run(
         ["bash", "-c", f"({command}) 2>&1"], env=environment, capture_output=True, text=True, check=True
     )
