@@ -19,29 +19,30 @@ def main() -> NoReturn:
     """Run the command line and exit: 0 done, 1 output that could not be written, 2 bad input, 3 what was asked for cannot
     be had, 128 + n ended by signal n.
     """
-    from sim.cli.signals import end_on_signals
+    from sim.cli.signals import Ending
+
+    sys.exit(Ending().run(_run_and_settle))
+
+
+def _run_and_settle() -> int:
     from sim.cli.streams import WRITE_FAILED, prepare
 
     for name, value in LEAN.items():
         os.environ.setdefault(name, value)
     gc.set_threshold(PATIENT_GC)
     talk = prepare()
-    end_on_signals()
     status = run(sys.argv[1:])
     gc.freeze()  # what is left goes with the process, and need not be searched for garbage first
-    sys.exit(status or (WRITE_FAILED if talk.is_lost else 0))
+    return status or (WRITE_FAILED if talk.is_lost else 0)
 
 
 def run(args: Sequence[str]) -> int:
     """The exit status of one call; bad input is one sentence on stderr, a reader who leaves early is no error."""
-    from sim.cli.signals import Ended
     from sim.cli.streams import WRITE_FAILED, discard_output
 
     try:
         status = _call(list(args) or ["--help"])
         sys.stdout.flush()
-    except Ended as ended:
-        return ended.status
     except KeyboardInterrupt:
         status = INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer makes a broken pipe a SystemExit

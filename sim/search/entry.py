@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,18 +189,16 @@ def _hashable(value: Any) -> Any:
 def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iterator[Memory]:
     """Where trials are remembered; a file of the cache is deleted when the search is over, one that was named is kept."""
     if store is not None:
-        kept = TrialStore(Path(store), study_id(shared))
-        try:
+        with closing(TrialStore(Path(store), study_id(shared))) as kept:
             yield kept
-        finally:
-            kept.close()
     elif resume and (cached := _cached(shared)) is not None:
-        try:
-            yield cached
-        except SimError:
+        with closing(cached):
+            try:
+                yield cached
+            except SimError:
+                cached.remove()
+                raise
             cached.remove()
-            raise
-        cached.remove()
     else:
         yield DictMemory()
 

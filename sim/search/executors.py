@@ -4,22 +4,13 @@ All give the same outcomes; what differs is the order in which they come.
 """
 
 import logging
-import multiprocessing
-import os
-import pickle
-import signal
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from sim.errors import ConfigError, nearest
 from sim.search.evaluate import Outcome, Scenario, Task
+from sim.search.processes import process_pool
 
 ExecutorName = Literal["serial", "process", "ray"]
 
@@ -53,66 +44,6 @@ class Serial:
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
         for place, task in enumerate(tasks):
             yield place, self._scenario.try_out(task)
-
-
-class ProcessPool:
-    """Tasks on worker processes that read the scenario once, from a file."""
-
-    def __init__(self, pool: ProcessPoolExecutor, scenario_file: Path) -> None:
-        self._pool = pool
-        self._scenario_file = scenario_file
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
-        try:
-            futures: dict[Future[Outcome], int] = {
-                self._pool.submit(_try_out, str(self._scenario_file), task): place for place, task in enumerate(tasks)
-            }
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise ConfigError(
-                "worker processes of the search died: out of memory, or a script that starts it outside of "
-                "`if __name__ == '__main__':`; use fewer workers, or 1."
-            ) from None
-
-
-@contextmanager
-def process_pool(scenario: Scenario, workers: int) -> Iterator[Executor]:
-    """Workers that start afresh, as on every platform, and end with this process however it ends."""
-    with tempfile.TemporaryDirectory(prefix="servecast-") as folder:
-        file = Path(folder, "scenario.pickle")
-        file.write_bytes(pickle.dumps(scenario))
-        spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent)
-        try:
-            yield ProcessPool(pool, file)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """A killed parent cannot tell its workers, and their queue stays open: each watches for itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "an initializer runs in a child process"
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@cache
-def _scenario(file: str) -> Scenario:
-    """Read once a worker."""
-    scenario = pickle.loads(Path(file).read_bytes())  # noqa: S301 - written by the parent process
-    assert isinstance(scenario, Scenario), "the parent writes a scenario"
-    return scenario
-
-
-def _try_out(file: str, task: Task) -> Outcome:
-    return _scenario(file).try_out(task)
 
 
 class RayCluster:

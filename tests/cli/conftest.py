@@ -17,6 +17,9 @@ class Call(NamedTuple):
 
 Servecast = Callable[..., Call]
 
+HEAR_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+"""For a child: where the tests run in a shell's background SIGINT is ignored, and children inherit that."""
+
 
 @pytest.fixture
 def servecast(capsys: pytest.CaptureFixture[str]) -> Servecast:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, Servecast
+from tests.cli.conftest import HEAR_CTRL_C, Call, Servecast
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 BAD_CALLS = {
@@ -152,7 +152,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C is no error of the program: status 130, one line, no half-written files."""
     options = ["--gpu", "h100-sxm", "--trace", "chat", "--out", "out", "--step-log", "steps.jsonl"]
     interrupted = (
-        "import signal, os; from sim.cli import main; from sim.serving import replica;"
+        f"{HEAR_CTRL_C} import os; from sim.cli import main; from sim.serving import replica;"
         "replica.simulate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT); main()"
     )
     command = [sys.executable, "-c", interrupted, "simulate", "Llama-3.1-8B", *options]

@@ -52,7 +52,7 @@ from tests.search.test_executors import SCENARIO, TASKS
 if __name__ == "__main__":
     with executor("process", SCENARIO, 2) as pool:
         list(pool.run(TASKS))
-        print(*pool._pool._processes, flush=True)
+        print(*(worker.process.pid for worker in pool._workers), flush=True)
         sys.stdin.read()
 """
 
