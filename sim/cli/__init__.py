@@ -64,8 +64,11 @@ def _call(args: list[str]) -> int:
     from typer import TyperException
 
     from sim.cli.app import app
+    from sim.cli.completion_shells import VARIABLE, answer
     from sim.errors import SimError
 
+    if asked := os.environ.get(VARIABLE):
+        return answer(asked)
     try:
         status = app(args=args, prog_name="servecast", standalone_mode=False)
     except SimError as error:

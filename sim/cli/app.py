@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sim.cli.completion_shells import INSTALL, SHOW, check_shell, with_shell
 from sim.errors import ConfigError, nearest
 
 COMMANDS = {
@@ -31,8 +32,13 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the base class's signature
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_shell(args))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args[0] not in COMMANDS:
+            if ctx.resilient_parsing:  # Tab was pressed
+                return None, None, []
             raise ConfigError(
                 f"{args[0]!r} is no command; there are {', '.join(COMMANDS)}.{nearest(args[0], COMMANDS)}"
             )
@@ -57,11 +63,45 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _install_completion(shell: str | None) -> None:
+    if shell is not None:
+        from sim.cli.completion_shells import install
+
+        typer.echo(
+            f"Completion for {shell} is in {install(check_shell(shell))}; open a new shell to have it.", err=True
+        )
+        raise typer.Exit
+
+
+def _show_completion(shell: str | None) -> None:
+    if shell is not None:
+        from sim.cli.completion_shells import script
+
+        typer.echo(script(check_shell(shell)))
+        raise typer.Exit
+
+
 @app.callback()
 def servecast(
     *,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
+    _install: Annotated[
+        str | None,
+        typer.Option(
+            INSTALL,
+            metavar="[SHELL]",
+            help="Complete words in bash, zsh or fish.",
+            is_eager=True,
+            callback=_install_completion,
+        ),
+    ] = None,
+    _show: Annotated[
+        str | None,
+        typer.Option(
+            SHOW, metavar="[SHELL]", help="Print what that installs.", is_eager=True, callback=_show_completion
+        ),
+    ] = None,
 ) -> None:
     """Hold the commands."""

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from sim.cli import completion
 from sim.errors import ConfigError
 from sim.specs.serve_command import ParsedServe, parse_engine_args, parse_serve_command
 from sim.specs.serve_tokens import UnknownFlagError, split_flags
@@ -21,6 +22,9 @@ class EngineCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        if ctx.resilient_parsing:  # Tab was pressed
+            completion.remember(ctx, args)
+            return super().parse_args(ctx, _typed_so_far(args, own))
         before, pasted = _split_at_dashes(args)
         try:
             own_words, engine_words = split_flags(before, own)
@@ -30,6 +34,14 @@ class EngineCommand(TyperCommand):
             raise ConfigError(unknown_flag(error.shown, ctx.command_path, own, takes_engine_flags=True)) from None
         ctx.meta[_META_KEY] = _parse(pasted, engine_words, own)
         return super().parse_args(ctx, own_words)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from typer.core import CompletionItem  # type: ignore[attr-defined]
+
+        values = completion.values_here(ctx, incomplete)
+        flags = completion.engine_flag_names(incomplete) if values is None and incomplete.startswith("-") else []
+        ours = [] if values is not None else super().shell_complete(ctx, incomplete)
+        return [*ours, *map(CompletionItem, values or flags)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from sim.cli.engine_help import print_engine_flags
@@ -52,6 +64,17 @@ def chosen_model(model: str | None, parsed: ParsedServe) -> str:
     if not (chosen := model or parsed.model):
         raise ConfigError("MODEL is missing; give a catalogue name, a Hugging Face id or a path to a config.json.")
     return chosen
+
+
+def _typed_so_far(args: Sequence[str], own: Container[str]) -> list[str]:
+    """The command's own words of a line that is not complete, and may be wrong."""
+    words, _ = _split_at_dashes([word for word in args if word != "="])
+    while words:
+        try:
+            return split_flags(words, own)[0]
+        except ConfigError:
+            words.pop()
+    return []
 
 
 def _split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.completion import gpu_names
 from sim.cli.options import Json, print_answer, print_json
 from sim.errors import ConfigError
 from sim.units import GIB, GIGA, TERA
@@ -19,7 +20,10 @@ HEADER = ("name", "GiB", "TB/s", "bf16 TFLOPS", "link GB/s", "kernels", "$/h", "
 @app.command()
 def gpus(
     name: Annotated[
-        str | None, typer.Argument(help="Show this one in detail: a name, or the path of a YAML.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Show this one in detail: a name, or the path of a YAML.", show_default=False, autocompletion=gpu_names
+        ),
     ] = None,
     *,
     as_yaml: Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.completion import complete_file
 from sim.cli.engine_flags import engine_flags
 from sim.cli.options import warn
 
@@ -17,6 +18,7 @@ RunFiles = Annotated[
         metavar="RUNS.json...",
         help="Measured runs, or JSON of vllm bench serve --save-result --save-detailed.",
         show_default=False,
+        autocompletion=complete_file,
     ),
 ]
 OnlyKnownArgs = Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import model_names
 from sim.cli.options import Json, print_answer, print_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ HEADER = ("name", "parameters", "active", "layers", "attention", "quantization",
 @app.command()
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="Show this one: a name, hub id or path.", show_default=False)
+        str | None,
+        typer.Argument(help="Show this one: a name, hub id or path.", show_default=False, autocompletion=model_names),
     ] = None,
     *,
     as_json: Json = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sim.cli import completion
 from sim.serving import routing
 
 if TYPE_CHECKING:
@@ -19,9 +20,17 @@ Model = Annotated[
         metavar="MODEL",
         help="A catalogue name, a Hugging Face id, or a path to a folder or config.json.",
         show_default=False,
+        autocompletion=completion.complete_model,
     ),
 ]
-Gpu = Annotated[str, typer.Option(help="A GPU of `servecast gpus`, or the path of a YAML profile.", show_default=False)]
+Gpu = Annotated[
+    str,
+    typer.Option(
+        help="A GPU of `servecast gpus`, or the path of a YAML profile.",
+        show_default=False,
+        autocompletion=completion.gpu_names,
+    ),
+]
 Price = Annotated[
     float | None,
     typer.Option(help="USD per GPU hour, in place of the price in the profile of the GPU.", show_default=False),
@@ -29,7 +38,9 @@ Price = Annotated[
 Trace = Annotated[
     str,
     typer.Option(
-        help="A trace file, a bundled one by name (chat, code, ...), or - for standard input.", show_default=False
+        help="A trace file, a bundled one by name (chat, code, ...), or - for standard input.",
+        show_default=False,
+        autocompletion=completion.trace_names,
     ),
 ]
 RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.completion import trace_names
 from sim.cli.options import Limit, RateScale, RequestRate, warn
 from sim.outputs import check_apart, check_writable
 from sim.workload.describe import LengthSummary, TraceDescription, describe
@@ -23,7 +24,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, con
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="TRACE", help="A trace file (Azure, Mooncake, vllm bench or native), a bundled one by name, or -."
+        metavar="TRACE",
+        help="A trace file (Azure, Mooncake, vllm bench or native), a bundled one by name, or -.",
+        autocompletion=trace_names,
     ),
 ]
 Target = Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.completion import gpu_names
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
 from sim.cli.options import Composition, Json, print_answer, warn
@@ -18,6 +19,7 @@ BenchGpu = Annotated[
         "--gpu",
         help="The GPU, by name or YAML, in place of those that runs name; benchmarks of vLLM name none.",
         show_default=False,
+        autocompletion=gpu_names,
     ),
 ]
 

@@ -40,7 +40,7 @@ _SWITCHES = (
     "scheduler_reserve_full_isl",
     "enforce_eager",
 )
-_CHOICES: Mapping[str, tuple[str, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv_cache_dtype": ("auto", *KV_CACHE_DTYPE_BYTES),
     "scheduling_policy": get_args(Policy),
     "cudagraph_mode": get_args(CudagraphMode),
@@ -92,7 +92,7 @@ class EngineConfig:
                 _check_integer(name, value, least, MAX_BYTES if name.endswith("_bytes") else MAX_COUNT)
         for name in _SWITCHES:
             _check_switch(name, getattr(self, name))
-        for name, choices in _CHOICES.items():
+        for name, choices in CHOICES.items():
             if (value := getattr(self, name)) is not None:
                 _check_choice(name, value, choices)
         _check_max_model_len(self.max_model_len)

@@ -1,0 +1,87 @@
+"""What a shell offers when Tab is pressed: flags, and names of models, GPUs and traces. Nothing is loaded that it need not."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import typer
+
+from sim.specs.data import data_dir
+from sim.specs.engine import CHOICES
+from sim.specs.serve_flags import ENGINE_FLAGS, OTHER_FLAGS, SHORT_FLAGS, arity_of
+
+LAUNCH = ("vllm", "serve")  # what a pasted line begins with
+_WORDS = "sim.cli.completion"  # in the context's meta: all words of the command before the one at the cursor
+
+Values = Callable[[str], list[str]]
+
+
+def model_names(incomplete: str) -> list[str]:
+    """Short names, and hub ids once a slash is typed."""
+    from sim.specs.catalog import read_catalog, short_name
+
+    names = [entry.name if "/" in incomplete else short_name(entry.name) for entry in read_catalog()]
+    return _beginning(names, incomplete)
+
+
+def gpu_names(incomplete: str) -> list[str]:
+    return _beginning((file.stem for file in data_dir("hardware_profiles").glob("*.yaml")), incomplete)
+
+
+def trace_names(incomplete: str) -> list[str]:
+    from sim.workload.source import bundled_traces
+
+    return _beginning((file.stem for file in bundled_traces()), incomplete)
+
+
+def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For the argument MODEL, behind which words that the parser does not know end up, too."""
+    values = values_here(ctx, incomplete)
+    return model_names(incomplete) if values is None else values
+
+
+def complete_file(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For arguments that are files: those the shell knows itself."""
+    return values_here(ctx, incomplete) or []
+
+
+def remember(ctx: Any, args: Sequence[str]) -> None:
+    """Keep the words before the cursor for `values_here`."""
+    ctx.meta[_WORDS] = [word for word in args if word != "="]  # bash gives --gpu=h1 as three words
+
+
+def engine_flag_names(incomplete: str) -> list[str]:
+    """vLLM's flags that are simulated; with `--no-` those that switch off."""
+    names = [f"--{name}" for name in (*ENGINE_FLAGS, *OTHER_FLAGS)]
+    switches = [f"--no-{flag.name}" for flag in ENGINE_FLAGS.values() if flag.kind == "switch"]
+    return [name for name in (*names, *switches) if name.startswith(incomplete)]
+
+
+def values_here(ctx: Any, incomplete: str) -> list[str] | None:
+    """What may stand here if a flag before wants a value, or in a pasted line; None anywhere else."""
+    words: list[str] = ctx.meta.get(_WORDS, [])
+    if words and (values := _values_of(ctx, words[-1])):
+        return values(incomplete)
+    if "--" not in words:
+        return None
+    pasted = words[words.index("--") + 1 :]
+    if len(pasted) < len(LAUNCH):
+        return _beginning(LAUNCH[len(pasted) : len(pasted) + 1], incomplete)
+    return engine_flag_names(incomplete) if incomplete.startswith("-") else model_names(incomplete)
+
+
+def _values_of(ctx: Any, flag: str) -> Values | None:
+    """What completes the value of a flag; None for a word that is none, or takes none."""
+    for param in ctx.command.get_params(ctx):
+        if flag in param.opts and not getattr(param, "is_flag", False):
+            return lambda incomplete: [item.value for item in param.shell_complete(ctx, incomplete)]
+    if not flag.startswith("-"):
+        return None
+    name = flag.lstrip("-").replace("_", "-")
+    name = name if flag.startswith("--") else SHORT_FLAGS.get(name, name)
+    if arity_of(name) in {None, "none"}:
+        return None
+    return lambda incomplete: _beginning(map(str, CHOICES.get(name.replace("-", "_"), ())), incomplete)
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
