@@ -119,7 +119,10 @@ class Scenario:
         if reason := self.why_not(task.params, deployed):
             return Outcome(reason, {})
         trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
-        records = self.replay(trace, task.params, deployed, task.perturbation)
+        try:
+            records = self.replay(trace, task.params, deployed, task.perturbation)
+        except SimError as error:
+            return Outcome(str(error), {})
         found = self._limits(deployed, records) if task.explains else None
         return Outcome(None, self.metrics(task.params, deployed, records), found)
 

@@ -29,6 +29,7 @@ class Admission:
         self._has_windows = config.has_windows
         self._may_split_prompts = config.enable_chunked_prefill
         self._skips_long_prompts = config.rules.skips_unchunked_prompts and not config.enable_chunked_prefill
+        self._skipped: list[Request] = []
         self._any_arrival_counts = (
             config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
@@ -54,21 +55,25 @@ class Admission:
         if batch.budget == 0:
             self.is_settled = self.is_settled or not batch.chunks
             return
-        skipped = []
         while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
-            if self._skips_long_prompts and self._is_too_long(waiting[0], batch):
-                skipped.append(waiting.pop_first())
-            elif not self._admit(waiting[0], batch):
+            if not (self._admit(waiting[0], batch) or self._skips(waiting[0], batch)):
                 break
-        if skipped:
-            waiting.put_back_skipped(skipped)
+        if self._skipped:
+            waiting.put_back_skipped(self._skipped)
+            self._skipped = []
         self.is_settled = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
+
+    def _skips(self, head: Request, batch: Batch) -> bool:
+        """Whether the head, which cannot be admitted, is set aside so that the next one is tried."""
+        if not (self._skips_long_prompts and self._is_too_long(head, batch)):
+            return False
+        self._skipped.append(self._scheduler.waiting.pop_first())
+        return True
 
     def _is_too_long(self, request: Request, batch: Batch) -> bool:
         """Whether a prompt that cannot be cut wants more than is left of the budget."""
         num_computed = request.resumes_at
         if request.keyed is not None and not num_computed:
-            self._scheduler.registration.catch_up(batch.step)
             num_computed = self._kv.find_prefix(request).num_blocks * self._block_size
         return min(request.num_tokens - num_computed, batch.longest_chunk) > batch.budget
 
@@ -85,11 +90,10 @@ class Admission:
         return bool(batch.chunks or self._scheduler.registration.pending or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
-        looks_up = request.keyed is not None and not request.resumes_at
-        hit = best_hit(request) if looks_up else NO_HIT
+        hit = NO_HIT if request.resumes_at else best_hit(request)
         if not self._passes_gate(request, hit):
             return False
-        if looks_up:
+        if request.keyed is not None and not request.resumes_at:
             self._scheduler.registration.catch_up(batch.step)
             hit = self._kv.find_prefix(request)
             if not self._passes_gate(request, hit):

@@ -210,17 +210,18 @@ class Scheduler:
     def release_ended(self, batch: int) -> list[Request]:
         """A batch that brings last tokens has come back: the requests that it finishes, their blocks released."""
         finished = self.ended.pop(batch)
+        preempted = []
         for request in finished:
             if request.status is RequestStatus.ENDED:
                 del self.running[request]
                 num_computed = request.num_prompt_tokens + request.max_tokens - 1
                 self.kv.release(request, num_computed + (request.wasted_pass > request.last_pass), num_computed)
                 self.registration.pending.pop(request, None)
-        preempted = [request for request in finished if request.status is RequestStatus.PREEMPTED]
+            else:
+                preempted.append(request)
+            request.status = RequestStatus.FINISHED
         if preempted:
             self.waiting.remove_all(preempted)
-        for request in finished:
-            request.status = RequestStatus.FINISHED
         self.admission.somebody_ended()
         return finished
 

@@ -144,3 +144,13 @@ def test_a_context_need_not_hold_what_no_context_holds() -> None:
     scenario = make_scenario(trace_with_long(HALF))
     taken = make_trace(50)
     assert scenario.longest_request == int((taken.prompt_tokens + taken.output_tokens)[::2].max())
+
+
+def test_a_candidate_whose_engine_would_crash_cannot_serve() -> None:
+    """vLLM 0.11 cannot queue equals under priority; the search says so of that candidate and goes on."""
+    trace = replace(make_trace(), arrival_s=np.zeros(60))
+    scenario = make_scenario(trace, vllm_version="0.11.0")
+    by_priority, by_arrival = (scenario.try_out(Task({"scheduling_policy": p})) for p in ("priority", "fcfs"))
+    assert by_arrival.is_feasible
+    assert by_priority.reason is not None
+    assert by_priority.reason.startswith("the engine of vLLM before 0.12.0 crashes in this run")
