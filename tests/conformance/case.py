@@ -49,10 +49,12 @@ class Case:
     recorded: Mapping[str, Any]
 
 
-def load_case(path: Path) -> Case:
-    """Read a recorded case, gzipped or not."""
+def load_case(path: Path) -> Case | None:
+    """Read a recorded case, gzipped or not; None for a table of defaults or sizes, which has rows and no schedule."""
     content = path.read_bytes()
     data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    if "rows" in data:
+        return None
     requests = sorted(enumerate(data["requests"]), key=lambda pair: (pair[1]["arrival_ns"], pair[0]))
     rows = {number: row for row, (number, _) in enumerate(requests)}
     return Case(

@@ -1,5 +1,7 @@
 """Schedules recorded from the real vLLM scheduler are reproduced step by step."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tests.conformance.__main__ import main
 from tests.conformance.case import load_case
 from tests.conformance.compare import first_difference, request_difference
 from tests.conformance.engines import ENGINES
+from tests.shared import SHARED, needs_shared
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CASES = sorted(GOLDEN.glob("schedule_*.json.gz"))
@@ -23,9 +26,35 @@ def test_the_recordings_are_here() -> None:
 def test_an_engine_reproduces_the_recorded_schedule(path: Path, engine: str) -> None:
     """Order, tokens, blocks, hits, evictions, preemptions, queues and times are those of vLLM."""
     case = load_case(path)
+    assert case is not None
     run = ENGINES[engine](case)
     assert first_difference(case, run.steps) is None
     assert request_difference(case, run.requests) is None
+
+
+@needs_shared
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_every_version_is_reproduced(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recordings of 16 versions, each under its own version's rules, and those of priority with async scheduling."""
+    golden = SHARED / "golden"
+    paths = [*golden.glob("versions/*/*.json.gz"), *golden.glob("priority_async_victim_*.json")]
+    assert main([*map(str, sorted(paths)), "--engine", engine]) == 0
+    assert "235 passed, 0 failed" in capsys.readouterr().out
+
+
+def test_a_table_is_no_schedule_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that all that was recorded can be named at once."""
+    assert main([str(GOLDEN / "engine_defaults.json"), str(CASES[0])]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "--   engine_defaults.json: a table, no schedule"
+
+
+def test_a_crash_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recorded schedule with equals in the queue, said to be of a version that could not have made it."""
+    case = json.loads(gzip.decompress((GOLDEN / "schedule_priority_ties.json.gz").read_bytes()))
+    path = tmp_path / "ties.json"
+    path.write_text(json.dumps(case | {"vllm_version": "0.11.2"}))
+    assert main([str(path)]) == 1
+    assert "the engine of vLLM before 0.12.0 crashes" in capsys.readouterr().out
 
 
 def test_what_is_no_recording_is_told_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
