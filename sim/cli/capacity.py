@@ -86,7 +86,7 @@ def capacity(
 @contextmanager
 def _status() -> Iterator[Callable[[str], None]]:
     """Says on a terminal what is being tried."""
-    from sim.search.capacity import ignore
+    from sim.search.store import ignore
 
     if not sys.stderr.isatty():
         yield ignore

@@ -118,6 +118,7 @@ def optimize(
             resume=True,
             bench_dataset=(out or Path()) / VERIFY,
             progress=progress,
+            notify=lambda sentence: warn([sentence]),
         )
     if out:
         tables = {"candidates": result.candidates, "pareto": result.pareto, "sensitivity": result.sensitivity}

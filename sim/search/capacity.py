@@ -27,10 +27,6 @@ MOST_REPLICAS = 512
 OnProbe = Callable[[str], None]
 
 
-def ignore(_: str) -> None:
-    """Nobody wants to know what is tried."""
-
-
 class Sizing(NamedTuple):
     """Replicas for a rate: simulated behind the router, and as multiplying one replica's capacity has it."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from sim.errors import ConfigError, SimError
 from sim.search.answer import answer
 from sim.search.bench_command import DATASET, verification
-from sim.search.capacity import OnProbe, ignore
+from sim.search.capacity import OnProbe
 from sim.search.capacity import capacity as find_capacity
 from sim.search.default_space import default_space
 from sim.search.evaluate import DEFAULTS, Scenario
@@ -23,7 +23,7 @@ from sim.search.runner import OnProgress, Runner
 from sim.search.scoring import scenario
 from sim.search.space import Space
 from sim.search.space_file import read_space
-from sim.search.store import DictMemory, Memory, TrialStore, study_id
+from sim.search.store import DictMemory, Memory, Notify, TrialStore, ignore, study_id
 from sim.search.workload_profile import TargetMetric, WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
@@ -63,6 +63,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     resume: bool = False,
     bench_dataset: str | Path = DATASET,
     progress: OnProgress | None = None,
+    notify: Notify = ignore,
 ) -> Optimization:
     """The engine arguments that serve a trace best, with the evidence. The same input and seed give the same answer.
 
@@ -71,7 +72,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate` is as for `simulate`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
-    writes it. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
+    writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
     """
     if trials < 1:
         raise ConfigError(f"--trials must be at least 1, got {trials}.")
@@ -93,7 +94,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     )
     workload = _workload(shared, constants)
     searched = _space(shared, space, gpus, workload, constants)
-    with _memory(shared, store, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
+    with _memory(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
         runner = Runner(shared.target, tries, memory, progress)
         findings = run_search(
             shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
@@ -186,12 +187,12 @@ def _hashable(value: Any) -> Any:
 
 
 @contextmanager
-def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iterator[Memory]:
+def _memory(shared: Scenario, store: str | Path | None, notify: Notify, *, resume: bool) -> Iterator[Memory]:
     """Where trials are remembered; a file of the cache is deleted when the search is over, one that was named is kept."""
     if store is not None:
-        with closing(TrialStore(Path(store), study_id(shared))) as kept:
+        with closing(TrialStore(Path(store), study_id(shared), notify)) as kept:
             yield kept
-    elif resume and (cached := _cached(shared)) is not None:
+    elif resume and (cached := _cached(shared, notify)) is not None:
         with closing(cached):
             try:
                 yield cached
@@ -203,10 +204,10 @@ def _memory(shared: Scenario, store: str | Path | None, *, resume: bool) -> Iter
         yield DictMemory()
 
 
-def _cached(shared: Scenario) -> TrialStore | None:
+def _cached(shared: Scenario, notify: Notify) -> TrialStore | None:
     """None where the cache cannot be written: the search then cannot be resumed, and need not fail for it."""
     try:
-        return TrialStore(cache_folder() / f"{study_id(shared)}.sqlite", study_id(shared))
+        return TrialStore(cache_folder() / f"{study_id(shared)}.sqlite", study_id(shared), notify)
     except ConfigError:
         return None
 

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import sqlite3
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sim.errors import ConfigError
 from sim.metrics.bottlenecks import Limits
@@ -15,6 +17,18 @@ from sim.version import __version__
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS trials (study TEXT, task TEXT, outcome TEXT, PRIMARY KEY (study, task)) WITHOUT ROWID
 """
+
+
+PATIENCE_S = 30.0  # with whoever else holds the file
+UNSAID_S = 1.0  # another search writes for milliseconds: nothing to speak of
+RETRY_S = 0.1
+
+Notify = Callable[[str], None]
+Result = TypeVar("Result")
+
+
+def ignore(_: str) -> None:
+    """Nobody wants to know."""
 
 
 class Memory(Protocol):
@@ -33,34 +47,64 @@ class DictMemory(dict[str, Outcome]):
 
 
 class TrialStore:
-    """Outcomes in a SQLite file, of any number of searches; one search sees its own. Each is on disk once put."""
+    """Outcomes in a SQLite file, of any number of searches; one search sees its own. Each is on disk once put.
 
-    def __init__(self, path: Path, study: str) -> None:
-        self._path, self._study = path, study
+    `notify` is told where another process holds the file; after PATIENCE_S of that, as for any file that is no store,
+    ConfigError is raised.
+    """
+
+    def __init__(self, path: Path, study: str, notify: Notify = ignore) -> None:
+        self._path, self._study, self._notify = path, study, notify
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with ExitStack() as on_failure:
-                self._database = on_failure.enter_context(closing(sqlite3.connect(path, timeout=30)))
-                self._database.execute("PRAGMA journal_mode=WAL")
-                with self._database as database:
-                    database.execute(_SCHEMA)
-                    rows = database.execute("SELECT task, outcome FROM trials WHERE study = ?", (study,)).fetchall()
+                self._database = on_failure.enter_context(closing(sqlite3.connect(path, timeout=RETRY_S)))
+                rows = self._patiently(self._open)
                 self._known = {task: from_json(unsealed(study, task, outcome)) for task, outcome in rows}
                 on_failure.pop_all()
         except (OSError, sqlite3.Error, ValueError) as error:
             raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
+
+    def _open(self) -> list[tuple[str, str]]:
+        self._database.execute("PRAGMA journal_mode=WAL")
+        with self._database as database:
+            database.execute(_SCHEMA)
+            return database.execute("SELECT task, outcome FROM trials WHERE study = ?", (self._study,)).fetchall()
 
     def get(self, key: str) -> Outcome | None:
         return self._known.get(key)
 
     def put(self, key: str, outcome: Outcome) -> None:
         self._known[key] = outcome
+        row = (self._study, key, sealed(self._study, key, to_json(outcome)))
         try:
-            with self._database:
-                row = (self._study, key, sealed(self._study, key, to_json(outcome)))
-                self._database.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
+            self._patiently(lambda: self._write(row))
         except sqlite3.Error as error:
             raise ConfigError(f"--store {self._path} cannot be written: {error}; name another file.") from None
+
+    def _write(self, row: tuple[str, str, str]) -> None:
+        with self._database:
+            self._database.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
+
+    def _patiently(self, act: Callable[[], Result]) -> Result:
+        """`act`, again and again while the file is locked. SQLite's own patience would not hear Ctrl-C."""
+        begun_s, is_said = time.monotonic(), False
+        while True:
+            try:
+                return act()
+            except sqlite3.OperationalError as error:
+                waited_s = time.monotonic() - begun_s
+                if (
+                    error.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+                    or waited_s > PATIENCE_S
+                ):
+                    raise
+                if waited_s > UNSAID_S and not is_said:
+                    is_said = True
+                    self._notify(
+                        f"{self._path} is locked; waiting up to {PATIENCE_S:.0f} s for the process that holds it."
+                    )
+            time.sleep(RETRY_S)
 
     def close(self) -> None:
         self._database.close()

@@ -3,11 +3,13 @@
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +149,18 @@ def test_ctrl_c_ends_other_commands(command: list[str], tmp_path: Path) -> None:
     time.sleep(1.0)
     assert running.signalled(signal.SIGINT, 2) == (130, LINE)
     running.assert_nothing_left()
+
+
+def test_ctrl_c_ends_the_wait_for_a_locked_store(tmp_path: Path) -> None:
+    """Which says what it waits for."""
+    with closing(sqlite3.connect(tmp_path / "mine.sqlite", isolation_level=None)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        command = ["optimize", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", "chat", "--store", "mine.sqlite"]
+        running = Running(tmp_path, *SERVECAST, *command)
+        assert running.process.stderr is not None
+        said = running.process.stderr.readline()
+        assert said == "servecast: mine.sqlite is locked; waiting up to 30 s for the process that holds it.\n"
+        assert running.signalled(signal.SIGINT, 2) == (130, LINE)
 
 
 STUCK = """

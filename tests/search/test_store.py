@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,38 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     path.write_text("no database, but long enough to be read as one" * 100)
     with pytest.raises(ConfigError, match="cannot be used for trials"):
         TrialStore(path, "study")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A store that somebody else has locked, until `rollback`."""
+    TrialStore(tmp_path / "trials.sqlite", "study").close()
+    with closing(sqlite3.connect(tmp_path / "trials.sqlite", isolation_level=None)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        yield database
+
+
+def test_a_locked_store_is_waited_for_and_says_so(tmp_path: Path, held: sqlite3.Connection) -> None:
+    """Once, naming the file; when it is let go the search goes on."""
+    said: list[str] = []
+
+    def let_go(sentence: str) -> None:
+        said.append(sentence)
+        held.rollback()
+
+    with closing(TrialStore(tmp_path / "trials.sqlite", "study", let_go)) as store:
+        store.put("task", Outcome("no", {}))
+    assert said == [f"{tmp_path / 'trials.sqlite'} is locked; waiting up to 30 s for the process that holds it."]
+    assert "task" in rows([tmp_path / "trials.sqlite"])
+
+
+@pytest.mark.usefixtures("held")
+def test_a_store_that_stays_locked_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence, as where it cannot be written for another reason."""
+    monkeypatch.setattr("sim.search.store.PATIENCE_S", 0.2)
+    store = TrialStore(tmp_path / "trials.sqlite", "study")
+    with closing(store), pytest.raises(ConfigError, match="database is locked"):
+        store.put("task", Outcome("no", {}))
 
 
 def rows(stores: list[Path]) -> dict[str, str]:
