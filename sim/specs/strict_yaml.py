@@ -64,8 +64,8 @@ def _first_problem(error: ValidationError, schema: type[Strict]) -> str:
     unknown = next((problem for problem in problems if problem["type"] == "extra_forbidden"), None)
     if absent:
         listed = " and ".join([", ".join(absent[:-1]), absent[-1]] if len(absent) > 1 else absent)
-        sentence = f"{listed} {'are' if len(absent) > 1 else 'is'} required but absent"
-        return f"{sentence}; {_unknown(unknown, schema)}" if unknown else f"{sentence}."
+        sentence = f"{listed} {'are' if len(absent) > 1 else 'is'} required but absent."
+        return f"{sentence} {_unknown(unknown, schema)}" if unknown else sentence
     problem = problems[0]
     if problem["type"] == "extra_forbidden":
         return _unknown(problem, schema)

@@ -49,7 +49,7 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     keys = "`name`, `memory_label_gb`, `memory_bandwidth_tb_s` and `peak_tflops`"
     assert str(caught.value) == f"{path}: {keys} are required but absent."
     with pytest.raises(
-        ProfileError, match=r"`memory_label_gb` and `peak_tflops.bf16` are .*; `memory_lable_gb` is not"
+        ProfileError, match=r"`memory_label_gb` and `peak_tflops.bf16` are .* absent\. `memory_lable_gb` is not"
     ):
         load_gpu(write(tmp_path, memory_label_gb=None, memory_lable_gb=96, peak_tflops={"fp8": 1}))
 
