@@ -185,7 +185,7 @@ class ProfileFile(Strict):
     note: Annotated[str, Field(description="anything else")] = ""
     calibration: CalibrationBlock | None = None
     derived: Annotated[
-        list[str], Field(description="keys that a rule filled in, as `servecast gpus FILE --yaml` writes them")
+        list[str], Field(description="keys that a rule filled in, as `gpus FILE --yaml` writes them")
     ] = Field(default_factory=list)
     operators: Annotated[
         PartialOperators | None, Field(description="efficiencies of kernels, as fractions of these peaks")
