@@ -14,6 +14,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "my-gpu.yaml"
 ON_MI355X = ("Llama-3.1-8B", "--gpu", "mi355x")
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables as they are where the output is no terminal."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 @pytest.mark.parametrize("name", ["H100", EXAMPLE])
 def test_a_printed_profile_loads_as_the_same_gpu(servecast: Servecast, tmp_path: Path, name: str | Path) -> None:
     """By alias or path, complete or not."""
