@@ -5,12 +5,11 @@ from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
-from sim.report.tables import aligned
+from sim.report.tables import aligned, terminal_width
 from sim.specs.hardware_file import FitBlock, OperatorsBlock, Peaks, ProfileFile
 from sim.specs.hardware_rules import FIGURES, NOT_FIGURES, OPERATORS
 
 Row = tuple[str, str, str]
-WIDTH = 100
 
 
 def schema_text() -> str:
@@ -49,7 +48,7 @@ def _operator(name: str) -> str:
     assert block is not None, f"operators.{name} has a block"
     figures = ", ".join(key for key in block.model_fields if key not in FitBlock.model_fields)
     line = f"  {name}{'' if block is annotation else ', by dtype'}: {figures}"
-    return textwrap.fill(line, WIDTH, subsequent_indent="    ")
+    return textwrap.fill(line, terminal_width(), subsequent_indent="    ")
 
 
 def _is_block(annotation: object) -> bool:
