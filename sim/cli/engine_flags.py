@@ -1,6 +1,6 @@
 """The flags of vLLM on Servecast's commands, and a pasted `vllm serve` line behind `--`."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -33,6 +33,7 @@ class EngineCommand(TyperCommand):
 
             raise ConfigError(unknown_flag(error.shown, ctx.command_path, own, takes_engine_flags=True)) from None
         ctx.meta[_META_KEY] = _parse(pasted, engine_words, own)
+        _check_required(self.get_params(ctx), own_words)
         return super().parse_args(ctx, own_words)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -75,6 +76,15 @@ def _typed_so_far(args: Sequence[str], own: Container[str]) -> list[str]:
         except ConfigError:
             words.pop()
     return []
+
+
+def _check_required(params: Iterable[Any], words: Sequence[str]) -> None:
+    """Raises ConfigError naming all options that are missing; the parser would name one at a time."""
+    given = {word.partition("=")[0] for word in words}
+    wanted = [param for param in params if param.required and param.param_type_name == "option"]
+    missing = [f"'{param.opts[0]}'" for param in wanted if given.isdisjoint(param.opts)]
+    if len(missing) > 1 and given.isdisjoint({"-h", "--help"}):
+        raise ConfigError(f"Missing option {missing[0]}, and also {' and '.join(missing[1:])}.")
 
 
 def _split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,6 +1,7 @@
 """`vllm bench serve --save-result --save-detailed` JSON as measured runs."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.errors import RunsError, SimError, TraceError
-from sim.inputs import read_json
+from sim.inputs import MAX_JSON_BYTES, parse_json, read_text
 from sim.measure.runs import Measured, Requests, Run, read_runs
 from sim.metrics.statistics import statistics
 from sim.specs.models import load_model
@@ -32,18 +33,31 @@ class Server(NamedTuple):
 
 
 def read_measured(paths: Sequence[Path], server: Server) -> tuple[Run, ...]:
-    """All runs of files in Servecast's format or of vLLM's benchmark, the latter against `server`.
+    """All runs of files in Servecast's format or of vLLM's benchmark, the latter against `server`. Runs of one name are
+    numbered.
 
     Raises RunsError with file, field and rule.
     """
-    return tuple(run for path in paths for run in _read(path, server))
+    times: Counter[str] = Counter()
+    found: list[Run] = []
+    for run in (run for path in paths for run in _read(path, server)):
+        times[run.id] += 1
+        found.append(run.model_copy(update={"id": f"{run.id}-{times[run.id]}"}) if times[run.id] > 1 else run)
+    return tuple(found)
 
 
 def _read(path: Path, server: Server) -> tuple[Run, ...]:
-    values = read_json(path, RunsError)
-    if not isinstance(values, dict) or set(REPORT_KEYS).isdisjoint(values):
-        return read_runs(path)
-    return (_bench_run(path, values, server),)
+    text = read_text(path, RunsError, most_bytes=MAX_JSON_BYTES, kind="JSON")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and all(
+        line.startswith("{") and line.rstrip().endswith("}") for line in lines
+    ):  # several: --append-result
+        reports = [parse_json(line, RunsError, str(path)) for line in lines]
+    else:
+        reports = [parse_json(text, RunsError, str(path))]
+    if all(isinstance(values, dict) and not set(REPORT_KEYS).isdisjoint(values) for values in reports):
+        return tuple(_bench_run(path, values, server) for values in reports)
+    return read_runs(path)
 
 
 def _bench_run(path: Path, values: Mapping[str, Any], server: Server) -> Run:
@@ -124,8 +138,10 @@ def _latencies_s(path: Path, values: Mapping[str, Any], sent: Benchmark) -> dict
             raise RunsError(f"{path}: `{key}` must have an entry a request; run vllm bench serve with --save-detailed.")
     rows = sent.rows.tolist()
     try:
-        ttft_s = np.array([values["ttfts"][row] for row in rows], dtype=np.float64)
+        ttft_s = np.array([math.fsum([values["ttfts"][row]]) for row in rows])
         e2el_s = ttft_s + np.array([math.fsum(values["itls"][row]) for row in rows])
+        if not np.isfinite(e2el_s).all():
+            raise ValueError  # noqa: TRY301 - told with the rest
     except (TypeError, ValueError, OverflowError):
         raise RunsError(
             f"{path}: `ttfts` and `itls` must hold seconds; is it the file that vllm bench serve wrote?"
@@ -135,12 +151,12 @@ def _latencies_s(path: Path, values: Mapping[str, Any], sent: Benchmark) -> dict
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in {int, float} and math.isfinite(float(value))  # type: ignore[arg-type]
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
 
 
 def _positive(path: Path, values: Mapping[str, Any], key: str) -> float | None:
     value = values.get(key)
-    if value is not None and not (_is_number(value) and 0 < value < MOST):
+    if value is not None and not (_is_number(value) and value > 0):
         raise RunsError(
             f"{path}: `{key}` must be a number above 0 that a server can reach, got {show(value)}; is it the file that vllm bench serve wrote?"
         )

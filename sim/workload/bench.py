@@ -142,7 +142,7 @@ def _rate(values: Mapping[str, Any], name: str) -> float:
 
 def _concurrency(values: Mapping[str, Any], name: str) -> int | None:
     most = values.get("max_concurrency")
-    if most is not None and (type(most) is not int or most < 1):
+    if most is not None and (type(most) is not int or not 1 <= most <= MAX_TOKENS):
         _fault(name, "max_concurrency", "an integer of at least 1 or null", show(most))
     return most
 

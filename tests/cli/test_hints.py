@@ -40,6 +40,21 @@ def test_an_unknown_flag_is_one_sentence_that_helps(call: str, said: str, servec
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("calibrate runs.json", "Missing option '--gpu', and also '--out'."),
+        ("simulate M", "Missing option '--gpu', and also '--trace'."),
+        ("simulate M --gpu=l4", "Missing option '--trace'."),
+    ],
+)
+def test_all_missing_options_are_named_at_once(call: str, said: str, servecast: Servecast) -> None:
+    """And help needs none of them."""
+    status, _, err = servecast(*call.split())
+    assert (status, err) == (2, f"servecast: error: {said}\n")
+    assert servecast(call.split(maxsplit=1)[0], "--help").status == 0
+
+
 def test_every_meaning_is_of_a_flag_that_there_is() -> None:
     """A flag that was renamed takes its other names along."""
     known = {*known_flags(), *(flag for _, flags in _commands() for flag in flags)}

@@ -10,8 +10,11 @@ from sim.cli import run
 from tests.measure.makers import CLOSED_LOOP, make_run, run_json, write_runs
 
 
-def test_validate_prints_tables_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_prints_tables_and_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Errors by metric, by group, beside other simulators and by run; and why a run was left out."""
+    monkeypatch.setenv("COLUMNS", "120")
     path = write_runs(tmp_path, run_json(), run_json(id="b", gpu="h1000"))
     assert run(["validate", str(path)]) == 0
     out = capsys.readouterr().out

@@ -71,6 +71,15 @@ def test_the_model_may_be_the_one_that_was_benchmarked(tmp_path: Path) -> None:
     assert "defaults" not in run.note
 
 
+def test_several_benchmarks_and_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """As --append-result writes them, one a line; a fit would otherwise take one run for the other."""
+    path = write(tmp_path)
+    path.write_text(f"{path.read_text()}\n{path.read_text()}")
+    (tmp_path / "other").mkdir()
+    ids = [run.id for run in read_measured([path, write(tmp_path / "other")], SERVER)]
+    assert ids == ["bench", "bench-2", "bench-3"]
+
+
 def test_both_formats_together(tmp_path: Path) -> None:
     """Files of either kind in one call, in the order given."""
     ids = [run.id for run in read_measured([write(tmp_path), write_runs(tmp_path, run_json())], SERVER)]
@@ -83,9 +92,13 @@ def test_both_formats_together(tmp_path: Path) -> None:
         ({"itls": None}, "`itls` must have an entry a request; run vllm bench serve with --save-detailed"),
         ({"ttfts": [0.1]}, "`ttfts` must have an entry a request"),
         ({"ttfts": [0.1, "soon", 0.1]}, "`ttfts` and `itls` must hold seconds"),
+        ({"ttfts": [[0.1], [0.1], [0.1]]}, "`ttfts` and `itls` must hold seconds"),
+        ({"ttfts": [0.1, float("nan"), 0.1]}, "`ttfts` and `itls` must hold seconds"),
+        ({"max_concurrency": 10**30}, "`max_concurrency` must be an integer of at least 1 or null"),
         ({"itls": [[], [None], []]}, "`ttfts` and `itls` must hold seconds"),
         ({"input_lens": None}, "`input_lens` is absent; run vllm bench serve with --save-detailed"),
         ({"output_lens": [0, 0, 0]}, "`output_lens` must have a request with output, got none."),
+        ({"duration": 10**400}, "`duration` must be a number above 0"),
         ({"duration": -1}, "`duration` must be a number above 0"),
         ({"output_throughput": "high"}, "`output_throughput` must be a number above 0 .* got high"),
     ],
@@ -114,6 +127,10 @@ def test_no_json_at_all(tmp_path: Path) -> None:
     """One sentence for an absent file, one for garbage."""
     with pytest.raises(RunsError, match="cannot be read"):
         read_measured([tmp_path / "absent.json"], NOBODY)
+    for text in ("", "{}\n{}"):
+        (tmp_path / "neither.json").write_text(text)
+        with pytest.raises(RunsError):
+            read_measured([tmp_path / "neither.json"], NOBODY)
     garbage = tmp_path / "garbage.json"
     garbage.write_text("not json", encoding="utf-8")
     with pytest.raises(RunsError, match="is not valid JSON"):
