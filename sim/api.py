@@ -75,6 +75,11 @@ class Result:
     def __str__(self) -> str:
         return f"{run_title(self.summary, terminal_width())}\n{result_table(self.summary)}"
 
+    def _repr_html_(self) -> str:
+        from sim.report.html import simulation_html
+
+        return simulation_html(self.summary)
+
     @cached_property
     def requests(self) -> "pd.DataFrame":
         """One row a request, in trace order."""

@@ -53,7 +53,7 @@ def validate(
     found = validation.to_json()
     if plot:
         with writing(plot, "--plot") as place:
-            scatter_plot(place, found, title=f"{len(validation.replayed)} measured runs")
+            scatter_plot(place, found)
     print_answer(found, console_report, as_json=as_json)
     if as_json:
         warn(unreplayed(found))

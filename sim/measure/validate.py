@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from sim.measure.replay import Figures, Replayed, replay
 from sim.measure.runs import Run
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.roofline import Composition
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METRICS = ("ttft_mean", "tpot_mean", "e2el_mean", "e2el_p99", "output_throughput", "num_gpu_blocks")
 GROUPINGS = ("gpu", "family", "workload", "quality")
@@ -100,6 +103,17 @@ class Validation:
                 for grouping in GROUPINGS
             },
         }
+
+    def plot(self) -> "Figure":
+        """A matplotlib Figure: measured against predicted latencies, a point a run."""
+        from sim.report.validation import scatter_figure
+
+        return scatter_figure(self.to_json())
+
+    def _repr_html_(self) -> str:
+        from sim.report.html import validation_html
+
+        return validation_html(self.to_json())
 
 
 def validate(

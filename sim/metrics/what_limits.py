@@ -25,7 +25,7 @@ def what_limits(
     engine: ResolvedEngine,
     step_time_on: StepTimeOn | None,
 ) -> dict[str, Any]:
-    """All of it told from the records; docs/engine.md explains the keys.
+    """All of it told from the records; docs/results.md explains the keys.
 
     `step_time_on` is the roofline on a GPU and under engine arguments; None where step times are given, and then nothing
     is said about resources.

@@ -81,14 +81,16 @@ def timeline_figure(records: Records, *, num_gpu_blocks: int, title: str) -> "Fi
 
 
 @contextmanager
-def panels(title: str, *, rows: int, columns: int, height_in: float) -> "Iterator[tuple[Figure, list[Axes]]]":
+def panels(
+    title: str, *, rows: int, columns: int, height_in: float, width_in: float = 10.0
+) -> "Iterator[tuple[Figure, list[Axes]]]":
     """A figure and its empty panels to draw on, row by row; the title, of any characters, may have several lines."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
         num_lines = title.count("\n") + 1
-        figure = Figure(figsize=(10.0, height_in + LINE_IN * (num_lines - 1)), layout="constrained")
+        figure = Figure(figsize=(width_in, height_in + LINE_IN * (num_lines - 1)), layout="constrained")
         figure.suptitle(title, x=0.01, horizontalalignment="left", parse_math=False)
         yield figure, [figure.add_subplot(rows, columns, place) for place in range(1, rows * columns + 1)]
 

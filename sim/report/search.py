@@ -4,19 +4,24 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sim.report.tables import aligned
+from sim.report.run_title import arguments_text
+from sim.report.tables import Table
 from sim.units import GIB
 
 Row = Mapping[str, Any]
-FEW = 4  # values of a list that are all shown
 
 
 def optimization_text(summary: Row) -> str:
     """Blocks of text with empty lines between."""
-    return "\n\n".join(block for block in _blocks(summary) if block)
+    return "\n\n".join(map(str, optimization_blocks(summary)))
 
 
-def _blocks(summary: Row) -> Iterator[str]:
+def optimization_blocks(summary: Row) -> Iterator[str | Table]:
+    """The same as texts and tables, one after the other."""
+    return (block for block in _blocks(summary) if block)
+
+
+def _blocks(summary: Row) -> Iterator[str | Table]:
     best = summary["best"]
     yield _rejected(summary)
     yield _verdict(summary)
@@ -86,9 +91,9 @@ def _baseline(baseline: Row) -> str:
     return "cannot serve it" if baseline["reason"] else figure(baseline["score"])
 
 
-def _winners(summary: Row) -> str:
+def _winners(summary: Row) -> Table:
     rows = [_winner_row(number, one, summary) for number, one in enumerate(summary["finalists"])]
-    return aligned(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return Table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
 def _winner_row(number: int, one: Row, summary: Row) -> dict[str, object]:
@@ -116,10 +121,10 @@ def _memory(plan: Row) -> str:
     return f"memory per GPU: {', '.join(shares)}, {kv}"
 
 
-def _pareto(summary: Row) -> str:
+def _pareto(summary: Row) -> Table:
     header = ("Pareto set", "tok/s", "P99 E2EL ms", "$/M tok")
     keys = ("output_throughput", "p99_e2el_ms", "usd_per_million_output_tokens")
-    return aligned(header, [(describe(one), *(one["metrics"][key] for key in keys)) for one in summary["pareto"]])
+    return Table(header, [(describe(one), *(one["metrics"][key] for key in keys)) for one in summary["pareto"]])
 
 
 def _advice(summary: Row) -> Iterator[str]:
@@ -132,15 +137,8 @@ def _advice(summary: Row) -> Iterator[str]:
 
 def describe(row: Row) -> str:
     """A configuration in a line: `max_num_seqs=64`, or what it is without any flag."""
-    words = [f"{name}={_value(value)}" for name, value in row["engine"].items()]
-    return " ".join([*words, *([f"replicas={row['replicas']}"] if row["replicas"] > 1 else [])]) or "vLLM's defaults"
-
-
-def _value(value: Any) -> str:
-    """Long lists by their ends."""
-    if not isinstance(value, list | tuple):
-        return str(value)
-    return ",".join(map(str, value if len(value) <= FEW else (*value[:2], "...", value[-1])))
+    words = [arguments_text(row["engine"]), f"replicas={row['replicas']}" if row["replicas"] > 1 else ""]
+    return " ".join(filter(None, words)) or "vLLM's defaults"
 
 
 def figure(value: float | None) -> str:
@@ -150,8 +148,13 @@ def figure(value: float | None) -> str:
 
 def capacity_text(summary: Row) -> str:
     """The highest rate, what it means, the curve and, where a rate was asked for, how many GPUs it takes."""
+    return "\n\n".join(map(str, capacity_blocks(summary)))
+
+
+def capacity_blocks(summary: Row) -> Iterator[str | Table]:
+    """The same as texts and tables, one after the other."""
     blocks = (_rejected(summary), _most(summary), _curve(summary), _sizing(summary), _confidence(summary))
-    return "\n\n".join(block for block in blocks if block)
+    return (block for block in blocks if block)
 
 
 def _most(summary: Row) -> str:
@@ -178,7 +181,7 @@ def _why_no_rate(summary: Row) -> str:
     return "even requests that are alone are too slow. See the curve for what to relax."
 
 
-def _curve(summary: Row) -> str:
+def _curve(summary: Row) -> Table:
     limited = (f"{name} ms" for name in summary["slo"])
     header = ("requests/s", "tok/s", *limited, "rejected", "GPU busy", "within limits")
     rows = [
@@ -192,7 +195,7 @@ def _curve(summary: Row) -> str:
         )
         for row in summary["curve"]
     ]
-    return aligned(header, rows)
+    return Table(header, rows)
 
 
 def _sizing(summary: Row) -> str:

@@ -34,8 +34,7 @@ def limited(summary: Row) -> list[Measure]:
     """The percentiles that have a limit; under goodput each request is judged instead."""
     if "goodput" in summary.get("objective", ()):
         return []
-    names = {name: name.partition("_") for name in summary["slo"]}
-    return [Measure(f"{name} (ms)", f"{names[name][2]}_{names[name][0]}_ms", summary["slo"][name]) for name in names]
+    return [Measure(f"{name} (ms)", f"slo_{name}_ms", limit_ms) for name, limit_ms in summary["slo"].items()]
 
 
 def measures(summary: Row) -> list[Measure]:
@@ -45,11 +44,9 @@ def measures(summary: Row) -> list[Measure]:
     return [goal for goal in goals if goal.key not in {limit.key for limit in limits}] + limits
 
 
-def breaks_a_limit(metrics: Row, summary: Row) -> bool:
-    """Whether a percentile is above its limit, or a request was turned away."""
-    values = [(metrics.get(one.key), one.limit) for one in limited(summary)]
-    is_over = any(value is None or value > limit for value, limit in values if limit is not None)
-    return is_over or bool(summary["slo"] and metrics.get("rejected"))
+def breaks_a_limit(row: Row) -> bool:
+    """Whether a candidate or a point of a curve is worse than a limit allows."""
+    return bool(row["slo_violation"])
 
 
 def sensitivity_figure(summary: Row, knob: str) -> "Figure":
@@ -61,18 +58,18 @@ def sensitivity_figure(summary: Row, knob: str) -> "Figure":
     title = f"{knob}: the best configuration with other values\n{search_title(summary, TITLE_WIDTH)}"
     with panels(title, rows=len(shown), columns=1, height_in=1.0 + 2.0 * len(shown)) as (figure, axes):
         for axis, measure in zip(axes, shown, strict=True):
-            _by_value(axis, points, measure, summary)
+            _by_value(axis, points, measure)
         axes[-1].set_xlabel(knob)
         _legend(axes[0])
     return figure
 
 
-def _by_value(axis: "Axes", points: Sequence[Row], measure: Measure, summary: Row) -> None:
+def _by_value(axis: "Axes", points: Sequence[Row], measure: Measure) -> None:
     axis.set_title(measure.title)
     values = [None if point["reason"] else point["metrics"].get(measure.key) for point in points]
     found = [(place, value) for place, value in enumerate(values) if value is not None]
     axis.plot([place for place, _ in found], [value for _, value in found], "-", color=GREEN, linewidth=1.4)
-    breaks = {place for place, _ in found if breaks_a_limit(points[place]["metrics"], summary)}
+    breaks = {place for place, _ in found if breaks_a_limit(points[place])}
     _points(axis, [at for at in found if at[0] not in breaks], "o", GREEN, None)
     _points(axis, [at for at in found if at[0] in breaks], "x", ORANGE, "breaks a limit")
     winner = [at for at in found if points[at[0]]["is_winner"]]
@@ -113,7 +110,7 @@ def pareto_figure(summary: Row) -> "Figure":
     that break a limit apart from the others, the Pareto set and the best.
     """
     in_full = [one for one in summary["candidates"] if one["feasible"] and one["share"] == 1.0]
-    broken = [one for one in in_full if breaks_a_limit(one["metrics"], summary)]
+    broken = [one for one in in_full if breaks_a_limit(one)]
     kept = [one for one in in_full if one not in broken]
     across, up = _axes(summary)
     with panels(search_title(summary, TITLE_WIDTH), rows=1, columns=1, height_in=5.0) as (figure, (axis,)):
@@ -121,7 +118,7 @@ def pareto_figure(summary: Row) -> "Figure":
         axis.set_ylabel(up.title)
         _scatter(axis, (across, up), broken, "x", ORANGE, "breaks a limit")
         _scatter(axis, (across, up), kept, "o", INK, "candidate")
-        pareto = [one for one in summary["pareto"] if not breaks_a_limit(one["metrics"], summary)]
+        pareto = [one for one in summary["pareto"] if not breaks_a_limit(one)]
         _scatter(axis, (across, up), pareto, "D", GREEN, "Pareto set")
         best = [one for one in in_full if _same(one, summary["best"])]
         if summary["feasible"]:

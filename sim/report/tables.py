@@ -5,12 +5,23 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 GAP = 2  # between columns
 PIPED_WIDTH = 100
 SEPARATOR = re.compile(r"(\s+|(?<=[/_=])(?=\S)|(?<=[a-zA-Z]-)(?=\w))")
 
 Lines = Sequence[str]
+
+
+class Table(NamedTuple):
+    """Rows under a header, to be printed aligned or shown in a notebook."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def __str__(self) -> str:
+        return aligned(self.header, self.rows)
 
 
 def terminal_width() -> int:
@@ -24,7 +35,7 @@ def aligned(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: i
     What would be wider than `width`, the terminal's when None, has its texts broken between words, never its numbers; where
     that is not enough, each row becomes a block with a line a column. Nothing is cut off.
     """
-    cells = [tuple(header), *(tuple(map(_cell, row)) for row in rows)]
+    cells = [tuple(header), *(tuple(map(cell_text, row)) for row in rows)]
     columns = [_Column(column) for column in zip(*cells, strict=True)]
     room = (terminal_width() if width is None else width) - GAP * (len(columns) - 1)
     widths = _fitted(columns, room)
@@ -37,7 +48,7 @@ class _Column:
     """How wide a column is by itself, and how narrow it can be without breaking a number or a word."""
 
     def __init__(self, cells: Sequence[str]) -> None:
-        self.is_numeric = all(map(_is_figure, cells[1:]))
+        self.is_numeric = all(map(is_figure, cells[1:]))
         self.widest = max(map(len, cells))
         words = [word for cell in cells for word in SEPARATOR.split(cell)]
         self.narrowest = max(map(len, words), default=0)
@@ -83,13 +94,15 @@ def _block(header: Lines, row: Lines) -> str:
     return "\n".join([" ".join(word for word in first if word), *lines])
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """As tables show it: thousands grouped, two decimals, `-` for None."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
-def _is_figure(cell: str) -> bool:
+def is_figure(cell: str) -> bool:
+    """Whether a cell stands to the right."""
     return cell in {"-", "inf"} or cell[:1].isdigit()
 
 
@@ -106,4 +119,4 @@ def details(facts: Mapping[str, object], indent: str = "") -> str:
 def _exact(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else _cell(value)
+    return f"{value:g}" if isinstance(value, float) else cell_text(value)

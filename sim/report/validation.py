@@ -1,12 +1,17 @@
 """How far measured runs and their replay are apart, as text, as Markdown and as one scatter plot."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sim.report.plots import BLUE, GREEN, INK, ORANGE, STYLE, VIOLET
-from sim.report.tables import aligned
+from sim.report.plots import BLUE, GREEN, INK, ORANGE, VIOLET, panels, save, say_nothing
+from sim.report.tables import Table
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RUNS_TITLE_WIDTH = 70
 METRICS = ("ttft_mean", "tpot_mean", "e2el_mean", "e2el_p99")
 ALSO_SUMMED = ("output_throughput", "num_gpu_blocks")
 SHOWN = (
@@ -99,18 +104,27 @@ def unreplayed(validation: Mapping[str, Any]) -> list[str]:
 
 def console_report(validation: Mapping[str, Any]) -> str:
     """Errors by metric, group and run, with other simulators beside."""
+    return "\n\n".join(map(str, report_blocks(validation)))
+
+
+def report_blocks(validation: Mapping[str, Any]) -> list[str | Table]:
+    """The same as texts and tables, one after the other."""
     metrics = [metric for metric in METRICS if metric in validation["summary"]]
     overall = [row for row in summary_rows(validation) if row[0] in {*metrics, *ALSO_SUMMED}]
     is_like_peers = "open_loop" in validation["summary_by"]["workload"]
     figures = list(figure_rows(validation)) if len(validation["runs"]) <= MOST_SHOWN else []
-    parts = [
-        *([aligned(("run", "ms, tok/s, blocks", "measured", "predicted", "error %"), figures)] if figures else []),
-        aligned(("metric", "runs", "MAPE %", "median APE %"), overall),
-        aligned(("median APE % by", "", "runs", *metrics), group_rows(validation, metrics)),
-        *([aligned(("MAPE / median APE %", *METRICS), peer_rows(validation))] if is_like_peers else []),
-        aligned(("run", "model", "GPU", *(f"{metric} %" for metric in metrics)), run_rows(validation, metrics)),
+    parts: list[str | Table] = [
+        *([_table(("run", "ms, tok/s, blocks", "measured", "predicted", "error %"), figures)] if figures else []),
+        _table(("metric", "runs", "MAPE %", "median APE %"), overall),
+        _table(("median APE % by", "", "runs", *metrics), group_rows(validation, metrics)),
+        *([_table(("MAPE / median APE %", *METRICS), peer_rows(validation))] if is_like_peers else []),
+        _table(("run", "model", "GPU", *(f"{metric} %" for metric in metrics)), run_rows(validation, metrics)),
     ]
-    return "\n\n".join([*parts, *unreplayed(validation)])
+    return [*parts, *unreplayed(validation)]
+
+
+def _table(header: Sequence[str], rows: Iterable[Row]) -> Table:
+    return Table(header, list(rows))
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Row]) -> str:
@@ -119,15 +133,16 @@ def markdown_table(header: Sequence[str], rows: Iterable[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def scatter_plot(path: Path, validation: Mapping[str, Any], *, title: str) -> None:
-    """Measured against predicted, each run a point for each latency, on logarithmic axes with +-10 % marked, as a PNG."""
-    from matplotlib import pyplot as plt
+def scatter_plot(path: Path, validation: Mapping[str, Any], *, title: str | None = None) -> None:
+    """`scatter_figure` as a PNG."""
+    save(scatter_figure(validation, title=title), path)
 
-    colours = dict(zip(METRICS, (BLUE, ORANGE, GREEN, VIOLET), strict=True))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 6.0), layout="constrained")
+
+def scatter_figure(validation: Mapping[str, Any], *, title: str | None = None) -> "Figure":
+    """Measured against predicted, each run a point for each latency, on logarithmic axes with +-10 % marked."""
+    with panels(title or runs_title(validation), rows=1, columns=1, height_in=6.0, width_in=6.4) as (figure, (axes,)):
         ends = [float("inf"), 0.0]
-        for metric, colour in colours.items():
+        for metric, colour in zip(METRICS, (BLUE, ORANGE, GREEN, VIOLET), strict=True):
             points = [
                 (run["measured"][metric], run["predicted"][metric])
                 for run in validation["runs"]
@@ -141,9 +156,18 @@ def scatter_plot(path: Path, validation: Mapping[str, Any], *, title: str) -> No
             axes.plot(ends, ends, color=INK, linewidth=0.8)
             axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=INK, alpha=0.08)
             axes.legend()
-        axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms", title=title)
-        figure.savefig(path, format="png", metadata={"Software": None})
-        plt.close(figure)
+            axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
+        else:
+            say_nothing(axes, "no run was replayed")
+    return figure
+
+
+def runs_title(validation: Mapping[str, Any]) -> str:
+    """How many runs, of which models on which GPUs."""
+    models, gpus = ({run[name].rpartition("/")[2]: None for run in validation["runs"]} for name in ("model", "gpu"))
+    num_runs = len(validation["runs"])
+    words = f"{num_runs:,} measured run{'s' * (num_runs != 1)} of {_few(list(models))} on {_few(list(gpus))}"
+    return textwrap.fill(words, RUNS_TITLE_WIDTH)
 
 
 def _pair(errors: tuple[float, float] | None) -> str:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sim.errors import ConfigError, nearest
 from sim.search.space import REPLICAS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from sim.search.bench_load import BenchLoad
 
@@ -43,6 +45,22 @@ class Optimization:
         """One row a knob and value, the winner's others held."""
         return _frame(sensitivity_rows(self.summary["sensitivity"]))
 
+    def plot(self, knob: str | None = None) -> "Figure":
+        """A matplotlib Figure: all candidates, or what one knob of `sensitivity` does. Raises ConfigError for another."""
+        from sim.report.search_plots import pareto_figure, sensitivity_figure
+
+        if knob is None:
+            return pareto_figure(self.summary)
+        if knob not in self.summary["sensitivity"]:
+            known = tuple(self.summary["sensitivity"])
+            raise ConfigError(f"{knob!r} was not varied; there are {', '.join(known) or 'none'}.{nearest(knob, known)}")
+        return sensitivity_figure(self.summary, knob)
+
+    def _repr_html_(self) -> str:
+        from sim.report.html import optimization_html
+
+        return optimization_html(self.summary)
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -57,6 +75,17 @@ class Capacity:
     def curve(self) -> "pd.DataFrame":
         """One row a request rate, ascending."""
         return _frame(self.summary["curve"])
+
+    def plot(self) -> "Figure":
+        """A matplotlib Figure: each limited percentile against the request rate."""
+        from sim.report.search_plots import capacity_figure
+
+        return capacity_figure(self.summary)
+
+    def _repr_html_(self) -> str:
+        from sim.report.html import capacity_html
+
+        return capacity_html(self.summary)
 
 
 def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from sim.report.search_plots import breaks_a_limit, capacity_figure, pareto_figure, sensitivity_figure
+from sim.report.search_plots import capacity_figure, pareto_figure, sensitivity_figure
 
 HEAD: dict[str, Any] = {
     "model_id": "a-model",
@@ -26,13 +26,13 @@ HEAD: dict[str, Any] = {
 }
 
 
-def metrics(ttft_ms: float | None = 50.0, cost: float | None = 1.0, rejected: int = 0) -> dict[str, Any]:
-    return {"p99_ttft_ms": ttft_ms, "usd_per_million_output_tokens": cost, "p99_e2el_ms": 1.0, "rejected": rejected}
+def figures(ttft_ms: float | None = 50.0, cost: float | None = 1.0, violation: float = 0.0) -> dict[str, Any]:
+    metrics = {"slo_ttft_p99_ms": ttft_ms, "usd_per_million_output_tokens": cost, "p99_e2el_ms": 1.0}
+    return {"slo_violation": violation, "metrics": metrics}
 
 
-def candidate(value: int, **figures: Any) -> dict[str, Any]:
-    engine, share = {"max_num_seqs": value}, figures.pop("share", 1.0)
-    return {"engine": engine, "replicas": 1, "feasible": True, "share": share, "metrics": metrics(**figures)}
+def candidate(value: int, share: float = 1.0, **found: Any) -> dict[str, Any]:
+    return {"engine": {"max_num_seqs": value}, "replicas": 1, "feasible": True, "share": share, **figures(**found)}
 
 
 def drawn(axis: Axes) -> dict[str, list[float]]:
@@ -47,7 +47,11 @@ def legend(axis: Axes) -> list[str]:
 
 def test_candidates_that_break_a_limit_are_drawn_apart_and_are_no_winners() -> None:
     """Too slow, or with a request turned away; a shorter replay is left out, and so is a label without points."""
-    good, slow, lossy = candidate(1), candidate(2, ttft_ms=101.0, cost=0.1), candidate(3, ttft_ms=40.0, rejected=1)
+    good, slow, lossy = (
+        candidate(1),
+        candidate(2, ttft_ms=101.0, cost=0.1, violation=0.01),
+        candidate(3, ttft_ms=40.0, violation=0.5),
+    )
     summary = HEAD | {"candidates": [good, slow, lossy, candidate(4, share=0.5)], "best": good, "pareto": [slow]}
     (axis,) = pareto_figure(summary).axes
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("ttft_p99 (ms)", "$ per million output tokens")
@@ -58,7 +62,7 @@ def test_candidates_that_break_a_limit_are_drawn_apart_and_are_no_winners() -> N
 
 def test_where_nothing_keeps_the_limits_no_best_is_drawn() -> None:
     """The nearest is marked as what it is."""
-    slow = candidate(2, ttft_ms=101.0)
+    slow = candidate(2, ttft_ms=101.0, violation=0.01)
     (axis,) = pareto_figure(HEAD | {"candidates": [slow], "best": slow, "feasible": False}).axes
     assert legend(axis) == ["breaks a limit", "nearest, breaks a limit", "limit"]
 
@@ -70,14 +74,14 @@ def test_two_goals_are_the_two_axes() -> None:
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("P99 end to end (ms)", "$ per million output tokens")
 
 
-def point(value: Any, reason: str | None = None, *, is_winner: bool = False, **figures: Any) -> dict[str, Any]:
-    found = {} if reason else metrics(**figures)
-    return {"value": value, "is_winner": is_winner, "reason": reason, "metrics": found}
+def point(value: Any, reason: str | None = None, *, is_winner: bool = False, **found: Any) -> dict[str, Any]:
+    measured = {"slo_violation": None, "metrics": {}} if reason else figures(**found)
+    return {"value": value, "is_winner": is_winner, "reason": reason, **measured}
 
 
 def test_sensitivity_is_shown_in_the_objective_and_the_limited_percentiles() -> None:
     """With what breaks a limit crossed out, in every panel, and the chosen value ringed."""
-    points = [point(None, "too large"), point(8, is_winner=True), point(16, ttft_ms=200.0, cost=0.5)]
+    points = [point(None, "too large"), point(8, is_winner=True), point(16, ttft_ms=200.0, cost=0.5, violation=1.0)]
     cost, ttft = sensitivity_figure(HEAD | {"sensitivity": {"max_num_seqs": points}}, "max_num_seqs").axes
     assert (cost.get_title(loc="left"), ttft.get_title(loc="left")) == ("$ per million output tokens", "ttft_p99 (ms)")
     for axis in (cost, ttft):
@@ -104,9 +108,12 @@ def test_a_knob_of_which_no_value_can_serve_has_no_legend() -> None:
 
 
 def test_under_goodput_limits_judge_requests_and_no_percentile() -> None:
-    """So no candidate breaks one by its P99."""
-    assert breaks_a_limit(metrics(ttft_ms=200.0), HEAD)
-    assert not breaks_a_limit(metrics(ttft_ms=200.0), HEAD | {"objective": ["goodput"]})
+    """So none has a panel or a line."""
+    points = {"knob": [point(1, is_winner=True)]}
+    goodput = HEAD | {"objective": ["goodput"], "sensitivity": points}
+    assert [axis.get_title(loc="left") for axis in sensitivity_figure(goodput, "knob").axes] == [
+        "requests/s within limits"
+    ]
 
 
 def curve_row(rate: float, ttft_ms: float | None, *, keeps: bool) -> dict[str, Any]:
