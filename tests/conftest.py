@@ -23,3 +23,9 @@ def _a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _a_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are compared as they are where nothing has to be broken; tests of widths set their own."""
+    monkeypatch.setenv("COLUMNS", "250")
