@@ -28,4 +28,4 @@ def _a_cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(autouse=True)
 def _a_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are compared as they are where nothing has to be broken; tests of widths set their own."""
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("COLUMNS", "500")
