@@ -23,7 +23,7 @@ class MemoryPlan:
     """Frozen facts, all bytes per GPU; `reason` says why vLLM would refuse to start, None where it would not.
 
     `available_kv_cache_bytes` is what vLLM logs, `kv_cache_bytes` what the blocks take of it. `cuda_graph_bytes` is
-    what graphs take, `cuda_graph_estimate_bytes` what vLLM subtracts for them (0 before 0.21). `kv_cache_tokens` is the
+    what graphs take, `cuda_graph_estimate_bytes` what vLLM subtracts for them (0 before 0.20). `kv_cache_tokens` is the
     cache size that vLLM logs, `longest_model_len` the longest request that it can hold.
     """
 
@@ -127,7 +127,7 @@ def _plan(model: ModelSpec, engine: ResolvedEngine, candidate: _Candidate) -> Me
 
 
 def _logged_tokens(layout: KVCacheLayout, engine: ResolvedEngine, num_blocks: int, tokens_at_once: float) -> int:
-    """What vLLM logs as cache size: since 0.21 the tokens of requests at full length, before those of one group's share.
+    """What vLLM logs as cache size: since 0.20.1 the tokens of requests at full length, before those of one group's share.
 
     The two differ for hybrid models only; start-up logs of 0.19 and 0.22 show the one and the other.
     """
