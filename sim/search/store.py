@@ -66,6 +66,9 @@ class TrialStore:
             raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
 
     def _open(self) -> list[tuple[str, str]]:
+        self._database.execute(
+            "PRAGMA synchronous=NORMAL"
+        )  # outlives the process, without waiting for the disk each time
         self._database.execute("PRAGMA journal_mode=WAL")
         with self._database as database:
             database.execute(_SCHEMA)
