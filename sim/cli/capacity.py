@@ -10,7 +10,10 @@ import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import (
+    ExpertRouting,
     Gpu,
+    HowSampled,
+    HowTimed,
     Json,
     Limit,
     Model,
@@ -19,6 +22,7 @@ from sim.cli.options import (
     Slos,
     StepTimes,
     Trace,
+    check_timed,
     given_trace,
     model_files,
     priced,
@@ -49,6 +53,9 @@ def capacity(
     limit: Limit = None,
     routing: Routing = "least_loaded",
     step_time_model: StepTimes = None,
+    composition: HowTimed = None,
+    sampling: HowSampled = None,
+    expert_routing: ExpertRouting = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,6 +65,8 @@ def capacity(
     from sim.report.search_folder import VERIFY, check_answer_folder, write_capacity
 
     parsed = engine_flags(ctx)
+    choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
+    check_timed(step_time_model, choices)
     check_apart({"--out": out}, (*model_files(model), trace, gpu, step_time_model, *parsed.files))
     if out:
         check_answer_folder(out)
@@ -74,6 +83,9 @@ def capacity(
             vllm_version=parsed.vllm_version,
             limit=limit,
             routing=routing,
+            composition=composition or "unified",
+            sampling=sampling or "default",
+            expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,
             bench_dataset=(out or Path()) / VERIFY,
             on_probe=on_probe,

@@ -12,7 +12,10 @@ import typer
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import (
     UNMET,
+    ExpertRouting,
     Gpu,
+    HowSampled,
+    HowTimed,
     Json,
     Limit,
     Model,
@@ -23,6 +26,7 @@ from sim.cli.options import (
     Slos,
     StepTimes,
     Trace,
+    check_timed,
     given_trace,
     model_files,
     priced,
@@ -68,6 +72,9 @@ def optimize(
     limit: Limit = None,
     routing: Routing = "least_loaded",
     step_time_model: StepTimes = None,
+    composition: HowTimed = None,
+    sampling: HowSampled = None,
+    expert_routing: ExpertRouting = None,
     executor: Annotated[
         Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
     ] = "process",
@@ -87,6 +94,8 @@ def optimize(
     from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
 
     parsed = engine_flags(ctx)
+    choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
+    check_timed(step_time_model, choices)
     check_apart(
         {"--out": out, "--store": store}, (*model_files(model), trace, gpu, space, step_time_model, *parsed.files)
     )
@@ -111,6 +120,9 @@ def optimize(
             request_rate=request_rate,
             limit=limit,
             routing=routing,
+            composition=composition or "unified",
+            sampling=sampling or "default",
+            expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,
             executor_name=executor,
             workers=workers or os.cpu_count() or 1,

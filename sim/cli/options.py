@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sim.cli import completion
+from sim.errors import ConfigError
 from sim.serving import routing
+from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from sim.specs.hardware import HardwareProfile
@@ -61,8 +63,28 @@ Slos = Annotated[
 Routing = Annotated[routing.Routing, typer.Option(help="How requests are shared out to replicas.")]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
+HowTimed = Annotated[
+    Composition | None, typer.Option("--composition", help="How mixed steps are timed, unified when absent.")
+]
+HowSampled = Annotated[
+    Sampling | None,
+    typer.Option(
+        "--sampling", help="What requests ask of the sampler: the checkpoint's default, or greedy (temperature 0)."
+    ),
+]
+ExpertRouting = Annotated[
+    Literal["skewed", "uniform", "balanced"] | None,  # that of sim.steptime.routing, without loading it
+    typer.Option("--expert-routing", help="How tokens spread over experts, skewed (by Zipf's law) when absent."),
+]
 UNMET = 3  # exit status: answered, and what was asked for cannot be had
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+
+
+def check_timed(step_time_model: Path | None, choices: Mapping[str, str | None]) -> None:
+    """Raises ConfigError where one is given that step times from a file leave without effect."""
+    for flag, choice in choices.items():
+        if choice and step_time_model:
+            raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
 
 
 def given_trace(trace: str, limit: int | None) -> "Requests":

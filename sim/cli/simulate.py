@@ -4,14 +4,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import (
-    Composition,
+    ExpertRouting,
     Gpu,
+    HowSampled,
+    HowTimed,
     Json,
     Limit,
     Model,
@@ -20,6 +22,7 @@ from sim.cli.options import (
     RequestRate,
     StepTimes,
     Trace,
+    check_timed,
     given_trace,
     model_files,
     priced,
@@ -27,15 +30,12 @@ from sim.cli.options import (
     warn,
 )
 from sim.cli.progress import progress_bar
-from sim.errors import ConfigError
 from sim.outputs import check_apart, writing
-from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from sim.api import Result
 
 app = typer.Typer(add_completion=False)
-Routing = Literal["skewed", "uniform", "balanced"]  # that of sim.steptime.routing, without loading it
 
 
 @app.command(cls=EngineCommand)
@@ -52,16 +52,9 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
     step_time_model: StepTimes = None,
-    composition: Annotated[
-        Composition | None, typer.Option(help="How mixed steps are timed, unified when absent.")
-    ] = None,
-    sampling: Annotated[
-        Sampling | None,
-        typer.Option(help="What requests ask of the sampler: the checkpoint's default, or greedy (temperature 0)."),
-    ] = None,
-    expert_routing: Annotated[
-        Routing | None, typer.Option(help="How tokens spread over experts, skewed (by Zipf's law) when absent.")
-    ] = None,
+    composition: HowTimed = None,
+    sampling: HowSampled = None,
+    expert_routing: ExpertRouting = None,
     as_json: Json = False,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
@@ -69,9 +62,7 @@ def simulate(
 
     parsed = engine_flags(ctx)
     choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
-    for flag, choice in choices.items():
-        if choice and step_time_model:
-            raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
+    check_timed(step_time_model, choices)
     if out:
         from sim.report.folder import check_folder
 

@@ -13,7 +13,7 @@ from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
 from sim.search.goals import share_unserved
 from sim.search.probe import Deployment, Probe
-from sim.search.space import REPLICAS, num_gpus
+from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
 from sim.search.trust import forecast_confidence
 from sim.specs.serve_command import serve_command
 from sim.units import MS
@@ -22,7 +22,6 @@ from sim.version import __version__
 PRECISION = 0.02  # of the highest rate
 MOST_DOUBLINGS = 12
 CURVE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)  # of the highest rate
-MOST_REPLICAS = 512
 
 OnProbe = Callable[[str], None]
 

@@ -1,5 +1,6 @@
 """The space that is searched where none is given: derived from the workload, as the autotuning design describes."""
 
+from sim.errors import ConfigError
 from sim.search.analytic import get_vllm_default_capture_sizes
 from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS, Space
@@ -11,6 +12,8 @@ MODEL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 CONSERVATIVE_SIZES = (1, 2, 4)
 BALANCED_LIMIT, AGGRESSIVE_LIMIT = 32, 128
 NUM_SEQS = (32, 64, 128, 256, 512)
+EVERY_COUNT = 16  # numbers of replicas up to here are tried each
+LAID_OUT_REPLICAS = 128  # a replica of eight GPUs takes some 8 MB while it is simulated
 BATCHED_TOKENS = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -40,7 +43,9 @@ def default_space(
         "max_num_batched_tokens": (None, *BATCHED_TOKENS),
     }  # fmt: skip
     if gpus is not None:
-        knobs |= {"tensor_parallel_size": _powers_of_two(gpus), REPLICAS: tuple(range(1, gpus + 1))}
+        ranks = _ranks(gpus, scenario.model.num_attention_heads)
+        _check_gpus(gpus, ranks[-1])
+        knobs |= {"tensor_parallel_size": ranks, REPLICAS: _counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace)))}
     return Space({name: values for name, values in knobs.items() if len(values) > 1}, gpus=gpus)
 
 
@@ -60,5 +65,26 @@ def _tries_fp8(workload: WorkloadProfile, gpu: HardwareProfile) -> bool:
     return workload.target_metric == "throughput" and "fp8" in gpu.peak_flops
 
 
-def _powers_of_two(most: int) -> tuple[int, ...]:
-    return tuple(1 << power for power in range(most.bit_length()))
+def _ranks(most: int, num_heads: int) -> tuple[int, ...]:
+    """Powers of two that share out the attention heads."""
+    powers = (1 << power for power in range(num_heads.bit_length()))
+    return tuple(ranks for ranks in powers if ranks <= max(1, most) and num_heads % ranks == 0)
+
+
+def _check_gpus(gpus: int, most_ranks: int) -> None:
+    if gpus < 1:
+        raise ConfigError(f"--gpus must be at least 1, got {gpus}.")
+    if gpus > (most := LAID_OUT_REPLICAS * most_ranks):
+        raise ConfigError(
+            f"--gpus must be at most {most:,} ({LAID_OUT_REPLICAS} replicas are laid out, of up to {most_ranks} GPUs for this "
+            f"model's heads), got {gpus:,}; search fewer for a share of the traffic."
+        )
+
+
+def _counts(most: int) -> tuple[int, ...]:
+    """Every number up to EVERY_COUNT, then four to a doubling, and `most` itself."""
+    counts, step = list(range(1, min(most, EVERY_COUNT) + 1)), EVERY_COUNT // 4
+    while counts[-1] < most:
+        step *= 2 if counts[-1] == 8 * step else 1
+        counts.append(min(most, counts[-1] + step))
+    return tuple(counts)

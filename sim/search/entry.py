@@ -29,8 +29,10 @@ from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
+from sim.specs.sampling import Sampling
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
+from sim.steptime.routing import Routing
 from sim.workload.readers import TraceLike
 
 SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
@@ -55,6 +57,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     limit: int | None = None,
     routing: str = "least_loaded",
     composition: Composition = "unified",
+    sampling: Sampling = "default",
+    expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     parameters: AutotuningParameters | None = None,
     executor_name: str = "process",
@@ -69,7 +73,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
-    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate` is as for `simulate`. More than one of `workers` needs a script guarded by
+    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `composition` and `sampling` are as for `simulate`,
+    `expert_routing` is its `routing`, and `routing` how replicas share requests. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
     writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
@@ -90,6 +95,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
         limit=limit,
         routing=routing,
         composition=composition,
+        sampling=sampling,
+        expert_routing=expert_routing,
         step_time_model=step_time_model,
     )
     workload = _workload(shared, constants)
@@ -117,6 +124,8 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     limit: int | None = None,
     routing: str = "least_loaded",
     composition: Composition = "unified",
+    sampling: Sampling = "default",
+    expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     bench_dataset: str | Path = DATASET,
     on_probe: OnProbe = ignore,
@@ -137,6 +146,8 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
         limit=limit,
         routing=routing,
         composition=composition,
+        sampling=sampling,
+        expert_routing=expert_routing,
         step_time_model=step_time_model,
     )
     rate = _one_rate(rate, request_rate)

@@ -1,5 +1,6 @@
 """One candidate, tried: it passes the memory plan, then the trace is replayed."""
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +27,13 @@ from sim.specs.model import ModelSpec
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition
+from sim.steptime.roofline import DEFAULT_TRAFFIC, Composition, Traffic
 from sim.workload.load import load_json
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
 DEFAULTS = EngineConfig()
+MANY_REPLICAS = 16
 
 
 class Task(NamedTuple):
@@ -80,6 +82,7 @@ class Scenario:
     vllm_version: str | None = None
     routing: str = "least_loaded"
     composition: Composition = "unified"
+    traffic: Traffic = DEFAULT_TRAFFIC
     step_time: StepTimeModel | None = None
     request_rate: float | None = None
     rate_scale: float = 1.0
@@ -148,7 +151,9 @@ class Scenario:
         step_time = self.step_time or self._roofline(self.gpu, deployed.engine)
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
-        if (count := num_replicas(params)) > 1:
+        if (count := num_replicas(params)) > MANY_REPLICAS:
+            gc.collect()  # replicas refer to each other and hold much: those of the last replay would stay for long
+        if count > 1:
             return simulate_cluster(trace, config, step_time, num_replicas=count, routing=self.routing)
         return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
 
@@ -158,7 +163,7 @@ class Scenario:
         return limits(records.merged, config, self.gpu, roofline_on, span_s=span_s)
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
-        return step_time_model(self.model, gpu, engine, composition=self.composition)
+        return step_time_model(self.model, gpu, engine, composition=self.composition, traffic=self.traffic)
 
     def metrics(self, params: Params, deployed: Started, records: ClusterRecords) -> dict[str, Any]:
         """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""

@@ -18,6 +18,7 @@ FEWEST_REQUESTS = 300  # in a screening slice: below, a P99 means nothing
 SHARES = (0.05, 0.15)  # of the trace, by round of screening
 PROMOTED = 4  # one in so many goes on
 FINALISTS = 8
+MANY_VALUES = 20  # of a knob, as replicas may have: each in the finals would be more than the search itself
 
 
 class Round(NamedTuple):
@@ -91,7 +92,7 @@ class Search:
         """The best with each value that the first `wanted` lack: what a slice does not show must not rule a value out."""
         chosen: dict[str, Candidate] = {}
         for name, values in self.space.knobs.items():
-            for value in values:
+            for value in values if len(values) <= MANY_VALUES else ():
                 having = [place for place, candidate in enumerate(order) if candidate.params[name] == value]
                 if having and having[0] >= wanted:
                     chosen.setdefault(order[having[0]].key, order[having[0]])

@@ -9,6 +9,7 @@ from sim.errors import SimError
 from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS, Params, Space, num_gpus
 
+NEAR = 4  # times as many GPUs, or as few
 LAYOUT = ("tensor_parallel_size", REPLICAS)
 
 
@@ -45,9 +46,14 @@ def spread(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 
 def around(winner: Params, space: Space) -> list[dict[str, Any]]:
-    """The winner on every layout that the space allows."""
+    """The winner on every layout that the space allows, of a quarter to four times its GPUs."""
     knobs = {name: space.knobs[name] for name in LAYOUT if name in space.knobs}
-    return [params for layout in _laid_out(knobs) if space.allows(params := {**winner, **layout})]
+    size = num_gpus(winner)
+
+    def is_near(params: Params) -> bool:
+        return size / NEAR <= num_gpus(params) <= size * NEAR
+
+    return [one for layout in _laid_out(knobs) if space.allows(one := {**winner, **layout}) and is_near(one)]
 
 
 def _laid_out(knobs: Params) -> Iterator[dict[str, Any]]:

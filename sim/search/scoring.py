@@ -16,9 +16,11 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.sampling import Sampling
 from sim.steptime.model import load_step_time_model
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition
+from sim.steptime.roofline import Composition, Traffic
+from sim.steptime.routing import Routing
 from sim.workload.readers import TraceLike, as_trace
 
 
@@ -36,6 +38,8 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     limit: int | None = None,
     routing: str = "least_loaded",
     composition: Composition = "unified",
+    sampling: Sampling = "default",
+    expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
 ) -> Scenario:
     """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
@@ -57,6 +61,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         vllm_version=vllm_version,
         routing=routing,
         composition=composition,
+        traffic=Traffic(sampling, expert_routing),
         step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
         request_rate=request_rate,
         rate_scale=rate_scale,

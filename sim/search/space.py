@@ -14,6 +14,7 @@ Params = Mapping[str, Any]
 """A candidate: values by knob. An engine argument of None is left to vLLM."""
 
 REPLICAS = "replicas"
+MOST_REPLICAS = 512
 NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
 KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED), REPLICAS)
 
@@ -97,8 +98,8 @@ def check_knob(name: str, values: Sequence[Any]) -> None:
 
 def _check_value(name: str, value: Any) -> None:
     if name == REPLICAS:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"replicas must be an integer of at least 1, got {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_REPLICAS:
+            raise ConfigError(f"replicas must be an integer from 1 to {MOST_REPLICAS}, got {value!r}.")
     else:
         engine_config(EngineConfig(), {name: value})
 

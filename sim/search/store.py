@@ -131,6 +131,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.vllm_version,
         scenario.routing,
         scenario.composition,
+        scenario.traffic,
         scenario.step_time,
         trace.priority is None or trace.priority.tolist(),
         trace.segments,

@@ -87,6 +87,32 @@ def test_an_impossible_limit_is_an_answer(question: list[str | Path], servecast:
     assert (as_json.status, json.loads(as_json.out)["feasible"]) == (3, False)
 
 
+def test_steps_are_timed_as_simulate_times_them(trace: Path, tmp_path: Path, servecast: Servecast) -> None:
+    """By the same flags, in both commands that search; step times from a file leave no room for them."""
+    (tmp_path / "one.yaml").write_text("max_num_seqs: [64]")
+    deployed = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace]
+    timed = ["--composition", "additive", "--sampling", "greedy", "--expert-routing", "uniform", "--json"]
+    space = ["--space", tmp_path / "one.yaml", "--workers", "1"]
+    simulated = json.loads(servecast("simulate", *deployed, "--max-num-seqs", "64", *timed).out)["mean_tpot_ms"]
+    plain = json.loads(servecast("optimize", *deployed, *space, "--json").out)["best"]["metrics"]["mean_tpot_ms"]
+    found = json.loads(servecast("optimize", *deployed, *space, *timed).out)["best"]["metrics"]["mean_tpot_ms"]
+    assert found == simulated != plain
+    most = json.loads(servecast("capacity", *deployed, "--slo", "ttft_p99=1s", *timed).out)["max_request_rate"]
+    assert most > 1
+    (tmp_path / "linear.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 0.0, per_context_token_s: 0.0}")
+    for command in ("optimize", "capacity"):
+        refused = servecast(command, *deployed, *timed, "--step-time-model", tmp_path / "linear.yaml")
+        assert (refused.status, "--composition changes nothing" in refused.err) == (2, True)
+
+
+def test_more_gpus_than_can_be_laid_out_are_refused(trace: Path, servecast: Servecast) -> None:
+    """With the number that can be, and none at all."""
+    asked = ["optimize", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", trace, "--gpus"]
+    refused = servecast(*asked, "100000")
+    assert (refused.status, "--gpus must be at most 4,096 (128 replicas" in refused.err) == (2, True)
+    assert "--gpus must be at least 1" in servecast(*asked, "0").err
+
+
 def test_the_analytic_scorer_is_checked_by_a_replay(question: list[str | Path], servecast: Servecast) -> None:
     """Its winner has simulated figures, the others those of the formulas."""
     status, out, _ = servecast("optimize", *question, "--scorer", "analytic", "--json")

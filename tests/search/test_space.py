@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SimError
+from sim.search.default_space import default_space
 from sim.search.relevance import irrelevant_knobs
 from sim.search.space import Condition, Space, engine_config
 from sim.search.space_file import read_space
+from sim.search.workload_profile import WorkloadProfile
 from sim.specs.engine import EngineConfig
-from tests.search.makers import make_trace
+from tests.search.makers import make_scenario, make_trace
 
 SPACE = """
 knobs:
@@ -112,3 +114,24 @@ def test_knobs_that_cannot_matter_are_named_with_the_reason() -> None:
     assert set(fixed) == {"enable_prefix_caching", "scheduling_policy", "watermark", "long_prefill_token_threshold"}
     assert "0.15.1" in fixed["watermark"]
     assert set(Space(knobs).without(fixed).knobs) == {"max_num_seqs"}
+
+
+def test_a_number_of_replicas_has_a_limit() -> None:
+    """Beyond what is simulated: a sentence, and no search."""
+    assert Space({"replicas": (1, 512)}).size == 2
+    with pytest.raises(SimError, match=r"replicas must be an integer from 1 to 512, got 1000000"):
+        Space({"replicas": (1, 1_000_000)})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "num_replicas", "ranks"),
+    [(6, 6, (1, 2, 4)), (40, 21, (1, 2, 4, 8, 16, 32)), (4096, 28, (1, 2, 4, 8, 16, 32))],
+)
+def test_gpus_are_laid_out_by_steps_that_grow(gpus: int, num_replicas: int, ranks: tuple[int, ...]) -> None:
+    """Each number of replicas to sixteen, then four to a doubling, as many as there are GPUs; ranks share the heads."""
+    scenario = make_scenario(make_trace(500))
+    knobs = default_space(scenario, WorkloadProfile.create_synthetic("chatbot"), gpus=gpus).knobs
+    assert knobs["tensor_parallel_size"] == ranks
+    assert len(knobs["replicas"]) == num_replicas
+    assert knobs["replicas"][:6] == (1, 2, 3, 4, 5, 6)
+    assert knobs["replicas"][-1] == min(gpus, 128)
