@@ -20,6 +20,7 @@ MAX_JSON_BYTES = 1024 * MIB  # measured runs with every gap between tokens
 MAX_DEPTH = 100
 MAX_NODES = 100_000  # of a YAML file, each alias counted as all that it stands for
 MAX_INTEGER = 2**63 - 1
+MAX_DIGITS = len(str(MAX_INTEGER)) + 1  # and a sign
 SMALLEST, LARGEST = 1e-15, 1e15  # what no measured quantity of a server leaves, in whatever unit it is written
 _FIRST_BYTES = 65_536
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -66,7 +67,7 @@ def read_json(path: Path, error: type[SimError], *, most_bytes: int = MAX_JSON_B
 def parse_json(text: str, error: type[SimError], where: str) -> Any:
     """The value of a JSON text; `where` begins the sentence of `error`, which is raised for what is not sound JSON."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_integer)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
@@ -76,10 +77,17 @@ def parse_json(text: str, error: type[SimError], where: str) -> Any:
         raise error(f"{where}: must not be nested deeper than {MAX_DEPTH} levels.") from None
     except UnicodeEncodeError:
         raise error(f"{where}: must have whole characters, got half of a surrogate pair such as \\ud83d.") from None
-    except ValueError:  # int() reads no more than some thousand digits
-        raise error(f"{where}: must have numbers of 64 bits, got one with thousands of digits.") from None
+    except OverflowError as problem:
+        raise error(f"{where}: must have integers of at most 64 bits, got {problem}.") from None
     if not _is_shallow(value):
         raise error(f"{where}: must not be nested deeper than {MAX_DEPTH} levels.")
+    return value
+
+
+def _integer(digits: str) -> int:
+    """Raises OverflowError with the digits, or some of them, where they are more than 64 bits."""
+    if len(digits) > MAX_DIGITS or abs(value := int(digits)) > MAX_INTEGER:
+        raise OverflowError(digits if len(digits) <= 2 * MAX_DIGITS else f"one of {len(digits):,} digits")
     return value
 
 

@@ -12,6 +12,7 @@ LEAN = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy starts and spins a thread a core for matrix products, and here are none
     "PYDANTIC_DISABLE_PLUGINS": "__all__",  # it seeks them in every package installed
 }
+MAX_WORD = 400  # letters of what was given that are said again
 PATIENT_GC = 100_000  # objects until garbage is sought: a start makes many, and all of them stay
 
 
@@ -83,5 +84,6 @@ def _call(args: list[str]) -> int:
 
 
 def _say(sentence: str) -> None:
-    text = " ".join(sentence.split()).encode(errors="backslashreplace").decode()
+    words = (word if len(word) <= MAX_WORD else f"{word[:MAX_WORD]}..." for word in sentence.split())
+    text = " ".join(words).encode(errors="backslashreplace").decode()
     sys.stderr.write(f"servecast: {text}\n")

@@ -19,7 +19,6 @@ from sim.workload.columns import Floats, show
 from sim.workload.source import REPORT_KEYS
 
 DETAILS = ("ttfts", "itls")
-MOST = 1e15  # of any figure
 STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sim.errors import ConfigError
 from sim.specs.engine import EngineConfig
+from sim.units import MIB
 
 GIB_FIGURES: Mapping[str, tuple[str, ...]] = {
     "total": (r"Free memory on device \([\d.]+/([\d.]+) ?GiB\)", r"total_gpu_memory \(([\d.]+)GiB\)"),
@@ -44,6 +45,7 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 }
 LEAST = {"available for the KV cache", "KV cache tokens", "KV blocks", "maximum concurrency"}
 
+MAX_LOG_BYTES = 64 * MIB  # a start is at a log's beginning, whatever is served behind it
 _VERSIONS = (r"LLM engine \(v(\d[\w.]*)\)", r"API server version (\d[\w.]*)", r"█ +version (\d[\w.]*)")
 _NON_DEFAULT = re.compile(r"non-default args: (\{.*\})")
 _PLAIN_ENTRY = re.compile(r"'(\w+)': ('[^']*'|True|False|None|-?\d+(?:\.\d+)?|\[[\d, ]+\])")
@@ -86,7 +88,8 @@ class StartupLog:
 def read_startup_log(path: Path) -> StartupLog:
     """The first server started in that file. Raises ConfigError where it cannot be read or reports no memory at all."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with path.open("rb") as file:
+            text = file.read(MAX_LOG_BYTES).decode(errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
     reported = _reported(text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
+from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.measure.confidence import confidence_json
 from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
@@ -114,8 +115,8 @@ def capacity(
     """
     if not scenario.target.limits:
         raise ConfigError("capacity is the highest rate within limits; give some, such as --slo ttft_p99=500ms.")
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise ConfigError(f"--rate must be a finite number above 0, got {rate}.")
+    if rate is not None and not (rate > 0 and is_sane(rate)):
+        raise ConfigError(f"--rate must be above 0, and from {SMALLEST:g} to {LARGEST:g} requests/s, got {rate:g}.")
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ConfigError(f"--replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
     deployment = Deployment(scenario)

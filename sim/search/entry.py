@@ -35,6 +35,8 @@ from sim.steptime.roofline import Composition
 from sim.steptime.routing import Routing
 from sim.workload.readers import TraceLike
 
+MAX_TRIALS = 10_000_000
+MAX_SEED = 2**32 - 1  # of Optuna's samplers
 SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
 
 
@@ -79,8 +81,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
     writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
     """
-    if trials < 1:
-        raise ConfigError(f"--trials must be at least 1, got {trials}.")
+    _check_counts(trials, seed)
     constants = parameters or AutotuningParameters()
     shared = scenario(
         model,
@@ -160,6 +161,15 @@ def _one_rate(rate: float | None, request_rate: float | None) -> float | None:
     if rate is not None and request_rate is not None:
         raise ConfigError(f"`rate` {rate:g} and `request_rate` {request_rate:g} are one option; leave one of them out.")
     return request_rate if rate is None else rate
+
+
+def _check_counts(trials: int, seed: int) -> None:
+    if trials < 1:
+        raise ConfigError(f"--trials must be at least 1, got {trials}.")
+    if trials > MAX_TRIALS:
+        raise ConfigError(f"--trials must be at most {MAX_TRIALS:,}, got {trials:,}.")
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"--seed must be from 0 to {MAX_SEED:,}, got {seed}.")
 
 
 def _workload(shared: Scenario, constants: AutotuningParameters) -> WorkloadProfile:

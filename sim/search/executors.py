@@ -12,6 +12,7 @@ from sim.errors import ConfigError, nearest
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.processes import process_pool
 
+MAX_WORKERS = 1_000  # processes of some 100 MB each
 ExecutorName = Literal["serial", "process", "ray"]
 
 
@@ -30,6 +31,8 @@ def executor(name: str, scenario: Scenario, workers: int) -> AbstractContextMana
         raise ConfigError(f"--executor must be one of {', '.join(names)}, got {name!r}.{nearest(name, names)}")
     if workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {workers}.")
+    if workers > MAX_WORKERS:
+        raise ConfigError(f"--workers must be at most {MAX_WORKERS:,}, got {workers:,}.")
     if name == "ray":
         return ray_cluster(scenario)
     return nullcontext(Serial(scenario)) if name == "serial" or workers == 1 else process_pool(scenario, workers)

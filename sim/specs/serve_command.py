@@ -263,12 +263,12 @@ def _apply_compilation_key(draft: _Draft, spelled: str, key: str, value: object)
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
 def _file_flags(path: str | None) -> list[Flag]:
-    return _mapping_flags(_read_config(Path(path)), path) if path else []
+    return [] if path is None else _mapping_flags(_read_config(Path(path)), path)
 
 
 def _read_config(path: Path) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from sim.errors import ConfigError, TraceError
+from sim.inputs import is_sane
 from sim.workload.arrivals import arrival_times, check_arrivals
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints, show
 from sim.workload.sheet import Sheet
@@ -135,7 +136,7 @@ def _rate(values: Mapping[str, Any], name: str) -> float:
     rate = values.get("request_rate", "inf")
     if rate == "inf":
         return math.inf
-    if type(rate) not in {int, float} or not rate > 0:
+    if type(rate) not in {int, float} or not (rate > 0 and is_sane(rate)):
         _fault(name, "request_rate", "a number above 0 or inf", show(rate))
     return float(rate)
 
@@ -143,7 +144,7 @@ def _rate(values: Mapping[str, Any], name: str) -> float:
 def _concurrency(values: Mapping[str, Any], name: str) -> int | None:
     most = values.get("max_concurrency")
     if most is not None and (type(most) is not int or not 1 <= most <= MAX_TOKENS):
-        _fault(name, "max_concurrency", "an integer of at least 1 or null", show(most))
+        _fault(name, "max_concurrency", f"an integer from 1 to {MAX_TOKENS:,} or null", show(most))
     return most
 
 

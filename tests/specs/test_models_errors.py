@@ -68,7 +68,7 @@ def test_folders_without_a_config_are_told_from_those_with_one(tmp_path: Path) -
         (b"[1, 2]", "must hold one JSON object with a model's keys, got a list"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "must be a JSON file in UTF-8, got binary content"),
         (b"[" * 200_000, "must not be nested deeper"),
-        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "must have numbers of 64 bits"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "must have integers of at most 64 bits"),
         (b'{"tokenizer_class": "LlamaTokenizer"}', "the key `vocab_size` is missing|the key `hidden_size` is missing"),
     ],
 )
