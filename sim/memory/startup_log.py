@@ -45,7 +45,7 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 }
 LEAST = {"available for the KV cache", "KV cache tokens", "KV blocks", "maximum concurrency"}
 
-MAX_LOG_BYTES = 64 * MIB  # a start is at a log's beginning, whatever is served behind it
+MAX_LOG_BYTES = 16 * MIB  # a start is at a log's beginning, whatever is served behind it
 _VERSIONS = (r"LLM engine \(v(\d[\w.]*)\)", r"API server version (\d[\w.]*)", r"█ +version (\d[\w.]*)")
 _NON_DEFAULT = re.compile(r"non-default args: (\{.*\})")
 _PLAIN_ENTRY = re.compile(r"'(\w+)': ('[^']*'|True|False|None|-?\d+(?:\.\d+)?|\[[\d, ]+\])")
@@ -89,9 +89,12 @@ def read_startup_log(path: Path) -> StartupLog:
     """The first server started in that file. Raises ConfigError where it cannot be read or reports no memory at all."""
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_LOG_BYTES).decode(errors="replace")
+            data = file.read(MAX_LOG_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    if b"\0" in data:
+        raise ConfigError(f"{path}: must be the text that `vllm serve` prints, got binary content.")
+    text = data.decode(errors="replace")
     reported = _reported(text)
     if not reported:
         raise ConfigError(

@@ -57,7 +57,8 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
         return None
     queued_s = (requests.first_scheduled_s - requests.arrival_s)[done]
     slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int64), (99,))[0]
-    return float(queued_s[slowest].sum() / ttft_s[slowest].sum())
+    whole_s = float(ttft_s[slowest].sum())
+    return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # steps that are said to take no time
 
 
 def _span_s(records: Records) -> float:
