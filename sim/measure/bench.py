@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.errors import RunsError, SimError, TraceError
-from sim.inputs import MAX_JSON_BYTES, parse_json, read_text
+from sim.inputs import MAX_JSON_BYTES, is_sane, parse_json, read_text
 from sim.measure.runs import Measured, Requests, Run, read_runs
 from sim.metrics.statistics import statistics
 from sim.specs.models import load_model
@@ -150,7 +150,7 @@ def _latencies_s(path: Path, values: Mapping[str, Any], sent: Benchmark) -> dict
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_sane(value)
 
 
 def _positive(path: Path, values: Mapping[str, Any], key: str) -> float | None:
