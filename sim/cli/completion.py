@@ -71,11 +71,11 @@ def values_here(ctx: Any, incomplete: str) -> list[str] | None:
 
 def _values_of(ctx: Any, flag: str) -> Values | None:
     """What completes the value of a flag; None for a word that is none, or takes none."""
+    if not flag.startswith("-"):
+        return None
     for param in ctx.command.get_params(ctx):
         if flag in param.opts and not getattr(param, "is_flag", False):
             return lambda incomplete: [item.value for item in param.shell_complete(ctx, incomplete)]
-    if not flag.startswith("-"):
-        return None
     name = flag.lstrip("-").replace("_", "-")
     name = name if flag.startswith("--") else SHORT_FLAGS.get(name, name)
     if arity_of(name) in {None, "none"}:

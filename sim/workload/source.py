@@ -2,7 +2,7 @@
 
 import gzip
 import io
-import sys
+import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
@@ -84,8 +84,10 @@ def _opened(path: Path) -> io.BufferedReader:
     """The file, or standard input, which stays open behind it."""
     if str(path) != STDIN:
         return path.open("rb")
-    if sys.stdin is None:
-        raise TraceError("stdin is closed; pipe a trace into it, or name a file.")
+    try:
+        os.read(0, 0)  # what a closed one was replaced by cannot be read
+    except OSError:
+        raise TraceError("stdin is closed; pipe a trace into it, or name a file.") from None
     return open(0, "rb", closefd=False)
 
 

@@ -69,7 +69,12 @@ def test_bash_offers_what_fits(words: tuple[str, ...], there: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    "words", [("servecast", "simulte", "--g"), (*SIMULATE, "--bogus", "1", "--max-num-seqs", "x", "--zz")]
+    "words",
+    [
+        ("servecast", "simulate", "model", "no-such"),
+        ("servecast", "simulte", "--g"),
+        (*SIMULATE, "--bogus", "1", "--max-num-seqs", "x", "--zz"),
+    ],
 )
 def test_what_is_wrong_so_far_is_no_noise(words: tuple[str, ...]) -> None:
     """Nothing is offered, and nothing said between two keys."""
