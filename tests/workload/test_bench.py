@@ -91,9 +91,9 @@ def test_times_that_cannot_be_known_are_refused(tmp_path: Path, changes: Mapping
         ({"start_times": [1.0, float("nan"), 1.0, 1.0]}, "`start_times` must be a finite number"),
         ({"start_times": [1.0]}, "`start_times` must be as long"),
         ({"request_rate": "fast"}, "`request_rate` must be a number above 0 or inf, got fast"),
-        ({"request_rate": 1e-300, "leave_out": "start_times"}, "`rate_rps` must be above 0"),
+        ({"request_rate": 1e-300, "leave_out": "start_times"}, "`request_rate` must be a number above 0 or inf"),
         ({"burstiness": 0, "leave_out": "start_times"}, "`burstiness` must be finite"),
-        ({"max_concurrency": 0}, "`max_concurrency` must be an integer of at least 1 or null, got 0"),
+        ({"max_concurrency": 0}, "`max_concurrency` must be an integer from 1 to 2,147,483,647 or null, got 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_key(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
