@@ -38,6 +38,7 @@ format: .venv/installed-dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix
 
 accuracy: .venv/installed-dev  ## replay the measured runs in ../shared again and write docs/accuracy.md
+	$(BIN)/python -m benchmarks.fit_bands ../shared/measured
 	$(BIN)/python -m benchmarks.accuracy ../shared/measured
 
 readme: .venv/installed-dev  ## run the pages' examples again and write down their output

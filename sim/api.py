@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim import __version__
 from sim.errors import ConfigError, DoesNotFitError
-from sim.measure.confidence import confidence, confidence_json, traits
+from sim.measure.confidence import confidence
+from sim.measure.forecast import confidence_json, forecast
+from sim.measure.likeness import regime, traits
+from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan
@@ -22,7 +25,7 @@ from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
 from sim.serving import replica
-from sim.serving.config import scheduler_config
+from sim.serving.config import SchedulerConfig, scheduler_config
 from sim.serving.kv_cache import can_ever_fit
 from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
@@ -35,7 +38,9 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.steptime.routing import Routing
+from sim.units import MS
 from sim.workload.load import load_json
+from sim.workload.rates import scale_rate
 from sim.workload.readers import TraceLike, as_trace
 from sim.workload.trace import Trace
 
@@ -178,6 +183,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     sampling: Sampling = "default",
     routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
+    intervals: bool = True,
     progress: Callable[[int, int], None] | None = None,
     step_log: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
@@ -187,7 +193,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     over n/R seconds in their own pattern, all at 0 where it is infinite. A replay draws nothing at random:
     `seed` is stamped on the summary, for those who made the trace with it. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
-    costs, and `routing` says how tokens spread over experts. `progress` is called with (done, all) requests, `step_log` with
+    costs, and `routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
+    as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
@@ -208,7 +215,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     num_gpus, price = deployment.engine.num_gpus, deployment.gpu.price_usd_per_hour
     summary |= cost(summary, num_gpus=num_gpus, usd_per_hour=price)
     summary["seed"] = seed
-    summary["confidence"] = _confidence(deployment, step_time_model)
+    replayed = _Replayed(deployment, requests, config, step_time, composition, is_given=given is not None)
+    summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
 
@@ -248,18 +256,21 @@ def validate(
     gpu: str | Path | HardwareProfile | None = None,
     composition: Composition = "unified",
     seed: int = 0,
+    intervals: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Validation":
     """Replay measured runs, those of a file or as `read_measured` returned them, and compare.
 
     `only_known_args` leaves out runs whose engine arguments are unknown; `gpu` stands in for the GPUs that they name.
-    `progress` is called with (done, all) runs. Raises SimError for bad input; runs that cannot be replayed say why.
+    `intervals` replays each run twice more, for the interval of each predicted figure. `progress` is called with (done, all)
+    runs. Raises SimError for bad input; runs that cannot be replayed say why.
     """
     from sim.measure import validate as validation
 
     chosen = _chosen(runs, only_known_args=only_known_args)
     profile = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
-    return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, progress=progress)
+    judge = validation.by_known_runs if intervals else None
+    return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, judge=judge, progress=progress)
 
 
 def calibrate(
@@ -308,7 +319,7 @@ def _step_time(given: str | Path | StepTimeModel) -> StepTimeModel:
 
 def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
     """What was run, and what came of it."""
-    engine, plan = deployment.engine, deployment.plan
+    engine = deployment.engine
     return {
         "model_id": deployment.model.name,
         "gpu": deployment.gpu.name,
@@ -317,14 +328,44 @@ def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], 
         **load,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
-    } | summarize(records, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))
+    } | _figures(deployment, records)
 
 
-def _confidence(deployment: Deployment, step_time_model: object) -> dict[str, Any]:
+def _figures(deployment: Deployment, records: Records) -> dict[str, Any]:
+    """All that follows from the records."""
+    dispatch = GraphDispatch.of(deployment.engine)
+    return summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=dispatch)
+
+
+class _Replayed(NamedTuple):
+    """What is replayed, to be replayed with step times that are off, and at other rates."""
+
+    deployment: Deployment
+    requests: Trace
+    config: SchedulerConfig
+    step_time: StepTimeModel
+    composition: Composition
+    is_given: bool  # the step times are
+
+    def replay(self, factor: float, rate_share: float) -> dict[str, Any]:
+        """The figures of a replay with step times and request rate so many times what they are."""
+        step_time = PerturbedStepTime(self.step_time, all_off_by(factor))
+        records = replica.simulate(scale_rate(self.requests, rate_share), self.config, step_time)
+        return _figures(self.deployment, records)
+
+
+def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:
     """How far the forecast can be trusted, by the errors on measured runs like it."""
-    if step_time_model is not None:
-        return confidence_json(None)
-    return confidence_json(confidence(traits(deployment.model, deployment.gpu, deployment.engine)))
+    model, gpu, engine, _ = replayed.deployment
+    load = regime(summary)
+    found = (
+        None if replayed.is_given else confidence(traits(model, gpu, engine, load, composition=replayed.composition))
+    )
+    if not intervals or load is None:
+        return confidence_json(found)
+    late_s = 0.0 if replayed.is_given else gpu.operators.host.front_end_s
+    rate = (len(replayed.requests) - 1) / replayed.requests.duration_s if replayed.requests.duration_s > 0 else None
+    return forecast(found, summary, replayed.replay, request_rate=rate, late_ms=late_s / MS)
 
 
 def _frame(columns: Columns) -> "pd.DataFrame":

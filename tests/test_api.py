@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,98 @@ def test_the_context_that_fits_is_the_one_simulated() -> None:
     assert result.deployment.engine.max_model_len == planned
 
 
-@pytest.mark.parametrize(("gpu", "level"), [("h100-sxm", "validated"), ("l4", "extrapolated")])
-def test_confidence_says_whether_such_runs_were_measured(gpu: str, level: str) -> None:
-    """Llama-3.1-8B was served on H100s, nothing on an L4."""
-    engine = sim.EngineConfig(max_model_len=4096)
-    confidence = sim.simulate("Llama-3.1-8B", gpu, make_trace(), engine=engine).summary["confidence"]
-    assert confidence["level"] == level
-    assert confidence["bands_percent"]["tpot"] > 0
+def served(rate_rps: float = 13.0, prompt_tokens: int = 550) -> Trace:
+    """As the measured servers were asked: a few prompts again and again, so that nearly all of each is cached."""
+    count, prompts = 400, 10
+    return Trace(
+        request_id=tuple(map(str, range(count))),
+        arrival_s=np.cumsum(np.random.default_rng(0).exponential(1 / rate_rps, count)),
+        prompt_tokens=np.full(count, prompt_tokens),
+        output_tokens=np.full(count, 248),
+        segments=[((index % prompts, prompt_tokens),) for index in range(count)],
+    )
+
+
+def confidence_of(trace: Trace, gpu: str | sim.HardwareProfile = "h100-sxm", **options: Any) -> dict[str, Any]:
+    engine = sim.EngineConfig(**{"max_model_len": 4096, "max_num_seqs": 128} | options.pop("engine", {}))
+    options = {"vllm_version": "0.15.1"} | options
+    found = sim.simulate("Llama-3.1-8B", gpu, trace, engine=engine, **options)
+    confidence: dict[str, Any] = found.summary["confidence"]
+    return confidence
+
+
+def test_what_was_measured_is_validated() -> None:
+    """Llama-3.1-8B with cached prompts on an H100 and vLLM 0.15."""
+    confidence = confidence_of(served())
+    assert (confidence["level"], confidence["extrapolates"]) == ("validated", [])
+    assert confidence["text"].startswith("validated on ")
+    assert confidence["bands_percent"]["tpot"] < 6
+
+
+H100 = load_gpu("h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu": "l4"}, "GPU l4"),
+        (
+            {"gpu": replace(H100, memory_bandwidth_bytes_per_s=H100.memory_bandwidth_bytes_per_s / 3)},
+            "GPU h100-sxm with figures of its own",
+        ),
+        ({"gpu": replace(H100, derived=("num_sms",))}, "derived, not given: num_sms"),
+        ({"engine": {"enforce_eager": True}}, "steps without CUDA graphs"),
+        ({"engine": {"kv_cache_dtype": "fp8"}}, "a KV cache in fp8"),
+        ({"engine": {"enable_prefix_caching": False}}, "prompts that are not cached"),
+        ({"trace": served(prompt_tokens=100_000), "engine": {"max_model_len": 131_072}}, "prompts of 100,000 tokens"),
+        ({"trace": served(130.0), "engine": {"max_num_seqs": 512}}, "batches of "),
+        ({"vllm_version": "0.99"}, "vLLM 0.99, newer than any known"),
+        ({"composition": "additive"}, "mixed steps timed as additive"),
+    ],
+)
+def test_outside_of_what_was_measured_the_band_widens_and_says_why(changes: dict[str, Any], reason: str) -> None:
+    """Each by itself; everything else is as it was measured."""
+    within, outside = confidence_of(served()), confidence_of(**{"trace": served()} | changes)
+    assert outside["level"] == "extrapolated"
+    assert reason in outside["text"]
+    assert all(wide > within["bands_percent"][name] for name, wide in outside["bands_percent"].items())
+
+
+def test_every_figure_has_an_interval_with_the_point_inside() -> None:
+    """All that a replay gives, P99s and throughput among them."""
+    summary = sim.simulate("Llama-3.1-8B", "h100-sxm", served()).summary
+    intervals = summary["confidence"]["intervals"]
+    assert {
+        "p99_ttft_ms",
+        "p99_e2el_ms",
+        "std_itl_ms",
+        "output_throughput",
+        "num_steps",
+        "duration",
+    } <= intervals.keys()
+    assert all(low <= summary[name] <= high for name, (low, high) in intervals.items())
+    assert all(intervals[name][0] < intervals[name][1] for name in ("p99_ttft_ms", "p99_e2el_ms", "output_throughput"))
+
+
+def test_without_intervals_nothing_is_replayed_again() -> None:
+    """The summary is as with them, but for them."""
+    with_them, without = (sim.simulate("Llama-3.1-8B", "h100-sxm", served(), intervals=way) for way in (True, False))
+    for result in (with_them, without):
+        del result.summary["wall_time_s"]
+    assert with_them.summary["confidence"].pop("intervals")
+    assert with_them.summary == without.summary
+
+
+def test_at_its_limit_a_deployment_says_so_and_at_what_rate_it_would_not_be() -> None:
+    """Just below what 32 sequences take; far below it the P99 is what it is."""
+    engine = {"max_num_seqs": 32}
+    confidence = confidence_of(served(13.0), engine=engine)
+    limit = confidence["at_limit"]
+    assert limit["metric"] == "p99_ttft_ms"
+    assert limit["request_rate"] == pytest.approx(11.5, rel=0.01)
+    assert 8 < limit["steady_request_rate"] < limit["request_rate"]
+    assert "runs at its limit" in limit["text"]
+    assert "at_limit" not in confidence_of(served(8.0), engine=engine)
 
 
 def test_what_requests_ask_and_where_tokens_go_is_an_input() -> None:

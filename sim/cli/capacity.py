@@ -14,6 +14,7 @@ from sim.cli.options import (
     Gpu,
     HowSampled,
     HowTimed,
+    Intervals,
     Json,
     Limit,
     Model,
@@ -57,6 +58,7 @@ def capacity(
     sampling: HowSampled = None,
     expert_routing: ExpertRouting = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
+    intervals: Intervals = True,
     as_json: Json = False,
 ) -> None:
     """Find the highest request rate within limits on latency, and the GPUs that a given rate takes."""
@@ -87,6 +89,7 @@ def capacity(
             sampling=sampling or "default",
             expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,
+            intervals=intervals,
             bench_dataset=(out or Path()) / VERIFY,
             on_probe=on_probe,
         )

@@ -16,6 +16,7 @@ from sim.cli.options import (
     Gpu,
     HowSampled,
     HowTimed,
+    Intervals,
     Json,
     Limit,
     Model,
@@ -83,6 +84,7 @@ def optimize(
         Path | None, typer.Option(help="Keep all trials in this SQLite file; else in the cache, until done.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and plots.")] = None,
+    intervals: Intervals = True,
     as_json: Json = False,
 ) -> None:
     """Find the engine arguments that serve a trace best, and say why and how sure that is.
@@ -124,6 +126,7 @@ def optimize(
             sampling=sampling or "default",
             expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,
+            intervals=intervals,
             executor_name=executor,
             workers=workers or os.cpu_count() or 1,
             store=store,

@@ -77,6 +77,10 @@ ExpertRouting = Annotated[
     typer.Option("--expert-routing", help="How tokens spread over experts, skewed (by Zipf's law) when absent."),
 ]
 UNMET = 3  # exit status: answered, and what was asked for cannot be had
+Intervals = Annotated[
+    bool,
+    typer.Option("--intervals/--no-intervals", help="Replay also with step times as short and as long as they may be."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 

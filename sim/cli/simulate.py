@@ -14,6 +14,7 @@ from sim.cli.options import (
     Gpu,
     HowSampled,
     HowTimed,
+    Intervals,
     Json,
     Limit,
     Model,
@@ -55,6 +56,7 @@ def simulate(
     composition: HowTimed = None,
     sampling: HowSampled = None,
     expert_routing: ExpertRouting = None,
+    intervals: Intervals = True,
     as_json: Json = False,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
@@ -85,6 +87,7 @@ def simulate(
             sampling=sampling or "default",
             routing=expert_routing or "skewed",
             step_time_model=step_time_model,
+            intervals=intervals,
             progress=progress,
             step_log=write_step,
         )
@@ -98,6 +101,7 @@ def simulate(
         (
             *_overridden(result),
             *_rejections(result),
+            *_at_limit(result.summary),
             *result.summary["limits"]["warnings"],
             *_cost(result.summary, price),
             _closing(result.summary, out),
@@ -118,6 +122,12 @@ def _cost(summary: Mapping[str, Any], price: float | None) -> Iterator[str]:
 def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
     place = f"; results are in {out}" if out else ""
     return f"{summary['arrived']:,} requests in {summary['wall_time_s']:.1f} s, {summary['confidence']['text']}{place}."
+
+
+def _at_limit(summary: Mapping[str, Any]) -> Iterator[str]:
+    """That a P99 may be anything, where it may."""
+    if "at_limit" in summary["confidence"]:
+        yield f"{summary['confidence']['at_limit']['text']}."
 
 
 def _overridden(result: "Result") -> Iterator[str]:

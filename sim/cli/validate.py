@@ -8,7 +8,7 @@ import typer
 from sim.cli.completion import gpu_names
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
-from sim.cli.options import Composition, Json, print_answer, warn
+from sim.cli.options import Composition, Intervals, Json, print_answer, warn
 from sim.cli.progress import progress_bar
 from sim.outputs import check_apart, check_writable, writing
 
@@ -36,6 +36,7 @@ def validate(
     plot: Annotated[
         Path | None, typer.Option(help="Write measured against predicted to this PNG.", show_default=False)
     ] = None,
+    intervals: Intervals = True,
     as_json: Json = False,
 ) -> None:
     """Replay measured runs and report how far the forecast is off, by metric, GPU, model family and workload."""
@@ -48,7 +49,13 @@ def validate(
     measured = read_runs(ctx, runs, gpu)
     with progress_bar("replaying") as progress:
         validation = api.validate(
-            measured, only_known_args=only_known_args, gpu=gpu, composition=composition, seed=seed, progress=progress
+            measured,
+            only_known_args=only_known_args,
+            gpu=gpu,
+            composition=composition,
+            seed=seed,
+            intervals=intervals,
+            progress=progress,
         )
     found = validation.to_json()
     if plot:

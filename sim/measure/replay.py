@@ -7,22 +7,26 @@ from typing import Any
 import numpy as np
 
 from sim.errors import DoesNotFitError, RunsError, nearest
+from sim.measure.likeness import Traits, regime, traits
+from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
 from sim.memory.plan import MemoryPlan
 from sim.memory.startup import start_up
 from sim.metrics.statistics import Statistics, statistics
-from sim.metrics.summary import is_completed, time_per_output_token_s
+from sim.metrics.summary import is_completed, summarize, time_per_output_token_s
 from sim.serving import replica
 from sim.serving.closed_loop import simulate_closed_loop
 from sim.serving.config import SchedulerConfig, scheduler_config
-from sim.serving.records import Floats, RequestRecords
+from sim.serving.records import Floats, Records, RequestRecords
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.operator_fits import HostFit
+from sim.steptime.graphs import GraphDispatch
 from sim.steptime.model import step_time_model
+from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition, Traffic
 from sim.units import MS
 
@@ -78,27 +82,59 @@ def engine_config(run: Run) -> EngineConfig:
     return EngineConfig(**arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run ready to be replayed with step times as modelled, or off by a factor."""
+
+    run: Run
+    served: Served
+    requests: Asked
+    step_time: StepTimeModel
+
+    def records(self, factor: float = 1.0) -> Records:
+        """What happens where each step takes `factor` times as long."""
+        requests, config, host = self.requests, self.served.config, self.served.gpu.operators.host
+        step_time = self.step_time if factor == 1.0 else PerturbedStepTime(self.step_time, all_off_by(factor))
+        if requests.concurrency is None:
+            return replica.simulate(requests.trace, config, step_time)
+        return simulate_closed_loop(
+            requests.trace,
+            config,
+            step_time,
+            concurrency=requests.concurrency,
+            delay_s=host.front_end_s if self.run.clock == "client" else 0.0,
+        )
+
+    def figures(self, records: Records) -> dict[int | None, Figures]:
+        """By stage, None for the whole run."""
+        return _figures_by_stage(self.run, records.requests, self.requests, self.served.gpu.operators.host)
+
+    def traits(self, records: Records, composition: Composition = "unified") -> Traits:
+        """What the run was and what it put the engine through; its version is left open where the file does not say."""
+        served = self.served
+        dispatch = GraphDispatch.of(served.engine)
+        summary = summarize(records, num_gpu_blocks=served.plan.num_gpu_blocks, dispatch=dispatch)
+        found = traits(served.model, served.gpu, served.engine, regime(summary), composition=composition)
+        return found if self.run.vllm_version else found._replace(vllm_version=None)
+
+
+def prepare(
+    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "unified", seed: int = 0
+) -> Prepared:
+    """Everything that replays of a run share, with `gpu` in place of the profile that it names. Raises SimError."""
+    served = serve(run, gpu)
+    requests = asked(run.workload, seed=seed, block_size=served.config.block_size)
+    traffic = Traffic(run.asks_for, run.spreads)
+    step_time = step_time_model(served.model, served.gpu, served.engine, composition=composition, traffic=traffic)
+    return Prepared(run, served, requests, step_time)
+
+
 def replay(
     run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "unified", seed: int = 0
 ) -> Replayed:
     """Replay a run, with `gpu` in place of the profile that it names. Raises SimError where that is impossible."""
-    served = serve(run, gpu)
-    requests = asked(run.workload, seed=seed, block_size=served.config.block_size)
-    step_time = step_time_model(
-        served.model, served.gpu, served.engine, composition=composition, traffic=Traffic(run.asks_for, run.spreads)
-    )
-    host = served.gpu.operators.host
-    if requests.concurrency is None:
-        records = replica.simulate(requests.trace, served.config, step_time)
-    else:
-        records = simulate_closed_loop(
-            requests.trace,
-            served.config,
-            step_time,
-            concurrency=requests.concurrency,
-            delay_s=host.front_end_s if run.clock == "client" else 0.0,
-        )
-    return Replayed(served, _figures_by_stage(run, records.requests, requests, host))
+    prepared = prepare(run, gpu=gpu, composition=composition, seed=seed)
+    return Replayed(prepared.served, prepared.figures(prepared.records()))
 
 
 def _figures_by_stage(run: Run, records: RequestRecords, requests: Asked, host: HostFit) -> dict[int | None, Figures]:

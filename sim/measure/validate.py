@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sim.errors import SimError
-from sim.measure.replay import Figures, Replayed, replay
+from sim.measure.confidence import Confidence, confidence
+from sim.measure.intervals import Intervals, ends, intervals
+from sim.measure.likeness import Traits
+from sim.measure.replay import Figures, Prepared, prepare
 from sim.measure.runs import Run
+from sim.serving.records import Records
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.roofline import Composition
 
@@ -18,14 +22,31 @@ if TYPE_CHECKING:
 METRICS = ("ttft_mean", "tpot_mean", "e2el_mean", "e2el_p99", "output_throughput", "num_gpu_blocks")
 GROUPINGS = ("gpu", "family", "workload", "quality")
 Progress = Callable[[int, int], None]
+Judge = Callable[[Run, Traits], Confidence]
+ByStage = Mapping[int | None, Figures]
+
+
+class Options(NamedTuple):
+    """How runs are replayed."""
+
+    gpu: HardwareProfile | None
+    composition: Composition
+    seed: int
+    judge: Judge | None
+
+
+def by_known_runs(_: Run, of: Traits) -> Confidence:
+    """How sure a forecast is by the measured runs that come with Servecast, the run itself among them if it is one."""
+    return confidence(of)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Predicted and measured figures of the whole run, or of one stage; latencies in ms."""
+    """Predicted and measured figures of the whole run, or of one stage; latencies in ms. `intervals` may be left out."""
 
     predicted: Figures
     measured: Figures
+    intervals: Intervals = field(default_factory=dict)
 
     @property
     def errors(self) -> Figures:
@@ -122,39 +143,58 @@ def validate(
     gpu: HardwareProfile | None = None,
     composition: Composition = "unified",
     seed: int = 0,
+    judge: Judge | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Replay each run and compare; those that cannot be replayed are kept with their reason.
 
-    `gpu` stands in for the profiles that runs name; `progress` is called with (done, all) runs.
+    `gpu` stands in for the profiles that runs name; `judge` says how sure a forecast is, and None asks for no intervals;
+    `progress` is called with (done, all) runs.
     """
 
     def results() -> Iterator[RunResult]:
         for number, run in enumerate(runs):
-            yield _compared(run, gpu, composition, seed)
+            yield _compared(run, Options(gpu, composition, seed, judge))
             if progress:
                 progress(number + 1, len(runs))
 
     return Validation(tuple(results()))
 
 
-def _compared(run: Run, gpu: HardwareProfile | None, composition: Composition, seed: int) -> RunResult:
+def _compared(run: Run, options: Options) -> RunResult:
     try:
-        replayed = replay(run, gpu=gpu, composition=composition, seed=seed)
+        prepared = prepare(run, gpu=options.gpu, composition=options.composition, seed=options.seed)
+        records = prepared.records()
+        figures = prepared.figures(records)
+        around = _around(prepared, records, figures, options)
     except SimError as error:
         return RunResult(run, reason=" ".join(str(error).split()))
-    compared = {figures.stage: _comparison(run, replayed, figures.stage) for figures in run.measured}
+    compared = {stage: _comparison(prepared, figures, stage, around.get(stage, {})) for stage in figures}
     stages = {stage: one for stage, one in compared.items() if stage is not None}
-    return RunResult(run, replayed.served.model.model_type, compared.get(None), stages)
+    return RunResult(run, prepared.served.model.model_type, compared.get(None), stages)
 
 
-def _comparison(run: Run, replayed: Replayed, stage: int | None) -> Comparison:
-    measured = next(figures.figures for figures in run.measured if figures.stage == stage)
-    predicted = replayed.figures[stage]
+def _around(prepared: Prepared, records: Records, figures: ByStage, options: Options) -> dict[int | None, Intervals]:
+    """The intervals of each stage's figures; none where nobody judges."""
+    if options.judge is None:
+        return {}
+    bands = options.judge(prepared.run, prepared.traits(records, options.composition)).bands
+    low, high = (_with_blocks(prepared, prepared.figures(prepared.records(factor))) for factor in ends(bands))
+    point = _with_blocks(prepared, figures)
+    return {stage: intervals(point[stage], low[stage], high[stage], bands) for stage in figures}
+
+
+def _with_blocks(prepared: Prepared, figures: ByStage) -> ByStage:
+    """The whole run's figures with what was planned for it."""
+    blocks = {"num_gpu_blocks": float(prepared.served.plan.num_gpu_blocks)}
+    return {stage: one | blocks if stage is None else one for stage, one in figures.items()}
+
+
+def _comparison(prepared: Prepared, figures: ByStage, stage: int | None, around: Intervals) -> Comparison:
+    measured = next(figures.figures for figures in prepared.run.measured if figures.stage == stage)
     if stage is None:
-        predicted = predicted | {"num_gpu_blocks": float(replayed.served.plan.num_gpu_blocks)}
-        measured = measured | dict(run.logged)
-    return Comparison(predicted, dict(measured))
+        measured = measured | dict(prepared.run.logged)
+    return Comparison(_with_blocks(prepared, figures)[stage], dict(measured), around)
 
 
 def _summary(comparisons: Iterable[Comparison]) -> dict[str, Errors]:
@@ -168,8 +208,9 @@ def _summary(comparisons: Iterable[Comparison]) -> dict[str, Errors]:
     }
 
 
-def _json(comparison: Comparison) -> dict[str, Figures]:
-    return {"predicted": comparison.predicted, "measured": comparison.measured, "errors": comparison.errors}
+def _json(comparison: Comparison) -> dict[str, Any]:
+    figures = {"predicted": comparison.predicted, "measured": comparison.measured, "errors": comparison.errors}
+    return figures | ({"intervals": comparison.intervals} if comparison.intervals else {})
 
 
 def _json_of(summary: Mapping[str, Errors]) -> dict[str, dict[str, float]]:

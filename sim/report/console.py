@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sim.report.intervals import between
+
 WIDTH = 50
 LABEL_WIDTH = 40
 
@@ -52,7 +54,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield " Serving Benchmark Result ".center(WIDTH, "=")
+    title = " Serving Benchmark Result ".center(WIDTH, "=")
+    yield f"{title}  90 % interval" if summary.get("confidence", {}).get("intervals") else title
     yield from _section(TOTALS, summary)
     for name, title in LATENCIES.items():
         yield title.center(WIDTH, "-")
@@ -76,9 +79,12 @@ def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _section(labels: Mapping[str, str], summary: Mapping[str, Any]) -> Iterator[str]:
+    intervals = summary.get("confidence", {}).get("intervals", {})
     for label, key in labels.items():
         scale = 100 if label.endswith("(%)") else 1
-        yield f"{label + ':':<{LABEL_WIDTH}} {_figure(summary[key], scale)}"
+        line = f"{label + ':':<{LABEL_WIDTH}} {_figure(summary[key], scale)}"
+        low, high = intervals.get(key, (0.0, 0.0))
+        yield line if low == high else f"{line:<{WIDTH}}  {between((low, high), scale)}"
 
 
 def _figure(value: float | None, scale: int) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sim.report.intervals import confidence_lines
 from sim.report.run_title import arguments_text
 from sim.report.tables import Table
 from sim.units import GIB
@@ -84,7 +85,7 @@ def _shortfall(summary: Row) -> Iterator[str]:
 
 
 def _confidence(summary: Row) -> str:
-    return f"confidence: {summary['confidence']['text']}"
+    return "\n".join(confidence_lines(summary["confidence"]))
 
 
 def _baseline(baseline: Row) -> str:

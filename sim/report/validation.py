@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.report.intervals import between
 from sim.report.plots import BLUE, GREEN, INK, ORANGE, VIOLET, panels, save, say_nothing
 from sim.report.tables import Table
 
@@ -74,11 +75,13 @@ def peer_rows(validation: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def figure_rows(validation: Mapping[str, Any]) -> Iterator[Row]:
-    """Each figure of each run that was replayed: measured, predicted, signed error in %; latencies in ms."""
+    """Each figure of each run that was replayed: measured, predicted, its interval, signed error in %; latencies in ms."""
     for run in validation["runs"]:
         for name in SHOWN:
             if name in run.get("errors", ()):
-                yield run["id"], name, run["measured"][name], run["predicted"][name], _signed(run["errors"][name])
+                interval = between(run["intervals"][name]) if "intervals" in run else "-"
+                error = _signed(run["errors"][name])
+                yield run["id"], name, run["measured"][name], run["predicted"][name], interval, error
 
 
 def run_rows(validation: Mapping[str, Any], metrics: Sequence[str] = METRICS) -> Iterator[Row]:
@@ -114,7 +117,11 @@ def report_blocks(validation: Mapping[str, Any]) -> list[str | Table]:
     is_like_peers = "open_loop" in validation["summary_by"]["workload"]
     figures = list(figure_rows(validation)) if len(validation["runs"]) <= MOST_SHOWN else []
     parts: list[str | Table] = [
-        *([_table(("run", "ms, tok/s, blocks", "measured", "predicted", "error %"), figures)] if figures else []),
+        *(
+            [_table(("run", "ms, tok/s, blocks", "measured", "predicted", "90 % interval", "error %"), figures)]
+            if figures
+            else []
+        ),
         _table(("metric", "runs", "MAPE %", "median APE %"), overall),
         _table(("median APE % by", "", "runs", *metrics), group_rows(validation, metrics)),
         *([_table(("MAPE / median APE %", *METRICS), peer_rows(validation))] if is_like_peers else []),

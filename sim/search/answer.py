@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from sim.measure.confidence import confidence_json
 from sim.search.bench_command import Verification
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.finals import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
 from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
-from sim.search.trust import forecast_confidence, step_times_off
+from sim.search.trust import step_times_off
 from sim.specs.serve_command import serve_command
 from sim.version import __version__
 
@@ -103,6 +102,7 @@ def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
         "held_out_score": _score(scenario, finalist.held_out.metrics),
         "search_score": _score(scenario, finalist.candidate.metrics),
         "metrics": finalist.whole.metrics,
+        "confidence": dict(finalist.forecast),
         "tied": finalist.is_tied,
         "slo_robustness": finalist.robustness,
         "limits": limits.to_json() if limits else None,
@@ -156,8 +156,7 @@ def _sensitivity(findings: Findings) -> dict[str, list[dict[str, Any]]]:
 
 def _confidence(findings: Findings) -> dict[str, Any]:
     """That of the winner's forecast, and what the search adds to it."""
-    found = forecast_confidence(findings.scenario, findings.verdict.winner.candidate.params)
-    return confidence_json(found) | {"notes": list(_notes(findings.verdict))}
+    return {**findings.verdict.winner.forecast, "notes": list(_notes(findings.verdict))}
 
 
 def _notes(verdict: Verdict) -> Iterator[str]:

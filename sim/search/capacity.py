@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
 from sim.inputs import LARGEST, SMALLEST, is_sane
-from sim.measure.confidence import confidence_json
+from sim.measure.forecast import confidence_json
+from sim.measure.perturbed import all_off_by
 from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
@@ -15,7 +16,7 @@ from sim.search.evaluate import Scenario
 from sim.search.goals import share_unserved
 from sim.search.probe import Deployment, Probe
 from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
-from sim.search.trust import forecast_confidence
+from sim.search.trust import forecast_confidence, forecast_of
 from sim.specs.serve_command import serve_command
 from sim.units import MS
 from sim.version import __version__
@@ -106,6 +107,7 @@ def capacity(
     rate: float | None = None,
     replicas: int = 1,
     bench_dataset: str | Path = DATASET,
+    intervals: bool = True,
     on_probe: OnProbe,
 ) -> tuple[dict[str, Any], BenchLoad | None]:
     """The answer of `servecast capacity`, as one JSON object, and the load that checks it, read from `bench_dataset`;
@@ -133,9 +135,21 @@ def capacity(
         "curve": [_curve_row(scenario, probe) for probe in curve],
         "knee_request_rate": _knee(scenario, curve),
         "sizing": _sizing(scenario, deployment, rate, replicas, kept, on_probe) if rate else None,
-        "confidence": confidence_json(forecast_confidence(scenario, {})),
+        "confidence": _confidence(deployment, kept, intervals=intervals),
     }
     return summary, check.load if check else None
+
+
+def _confidence(deployment: Deployment, kept: Probe | None, *, intervals: bool) -> dict[str, Any]:
+    """That of the figures at the highest rate; without one, that of the deployment."""
+    scenario, metrics = deployment.scenario, kept.metrics if kept else None
+    if kept is None or not intervals:
+        return confidence_json(forecast_confidence(scenario, {}, metrics))
+
+    def replay(factor: float, rate_share: float) -> Mapping[str, Any]:
+        return deployment.measure(rate_share * kept.request_rate, kept.replicas, all_off_by(factor)).metrics
+
+    return forecast_of(scenario, {}, kept.metrics, replay, request_rate=kept.request_rate)
 
 
 def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:

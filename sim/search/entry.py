@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sim.search.capacity import capacity as find_capacity
 from sim.search.default_space import default_space
 from sim.search.evaluate import DEFAULTS, Scenario
 from sim.search.executors import executor
+from sim.search.finals import with_forecasts
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
 from sim.search.relevance import irrelevant_knobs
@@ -63,6 +65,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     parameters: AutotuningParameters | None = None,
+    intervals: bool = True,
     executor_name: str = "process",
     workers: int = 1,
     store: str | Path | None = None,
@@ -105,10 +108,18 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     with _memory(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
         runner = Runner(shared.target, tries, memory, progress)
         findings = run_search(
-            shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
+            shared,
+            searched,
+            runner,
+            trials=trials,
+            seed=seed,
+            scorer=scorer,
+            workload=workload,
+            parameters=constants,
         )
-    check = verification(shared, findings.verdict.winner.candidate.params, shared.trace, bench_dataset)
-    return Optimization(answer(findings, check), check.load)
+        verdict = with_forecasts(shared, findings.verdict, runner, intervals=intervals)
+    check = verification(shared, verdict.winner.candidate.params, shared.trace, bench_dataset)
+    return Optimization(answer(replace(findings, verdict=verdict), check), check.load)
 
 
 def capacity(  # noqa: PLR0913 - flat keywords are the public interface
@@ -129,6 +140,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     bench_dataset: str | Path = DATASET,
+    intervals: bool = True,
     on_probe: OnProbe = ignore,
 ) -> Capacity:
     """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
@@ -152,9 +164,10 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
         step_time_model=step_time_model,
     )
     rate = _one_rate(rate, request_rate)
-    return Capacity(
-        *find_capacity(shared, rate=rate, replicas=replicas, bench_dataset=bench_dataset, on_probe=on_probe)
+    found = find_capacity(
+        shared, rate=rate, replicas=replicas, bench_dataset=bench_dataset, intervals=intervals, on_probe=on_probe
     )
+    return Capacity(*found)
 
 
 def _one_rate(rate: float | None, request_rate: float | None) -> float | None:

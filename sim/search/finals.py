@@ -1,13 +1,14 @@
 """The last word: the best few again over slices and perturbed step times, who is tied, and who is accepted."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.perturbed import AS_MODELLED, Perturbation, perturbations
+from sim.search.perturbed import perturbations
 from sim.search.ranking import (
     NOISE,
     Candidate,
@@ -21,7 +22,7 @@ from sim.search.ranking import (
 )
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
-from sim.search.trust import forecast_band, step_times_off
+from sim.search.trust import forecast_band, forecasts, step_times_off
 
 CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags
@@ -34,7 +35,8 @@ ACCEPTED_LOSS = 0.03  # how far a winner may be behind another contender on the 
 class Finalist:
     """A contender with its replay on the whole trace and on the part that the search has not seen.
 
-    `robustness` is the share of the re-scoring replays in which all limits were kept.
+    `robustness` is the share of the re-scoring replays in which all limits were kept; `forecast` is how sure its figures on
+    the whole trace are, as answers carry it.
     """
 
     candidate: Candidate
@@ -42,6 +44,7 @@ class Finalist:
     held_out: Outcome
     robustness: float
     is_tied: bool
+    forecast: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Verdict(NamedTuple):
@@ -77,6 +80,14 @@ def judge(
     return Verdict(_accepted_first(scenario, finalists), band)
 
 
+def with_forecasts(scenario: Scenario, verdict: Verdict, runner: Runner, *, intervals: bool) -> Verdict:
+    """The verdict with how sure each finalist's figures are; `intervals` costs two more replays of each."""
+    wholes = [(one.candidate.params, one.whole.metrics) for one in verdict.finalists]
+    found = forecasts(scenario, wholes, runner, intervals=intervals)
+    finalists = tuple(replace(one, forecast=how) for one, how in zip(verdict.finalists, found, strict=True))
+    return verdict._replace(finalists=finalists)
+
+
 def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candidate]:
     """The leader, the simplest of those within noise of it, and the best of the rest, none doing exactly what another does."""
     target = scenario.target
@@ -89,7 +100,7 @@ def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candid
 
 
 def _band(scenario: Scenario, contenders: Sequence[Candidate]) -> float | None:
-    return forecast_band(scenario, [contender.params for contender in contenders])
+    return forecast_band(scenario, contenders)
 
 
 def _rescored(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.errors import ConfigError, DoesNotFitError
+from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.memory.startup import Started
 from sim.search.evaluate import Scenario
 from sim.search.slo import Slo, is_over
@@ -64,9 +65,9 @@ class Deployment:
                 return Probe(rate, replicas, keeps=False, metrics={})
         return self.measure(rate, replicas)
 
-    def measure(self, rate: float, replicas: int = 1) -> Probe:
-        """Replay all of the trace at that rate, whatever comes of it."""
-        records = self._replay(self.at_rate(rate), replicas)
+    def measure(self, rate: float, replicas: int = 1, off_by: Perturbation = AS_MODELLED) -> Probe:
+        """Replay all of the trace at that rate, with step times that are off by so much, whatever comes of it."""
+        records = self._replay(self.at_rate(rate), replicas, off_by)
         metrics = self.scenario.metrics({REPLICAS: replicas}, self._deployed, records)
         keeps = self.scenario.target.violation(metrics) == 0 and not _is_overloaded(records.merged.requests)
         return Probe(rate, replicas, keeps, metrics)
@@ -77,8 +78,8 @@ class Deployment:
         copies = min(math.ceil(LEAST_DURATION_S * rate / len(trace)), MOST_REQUESTS // len(trace))
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
 
-    def _replay(self, trace: Trace, replicas: int) -> Any:
-        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed)
+    def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> Any:
+        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed, off_by)
 
 
 def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:

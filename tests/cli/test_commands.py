@@ -34,7 +34,7 @@ def test_simulate_prints_the_table_to_stdout_and_talk_to_stderr(trace: Path, ser
     assert status == 0
     assert out.startswith("meta-llama/Llama-3.1-8B on 1 x h100-sxm, vLLM ")
     assert re.search(r"^Successful requests: +4$", out, re.MULTILINE)
-    assert err.startswith("servecast: 4 requests in ")
+    assert err.splitlines()[-1].startswith("servecast: 4 requests in ")
 
 
 def test_simulate_json_is_one_object_with_the_keys_of_vllm_bench(trace: Path, servecast: Servecast) -> None:

@@ -131,7 +131,7 @@ def test_capacity_tells_rate_curve_and_gpus(trace: Path, linear: Path, tmp_path:
     assert status == 0
     assert "1 x h100-sxm takes" in out
     assert "20 requests/s take 2 replicas on 2 GPUs" in out
-    assert out.endswith("confidence: step times as given\n")
+    assert "confidence: step times as given\n90 % intervals: " in out
     assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png", "verify.jsonl"}
     found = json.loads(servecast(*call, "--json").out)
     assert found["sizing"] is None

@@ -2,63 +2,87 @@
 
 import pytest
 
-from sim.measure.confidence import Residual, Traits, confidence, known_residuals, tied
+from sim.measure.confidence import Band, Evidence, Residual, confidence, known_evidence
+from sim.measure.likeness import Regime, Traits
 
-H100 = Traits("h100-sxm", "llama", "bf16", 8e9)
-SMALL = [Residual(H100, {"tpot_mean": error, "ttft_mean": 2 * error}) for error in (-2.0, 1.0, 3.0)]
+CACHED = Regime(is_cached=True, prompt_tokens=550.0, context_tokens=670.0, batch=30.0)
+H100 = Traits("h100-sxm", "llama", "bf16", 8e9, vllm_version="0.15", regime=CACHED)
+BANDS = {"step": Band(0.04, 0.5), "ttft": Band(0.03, 1.0), "tail": Band(0.05, 2.0), "blocks": Band(0.01, 0.0)}
+KNOWN = Evidence(tuple(Residual(H100, {"step": error}) for error in (-0.02, 0.01, 0.03)), BANDS)
 
 
 def test_validated_by_runs_like_it() -> None:
-    """The band is the 90th percentile of 1, 2 and 3 %: 2.8 %; TTFT's is twice as wide."""
-    found = confidence(H100, SMALL)
+    """The bands are those of measured runs; time to first token has both its own and the steps'."""
+    found = confidence(H100, KNOWN)
     assert (found.level, found.extrapolates, found.num_runs) == ("validated", (), 3)
-    assert found.bands == pytest.approx({"output_throughput": 2.8, "ttft": 5.6, "tpot": 2.8})
+    assert found.bands == (0.04, 0.03, 0.05, 0.01)
+    assert found.bands_percent == {"output_throughput": 4.1, "ttft": 5.1, "tpot": 4.1}
+    assert str(found) == "validated on 3 measured runs like it: output_throughput +-4 %, ttft +-5 %, tpot +-4 %"
 
 
-@pytest.mark.parametrize(
-    ("of", "missing"),
-    [
-        (H100._replace(gpu="l4"), ("gpu",)),
-        (H100._replace(family="qwen3", dtype="fp8"), ("family", "dtype")),
-        (H100._replace(active_parameters_per_gpu=20e9), ("size",)),
-        (H100._replace(active_parameters_per_gpu=15e9), ()),
-    ],
-)
-def test_what_was_never_measured_is_named(of: Traits, missing: tuple[str, ...]) -> None:
-    """GPU, family, dtype, and a size beyond twice or half of what was."""
-    found = confidence(of, SMALL)
-    assert found.extrapolates == missing
-    assert found.level == ("extrapolated" if missing else "validated")
+def test_bands_widen_by_each_thing_that_is_new_and_say_so() -> None:
+    """Two of them: the steps' band by half each, the first token's by all of it."""
+    found = confidence(H100._replace(gpu="l4", execution="eager"), KNOWN)
+    assert (found.level, found.extrapolates, found.num_runs) == ("extrapolated", ("gpu", "execution"), 0)
+    assert found.bands == pytest.approx((0.08, 0.09, 0.25, 0.01))
+    assert str(found).startswith("extrapolated (never measured: GPU l4, steps without CUDA graphs): ")
+
+
+def test_a_known_version_that_was_not_measured_widens_the_band_only() -> None:
+    """Its rules are known; those of one newer than any are not, and it is called unknown."""
+    other = confidence(H100._replace(vllm_version="0.33"), KNOWN)
+    newer = confidence(H100._replace(vllm_version="0.99", is_newer_than_known=True), KNOWN)
+    assert (other.level, other.num_runs) == ("validated", 3)
+    assert other.bands.step == newer.bands.step == pytest.approx(0.06)
+    assert "validated on 3 measured runs like it (never measured: vLLM 0.33): " in str(other)
+    assert (newer.level, newer.extrapolates) == ("extrapolated", ("vllm_version",))
+    assert "never measured: vLLM 0.99, newer than any known and taken as 0." in str(newer)
 
 
 def test_facets_measured_apart_are_no_validation() -> None:
     """This GPU with another model, this model on another GPU."""
-    other = [Residual(Traits("b200-sxm", "mixtral", "bf16", 8e9), {"tpot_mean": 9.0, "ttft_mean": 9.0})]
-    found = confidence(H100._replace(gpu="b200-sxm"), [*SMALL, *other])
-    assert (found.level, found.extrapolates) == ("extrapolated", ("this combination",))
-    assert found.bands["tpot"] > confidence(H100, [*SMALL, *other]).bands["tpot"]
+    other = Residual(H100._replace(gpu="b200-sxm", family="mixtral"), {"step": 0.09})
+    known = KNOWN._replace(residuals=(*KNOWN.residuals, other))
+    found = confidence(H100._replace(gpu="b200-sxm"), known)
+    assert (found.level, found.extrapolates) == ("extrapolated", ("gpu",))
+    assert found.reasons == ("not measured with the rest: GPU b200-sxm",)
+    assert found.bands.step > confidence(H100, known).bands.step
 
 
-def test_bands_widen_with_what_is_new() -> None:
-    """A GPU never measured, a family never measured on top of it, and kernels that are guessed as well."""
-    known, gpu = known_residuals(), H100._replace(gpu="l4")
-    family, guessed = gpu._replace(family="gemma3"), gpu._replace(family="gemma3", kernels="generic")
-    bands = [confidence(of, known).bands["tpot"] for of in (H100, gpu, family, guessed)]
-    assert bands == sorted(bands)
-    assert bands[-1] > 12.5
+def test_derived_figures_and_kernels_of_another_gpu_widen_the_band() -> None:
+    """By what kernels were off by on a GPU left out of their fit; the line names them."""
+    derived = confidence(H100._replace(derived=("num_sms", "operators.gemm", "pcie_gb_s", "tdp_w")), KNOWN)
+    sibling, generic = (confidence(H100._replace(kernels=basis), KNOWN) for basis in ("derived", "generic"))
+    assert KNOWN.bands["step"].base < sibling.bands.step < generic.bands.step == derived.bands.step
+    assert (derived.level, derived.extrapolates) == ("extrapolated", ("derived",))
+    assert derived.reasons == ("derived, not given: num_sms, operators.gemm, pcie_gb_s ...",)
+    assert generic.reasons == ("kernels never timed on it",)
 
 
-def test_the_shipped_residuals_cover_what_was_served() -> None:
-    """Llama-3.1-8B on an H100 was measured many times, within 10 % in time per token."""
-    found = confidence(H100)
-    assert found.level == "validated"
-    assert found.num_runs > 5
-    assert found.bands["tpot"] < 10
-    assert "validated on" in str(found)
+def test_the_shipped_evidence_covers_what_was_served() -> None:
+    """Llama-3.1-8B on an H100 with cached prompts was measured many times; each step from there is wider and says why."""
+    served = confidence(H100)
+    assert served.level == "validated"
+    assert served.num_runs >= 5
+    assert served.bands_percent["tpot"] < 6
+    uncached = CACHED._replace(is_cached=False, prompt_tokens=100_000.0, context_tokens=100_100.0)
+    for new in (
+        H100._replace(execution="eager"),
+        H100._replace(kv_dtype="fp8"),
+        H100._replace(regime=uncached),
+        H100._replace(gpu="h100-sxm with figures of its own"),
+        H100._replace(vllm_version="0.99", is_newer_than_known=True),
+    ):
+        found = confidence(new)
+        assert found.level == "extrapolated"
+        assert all(wide > narrow for wide, narrow in zip(found.bands[:3], served.bands[:3], strict=True))
+        assert found.reasons
 
 
-def test_ties() -> None:
-    """Within 5 % of each other; 100 and 106 are told apart."""
-    assert tied(100, 104, 5)
-    assert not tied(100, 106, 5)
-    assert tied(104, 100, 5) == tied(100, 104, 5)
+def test_every_residual_says_what_was_run() -> None:
+    """Each with what it put the engine through; far more than half are off by less than the band."""
+    known = known_evidence()
+    assert len(known.residuals) > 100
+    steps = [abs(residual.errors["step"]) for residual in known.residuals]
+    assert sum(step <= known.bands["step"].at(5) for step in steps) > 0.8 * len(steps)
+    assert all(residual.traits.regime for residual in known.residuals)

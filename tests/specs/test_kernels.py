@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from sim.errors import ConfigError, ModelError
-from sim.measure.confidence import confidence, traits
+from sim.measure.confidence import confidence
+from sim.measure.likeness import traits
 from sim.memory.startup import start_up
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu

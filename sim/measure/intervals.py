@@ -1,0 +1,64 @@
+"""An interval for every figure of a replay: what it is where step times are as short, or as long, as they may be."""
+
+from collections.abc import Mapping
+from math import exp, expm1, hypot, log
+from typing import Any, NamedTuple
+
+from sim.measure.confidence import Bands
+
+TAILS = frozenset({"p95", "p99"})
+Intervals = dict[str, list[float]]
+
+
+class Ends(NamedTuple):
+    """Factors on step times at the low and the high end of their band."""
+
+    low: float
+    high: float
+
+
+def ends(bands: Bands) -> Ends:
+    return Ends(exp(-bands.step), exp(bands.step))
+
+
+def intervals(
+    point: Mapping[str, Any], low: Mapping[str, Any], high: Mapping[str, Any], bands: Bands, *, late_ms: float = 0.0
+) -> Intervals:
+    """[low, high] of each number that all three replays have, the middle one's always inside.
+
+    To what step times do, errors that they do not explain are added as independent ones: of the time to first token, which
+    is also in each request's end, and of the slowest requests. `late_ms` is by how much a client sees tokens later than
+    `point` has it. Names are those of a summary (`p99_ttft_ms`) or of measured runs (`ttft_p99`).
+    """
+    found: Intervals = {}
+    for name, value in point.items():
+        replayed = [value, low.get(name), high.get(name)]
+        if all(isinstance(one, int | float) and not isinstance(one, bool) for one in replayed):
+            parts = name.split("_")
+            ends_of = _widened(value, min(replayed), max(replayed), _beyond(parts, point, bands))
+            found[name] = [
+                ends_of[0],
+                ends_of[1] + (late_ms if {"ttft", "e2el"} & set(parts) and "std" not in parts else 0.0),
+            ]
+    return found
+
+
+def _beyond(parts: list[str], point: Mapping[str, Any], bands: Bands) -> float:
+    """Half the width of the error that step times do not explain, as a logarithm."""
+    if "blocks" in parts:
+        return bands.blocks
+    tail = bands.tail if TAILS & set(parts) else 0.0
+    if "ttft" in parts:
+        return hypot(bands.ttft, tail)
+    if "e2el" in parts:
+        end = point["_".join(parts)]
+        first = point.get("_".join("ttft" if part == "e2el" else part for part in parts)) or 0.0
+        return hypot(expm1(bands.ttft) * first / end if end else 0.0, tail)
+    return tail
+
+
+def _widened(value: float, low: float, high: float, beyond: float) -> tuple[float, float]:
+    """Both ends farther from the value; figures of 0 or less have no factor to be off by."""
+    if low <= 0 or not beyond:
+        return low, high
+    return value * exp(-hypot(log(value / low), beyond)), value * exp(hypot(log(high / value), beyond))

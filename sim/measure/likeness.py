@@ -1,0 +1,207 @@
+"""What decides whether a measured run resembles a forecast, and what of a forecast no measured run shares."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import log2
+from typing import Any, NamedTuple
+
+from sim.errors import ProfileError
+from sim.specs.engine import ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.operator_fits import Basis
+from sim.specs.releases import NEWEST, parse_version
+from sim.steptime.roofline import Composition
+
+LIKE_NUMBERS = 2.0  # sizes, lengths and batches within this factor are alike
+MOSTLY = 0.5  # of the prompts' tokens found in the prefix cache
+NOT_FIGURES = (
+    "label",
+    "aliases",
+    "confidence",
+    "price_usd_per_hour",
+    "price_source",
+    "derived",
+)  # of a profile: they time nothing
+
+
+class Regime(NamedTuple):
+    """What a replay put the engine through: whether prompts came from the prefix cache, and means of their tokens, of the
+    context that a generated token saw, and of the requests that decoded in a step.
+    """
+
+    is_cached: bool
+    prompt_tokens: float
+    context_tokens: float
+    batch: float
+
+
+class Traits(NamedTuple):
+    """What decides whether a run resembles another. `vllm_version` None is not known; `regime` None was not replayed yet."""
+
+    gpu: str
+    family: str
+    dtype: str
+    active_parameters_per_gpu: float
+    kernels: Basis = "fitted"
+    kv_dtype: str = "auto"
+    execution: str = "graphs"
+    vllm_version: str | None = None
+    is_newer_than_known: bool = False
+    derived: tuple[str, ...] = ()
+    composition: Composition = "unified"
+    regime: Regime | None = None
+
+
+class Facet(NamedTuple):
+    """One of the things that alike runs share: words and whole values are equal, numbers near."""
+
+    name: str
+    value: Callable[[Traits], str | float | None]
+    words: Callable[[Traits], str]
+
+
+def _of_regime(value: Callable[[Regime], str | float]) -> Callable[[Traits], str | float | None]:
+    return lambda of: value(of.regime) if of.regime else None
+
+
+FACETS = (
+    Facet("gpu", lambda of: of.gpu, lambda of: f"GPU {of.gpu}"),
+    Facet("family", lambda of: of.family, lambda of: f"{of.family} models"),
+    Facet("dtype", lambda of: of.dtype, lambda of: f"{of.dtype} weights"),
+    Facet(
+        "size",
+        lambda of: of.active_parameters_per_gpu,
+        lambda of: f"{of.active_parameters_per_gpu / 1e9:.2g} G active parameters a GPU",
+    ),
+    Facet("kv_dtype", lambda of: of.kv_dtype, lambda of: f"a KV cache in {of.kv_dtype}"),
+    Facet(
+        "execution", lambda of: of.execution, lambda of: "steps without CUDA graphs" if of.execution == "eager" else "CUDA graphs"
+    ),
+    Facet("vllm_version", lambda of: of.vllm_version, lambda of: f"vLLM {of.vllm_version}{_newer(of)}"),
+    Facet("composition", lambda of: of.composition, lambda of: f"mixed steps timed as {of.composition}"),
+    Facet(
+        "prompts",
+        _of_regime(lambda regime: "cached" if regime.is_cached else "computed"),
+        lambda of: "cached prompts" if of.regime and of.regime.is_cached else "prompts that are not cached",
+    ),
+    Facet(
+        "prompt_tokens",
+        _of_regime(lambda regime: regime.prompt_tokens),
+        lambda of: f"prompts of {_count(of, 'prompt_tokens')} tokens",
+    ),
+    Facet(
+        "context_tokens",
+        _of_regime(lambda regime: regime.context_tokens),
+        lambda of: f"contexts of {_count(of, 'context_tokens')} tokens",
+    ),
+    Facet("batch", _of_regime(lambda regime: regime.batch), lambda of: f"batches of {_count(of, 'batch')} requests"),
+)  # fmt: skip
+SOFT = "vllm_version"  # a known version that was not measured widens the band; its rules are known, so it is no extrapolation
+
+
+def _newer(of: Traits) -> str:
+    return f", newer than any known and taken as {NEWEST}" if of.is_newer_than_known else ""
+
+
+def _count(of: Traits, name: str) -> str:
+    return f"{getattr(of.regime, name):,.0f}"
+
+
+def traits(
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    engine: ResolvedEngine,
+    regime: Regime | None = None,
+    *,
+    composition: Composition = "unified",
+) -> Traits:
+    """Those of a deployment under a load, its mixed steps timed as `composition` says."""
+    version = parse_version(engine.vllm_version)
+    return Traits(
+        gpu=_gpu(gpu),
+        family=model.model_type,
+        dtype=model.quantization or "bf16",
+        active_parameters_per_gpu=float(model.num_active_parameters / engine.tensor_parallel_size),
+        kernels=gpu.operators.gemm["bf16"].basis,
+        kv_dtype="fp8" if engine.kv_cache_dtype.startswith("fp8") else engine.kv_cache_dtype,
+        execution="eager" if engine.cudagraph_mode == "NONE" else "graphs",
+        vllm_version=".".join(map(str, version[:2])),
+        is_newer_than_known=version > parse_version(NEWEST),
+        derived=gpu.derived,
+        composition=composition,
+        regime=regime,
+    )
+
+
+def regime(metrics: Mapping[str, Any]) -> Regime | None:
+    """That of a replay, from its summary; None where nothing was completed."""
+    if not metrics["completed"] or not metrics["num_steps"]:
+        return None
+    count, output_tokens = metrics["completed"], metrics["total_output_tokens"]
+    prompt_tokens = metrics["total_input_tokens"] / count
+    return Regime(
+        is_cached=(metrics["prefix_cache_hit_rate"] or 0.0) >= MOSTLY,
+        prompt_tokens=prompt_tokens,
+        context_tokens=prompt_tokens + output_tokens / count / 2,
+        batch=max(1.0, (output_tokens - count) / metrics["num_steps"]),
+    )
+
+
+def _gpu(gpu: HardwareProfile) -> str:
+    """Its name, where its figures are those of the built-in profile of that name."""
+    built_in = _built_in(gpu.name)
+    is_it = built_in is not None and all(
+        getattr(gpu, name) == getattr(built_in, name) for name in gpu.__slots__ if name not in NOT_FIGURES
+    )
+    return gpu.name if is_it else f"{gpu.name} with figures of its own" if built_in else gpu.name
+
+
+@lru_cache(maxsize=64)
+def _built_in(name: str) -> HardwareProfile | None:
+    try:
+        return load_gpu(name)
+    except ProfileError:
+        return None
+
+
+class Novelty(NamedTuple):
+    """What no measured run shares: facets that none has, and those that the nearest runs lack though others have them.
+
+    `degree` counts them, a number that lies beyond all measured by its doublings. `num_like` runs share everything.
+    """
+
+    never: tuple[Facet, ...]
+    apart: tuple[Facet, ...]
+    degree: float
+    num_like: int
+
+
+def novelty(of: Traits, known: Sequence[Traits]) -> Novelty:
+    """Against all runs known, of which there is at least one."""
+    never = tuple(facet for facet in FACETS if not any(shares(facet, of, other) for other in known))
+    rest = [facet for facet in FACETS if facet not in never]
+    lacking = [[facet for facet in rest if not shares(facet, of, other)] for other in known]
+    fewest = min(map(len, lacking))
+    apart = tuple(next(missing for missing in lacking if len(missing) == fewest))
+    degree = sum(_doublings(facet, of, known) for facet in never) + len(apart)
+    return Novelty(never, apart, degree, 0 if never else sum(not missing for missing in lacking))
+
+
+def shares(facet: Facet, of: Traits, other: Traits) -> bool:
+    """Whether both are alike in it; what is not known of the first is no difference."""
+    one, two = facet.value(of), facet.value(other)
+    if one is None:
+        return True
+    if isinstance(one, float) and isinstance(two, float):
+        return 1 / LIKE_NUMBERS <= one / two <= LIKE_NUMBERS
+    return one == two
+
+
+def _doublings(facet: Facet, of: Traits, known: Sequence[Traits]) -> float:
+    """How often the largest that was measured must be doubled to reach a number; 1 for what is no number, or smaller."""
+    value = facet.value(of)
+    if not isinstance(value, float):
+        return 1.0
+    largest = max(other for other in map(facet.value, known) if isinstance(other, float))
+    return max(1.0, log2(value / largest))

@@ -1,0 +1,44 @@
+"""Step times that are off by some factor: how sure a forecast is under a model that is not."""
+
+from typing import NamedTuple
+
+from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
+
+
+class Perturbation(NamedTuple):
+    """Factors on the time of decode-only steps and of steps with prefill."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+
+
+AS_MODELLED = Perturbation()
+
+
+class ScaledCurve(NamedTuple):
+    """A DecodeCurve times a factor."""
+
+    curve: DecodeCurve
+    factor: float
+
+    def at(self, context_tokens: float) -> float:
+        return self.curve.at(context_tokens) * self.factor
+
+
+class PerturbedStepTime:
+    """A StepTimeModel that scales another."""
+
+    def __init__(self, model: StepTimeModel, perturbation: Perturbation) -> None:
+        self._model = model
+        self._decode, self._prefill = perturbation
+
+    def step_s(self, shape: StepShape) -> float:
+        return self._model.step_s(shape) * (self._prefill if shape.chunks else self._decode)
+
+    def decode_curve(self, num_decodes: int) -> DecodeCurve:
+        return ScaledCurve(self._model.decode_curve(num_decodes), self._decode)
+
+
+def all_off_by(factor: float) -> Perturbation:
+    """Every step longer by the same factor."""
+    return Perturbation(factor, factor)

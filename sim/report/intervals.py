@@ -1,0 +1,29 @@
+"""How sure a forecast is, as text: its level, the intervals of what is looked at most, and whether it is at its limit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+TOLD = {
+    "output_throughput": "tok/s",
+    "p99_ttft_ms": "ms P99 TTFT",
+    "p99_tpot_ms": "ms P99 TPOT",
+    "p99_e2el_ms": "ms P99 E2EL",
+}
+
+
+def confidence_lines(confidence: Mapping[str, Any]) -> Iterator[str]:
+    """The confidence of an answer, a line for each thing there is to say."""
+    yield f"confidence: {confidence['text']}"
+    found = confidence.get("intervals", {})
+    told = [f"{between(found[name])} {unit}" for name, unit in TOLD.items() if name in found]
+    if told:
+        yield f"90 % intervals: {', '.join(told)}"
+    if "at_limit" in confidence:
+        yield confidence["at_limit"]["text"]
+
+
+def between(interval: Sequence[float], scale: float = 1.0) -> str:
+    """`12.3 to 14.5`, with as many decimals as tell the ends apart."""
+    low, high = (end * scale for end in interval)
+    decimals = 0 if high >= 1000 else 2 if high < 10 else 1
+    return f"{low:,.{decimals}f} to {high:,.{decimals}f}"
