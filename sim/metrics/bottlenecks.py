@@ -53,10 +53,21 @@ def limits(
     """Read off a replay that took `span_s`, over all replicas. `roofline_on` times steps on a GPU like this one; without it
     nothing is said about resources.
     """
-    queued = _queued(records, config, span_s)
-    if roofline_on is None or not records.leaps.num_ran_steps:
-        return Limits({}, queued)
-    return Limits(_resources(sampled_shapes(records.leaps, config), gpu, roofline_on), queued)
+    return limits_of(records, config, gpu, roofline_on, sampled_shapes(records.leaps, config), span_s=span_s)
+
+
+def limits_of(
+    records: Records,
+    config: SchedulerConfig,
+    gpu: HardwareProfile,
+    roofline_on: RooflineOn | None,
+    samples: list[StepShape],
+    *,
+    span_s: float,
+) -> Limits:
+    """The same where steps have been sampled already."""
+    busy = _resources(samples, gpu, roofline_on) if roofline_on and samples else {}
+    return Limits(busy, _queued(records, config, span_s))
 
 
 def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]:
@@ -114,7 +125,12 @@ def _next_prompt(records: Records) -> Ints:
 
 
 def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShape]:
-    """Steps at equal distances of busy time. Contexts are taken from the blocks in use, prompts as one chunk each."""
+    """Steps at equal distances of busy time, none where none ran.
+
+    Contexts are taken from the blocks in use, prompts as one chunk each.
+    """
+    if not leaps.num_ran_steps:
+        return []
     busy_s: Floats = np.cumsum(_durations_s(leaps))
     at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
     steps = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.metrics.bottlenecks import limited_steps, limits, sampled_shapes
+from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
 from sim.metrics.statistics import percentiles
 from sim.serving.config import SchedulerConfig
@@ -32,9 +32,9 @@ def what_limits(
     """
     leaps = records.leaps
     roofline_on = None if step_time_on is None else lambda other: step_time_on(other, engine)
-    found = limits(records, config, gpu, roofline_on, span_s=_span_s(records))
+    samples = sampled_shapes(leaps, config)
+    found = limits_of(records, config, gpu, roofline_on, samples, span_s=_span_s(records))
     timed_under = None if step_time_on is None else partial(step_time_on, gpu)
-    samples = sampled_shapes(leaps, config) if leaps.num_ran_steps else []
     cliffs = graph_cliffs(leaps, engine, samples, timed_under)
     return {
         "busy": dict(found.busy),
