@@ -212,6 +212,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     summary = _summary(deployment, engine, load, records)
     found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
     summary["limits"] = found
+    summary["step_time"] = _timed_by(step_time_model, composition, sampling, routing)
     num_gpus, price = deployment.engine.num_gpus, deployment.gpu.price_usd_per_hour
     summary |= cost(summary, num_gpus=num_gpus, usd_per_hour=price)
     summary["seed"] = seed
@@ -306,6 +307,15 @@ def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
         if can_ever_fit(config.max_model_len, config):
             return
     raise DoesNotFitError(f"{deployment} does not start: {plan.reason}")
+
+
+def _timed_by(
+    given: str | Path | StepTimeModel | None, composition: Composition, sampling: Sampling, routing: Routing
+) -> dict[str, str]:
+    """What step times come from: the roofline and its choices, or what was given in its place."""
+    if given is None:
+        return {"model": "roofline", "composition": composition, "sampling": sampling, "expert_routing": routing}
+    return {"model": str(given) if isinstance(given, str | Path) else type(given).__name__}
 
 
 def _roofline(model: ModelSpec, composition: Composition, traffic: Traffic) -> StepTimeOn:

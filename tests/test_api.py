@@ -69,6 +69,7 @@ def test_a_result_has_summary_requests_and_steps() -> None:
     assert result.summary["completed"] == 3
     assert result.requests["e2el_ms"].tolist() == pytest.approx([100, 100, 100])
     assert len(result.steps) == result.summary["num_steps"] == 30
+    assert result.summary["step_time"] == {"model": "LinearStepTime"}
     assert result.steps["cudagraph"].tolist()[:2] == ["piecewise", "full"]
     assert "Serving Benchmark Result" in str(result)
 
@@ -88,6 +89,7 @@ def test_a_summary_says_what_was_run() -> None:
     assert summary["trace_sha256"] == trace_sha256(make_trace(2, gap_s=0.5))
     assert (summary["request_rate"], summary["rate_scale"], summary["limit"]) == (None, 2.0, 2)
     assert summary["trace_request_rate"] == 2.0
+    assert summary["step_time"]["model"] == "roofline"
     assert list(summary)[:12] == [
         *("model_id", "gpu", "tensor_parallel_size", "engine", "trace", "trace_sha256", "trace_request_rate"),
         *("request_rate", "rate_scale", "limit", "vllm_version", "servecast_version"),

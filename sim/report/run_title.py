@@ -6,6 +6,7 @@ from typing import Any
 
 FEW = 4  # values of a list that are all shown
 HASH_DIGITS = 12
+USUAL = {"model": "roofline", "composition": "unified", "sampling": "default", "expert_routing": "skewed"}
 
 
 def run_title(summary: Mapping[str, Any], width: int) -> str:
@@ -17,8 +18,10 @@ def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
     gpus = f"{summary['tensor_parallel_size']} x {summary['gpu']}"
     yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
     yield load_text(summary, summary["arrived"])
-    if summary["engine"]:
-        yield arguments_text(summary["engine"])
+    unusual = {name: value for name, value in summary["step_time"].items() if value != USUAL.get(name)}
+    arguments = summary["engine"] | ({"step_times": ", ".join(unusual.values())} if unusual else {})
+    if arguments:
+        yield arguments_text(arguments)
 
 
 def search_title(summary: Mapping[str, Any], width: int) -> str:

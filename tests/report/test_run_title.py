@@ -19,6 +19,7 @@ RUN: dict[str, Any] = {
     "limit": None,
     "vllm_version": "0.33.0",
     "arrived": 1000,
+    "step_time": {"model": "roofline", "composition": "unified", "sampling": "default", "expert_routing": "skewed"},
 }
 
 
@@ -55,6 +56,13 @@ def test_arguments_are_those_given_and_long_lists_are_told_by_their_ends() -> No
     """Under vLLM's names."""
     engine = {"max_num_seqs": 64, "cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
     assert title(engine=engine)[2] == "max_num_seqs=64 cudagraph_capture_sizes=1,2,...,16"
+
+
+def test_step_times_are_told_where_they_are_not_the_usual_ones() -> None:
+    """Another way to run mixed steps, or a file in the roofline's place."""
+    greedy = RUN["step_time"] | {"composition": "max", "sampling": "greedy"}
+    assert title(engine={"max_num_seqs": 4}, step_time=greedy)[2] == "max_num_seqs=4 step_times=max, greedy"
+    assert title(step_time={"model": "linear.yaml"})[2] == "step_times=linear.yaml"
 
 
 def test_no_line_is_wider_than_asked_and_nothing_is_left_out() -> None:
