@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from sim.report.console import BUSY_WITH, ENGINE, FIGURES, LATENCIES, TOTALS, WAITING_FOR
+from sim.report.intervals import between
 from sim.report.run_title import run_title, search_title
 from sim.report.search import capacity_blocks, optimization_blocks
 from sim.report.tables import Table, cell_text, is_figure
@@ -43,9 +44,7 @@ def simulation_html(summary: Summary) -> str:
 
 def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
     yield Table(("", ""), [(label, summary[key]) for label, key in TOTALS.items()])
-    rows = [
-        (title, *(summary[f"{figure}_{name}_ms"] for figure in FIGURES.values())) for name, title in LATENCIES.items()
-    ]
+    rows = [(title, *_latencies(summary, name)) for name, title in LATENCIES.items()]
     yield Table(("ms", *FIGURES), rows)
     yield Table(("", ""), [(label, _percent(label, summary[key])) for label, key in ENGINE.items()])
     limits = summary["limits"]
@@ -53,6 +52,14 @@ def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
     shares += [(label, limits["queued"][name]) for label, name in WAITING_FOR.items()]
     yield Table(("What limits it", ""), [(label, _percent("(%)", share)) for label, share in shares])
     yield "\n".join([*limits["warnings"], summary["confidence"]["text"]])
+
+
+def _latencies(summary: Summary, name: str) -> Iterator[str]:
+    """Each figure, with its 90 % interval where it has one."""
+    intervals = summary["confidence"].get("intervals", {})
+    for key in (f"{figure}_{name}_ms" for figure in FIGURES.values()):
+        figure = cell_text(summary[key])
+        yield f"{figure} ({between(intervals[key])})" if intervals.get(key) else figure
 
 
 def _percent(label: str, value: float | None) -> float | None:
