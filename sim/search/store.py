@@ -56,6 +56,8 @@ class TrialStore:
     def __init__(self, path: Path, study: str, notify: Notify = ignore) -> None:
         self._path, self._study, self._notify = path, study, notify
         try:
+            if path.exists() and not path.is_file():  # SQLite would write beside a device
+                raise ValueError("it is no regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
             with ExitStack() as on_failure:
                 self._database = on_failure.enter_context(closing(sqlite3.connect(path, timeout=RETRY_S)))

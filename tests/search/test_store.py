@@ -1,6 +1,7 @@
 """Trials outlive the search that made them."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def rows(stores: list[Path]) -> dict[str, str]:
     with closing(sqlite3.connect(stores[0])) as database:
         tables = database.execute("SELECT name FROM sqlite_master").fetchall()
         return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
+
+
+def test_a_store_is_a_regular_file(tmp_path: Path) -> None:
+    """A pipe or a device is no place for trials, and nothing is left beside it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="cannot be used for trials: it is no regular file"):
+        TrialStore(tmp_path / "pipe", "study")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 @pytest.mark.parametrize(
