@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from sim.errors import ConfigError
+from sim.inputs import is_there
 from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome, Scenario
 from sim.version import __version__
@@ -55,9 +56,9 @@ class TrialStore:
 
     def __init__(self, path: Path, study: str, notify: Notify = ignore) -> None:
         self._path, self._study, self._notify = path, study, notify
+        if is_there(path) and not is_there(path, Path.is_file):  # SQLite would write beside a device
+            raise ConfigError(f"--store {path} cannot be used for trials: it is no regular file; name another file.")
         try:
-            if path.exists() and not path.is_file():  # SQLite would write beside a device
-                raise ValueError("it is no regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
             with ExitStack() as on_failure:
                 self._database = on_failure.enter_context(closing(sqlite3.connect(path, timeout=RETRY_S)))
