@@ -94,7 +94,7 @@ FLAGS = {
     "validate runs.json": "--seed",
 }
 SEARCH_FLAGS = {
-    OPTIMIZE: "--trials --seed --workers --limit --rate-scale --slo",
+    OPTIMIZE: "--trials --seed --gpus --workers --limit --rate-scale --slo",
     CAPACITY: "--rate --replicas --limit --slo",
 }
 
