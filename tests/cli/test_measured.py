@@ -91,7 +91,7 @@ def test_a_benchmark_with_its_servers_line_is_measured_beside_predicted(
     line = ["--", "vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-num-seqs", "8", "--max-model-len", "4096"]
     assert run(["validate", str(bench), "--gpu", "h100-sxm", *line]) == 0
     said = capsys.readouterr()
-    assert re.search(r"^bench +ttft_mean +100\.00 +[\d.]+ +[-+][\d.]+$", said.out, re.MULTILINE)
+    assert re.search(r"^bench +ttft_mean +100\.00 +[\d.]+ +[\d.]+ to [\d.]+ +[-+][\d.]+$", said.out, re.MULTILINE)
     assert re.search(r"^bench +e2el_p99 +299\.00 ", said.out, re.MULTILINE)
     assert "what prompts share is not recorded" in said.err
     assert run(["calibrate", str(bench), "--gpu", "h100-sxm", "--out", str(profile), *line]) == 0

@@ -8,7 +8,6 @@ import pytest
 import sim
 from sim.measure.forecast import GIVEN_BAND
 from sim.measure.perturbed import AS_MODELLED, Perturbation
-from sim.search import finals
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.executors import Serial
 from sim.search.optimize import optimize
@@ -19,7 +18,7 @@ from sim.search.space import Space
 from sim.search.store import DictMemory
 from sim.search.trust import forecast_band, step_times_off
 from sim.specs.engine import EngineConfig
-from tests.search.makers import STEPS, gpu, make_runner, make_scenario, make_trace, model
+from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model
 
 ENGINE = EngineConfig(max_model_len=2048)
 UNKNOWN = {"level": "unknown", "text": "step times as given"}
@@ -125,22 +124,6 @@ def test_the_widest_band_among_candidates_counts() -> None:
     assert forecast_band(scenario, [short, long]) == forecast_band(scenario, [long])
     assert forecast_band(make_scenario(), [short]) is None
     assert step_times_off(None) == GIVEN_BAND
-
-
-def tied_seqs(band: float | None, monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Which values of max_num_seqs are tied where forecasts are that far off."""
-    monkeypatch.setattr(finals, "forecast_band", lambda *_: band)
-    scenario = make_scenario(make_trace(100, rate_rps=100.0), step_time=None)
-    space = Space({"max_num_seqs": (16, 32, 48, 64, 96)})
-    verdict = optimize(scenario, space, make_runner(scenario), trials=5, seed=0).verdict
-    return {finalist.candidate.params["max_num_seqs"] for finalist in verdict.finalists if finalist.is_tied}
-
-
-def test_a_wide_band_ties_what_a_narrow_one_tells_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for 32 requests is a few per cent behind room for more: within a forecast that is 10 % off, not within an exact one."""
-    exact, rough = tied_seqs(None, monkeypatch), tied_seqs(0.1, monkeypatch)
-    assert 32 not in exact
-    assert rough == exact | {32}
 
 
 def test_differences_inside_the_band_are_ties() -> None:
