@@ -37,7 +37,7 @@ class Band(NamedTuple):
 
 class Bands(NamedTuple):
     """Half the width of 90 % bands, as logarithms of factors: of step times, of the time to first token beyond what step
-    times explain, of the slowest requests beyond that, and of the number of KV blocks.
+    times explain, of the slowest requests beyond that (upwards alone), and of the number of KV blocks.
     """
 
     step: float

@@ -17,6 +17,13 @@ class Ends(NamedTuple):
     high: float
 
 
+class Beyond(NamedTuple):
+    """How far a figure may lie below and above what step times explain, as logarithms of factors."""
+
+    down: float
+    up: float
+
+
 def ends(bands: Bands) -> Ends:
     return Ends(exp(-bands.step), exp(bands.step))
 
@@ -27,7 +34,7 @@ def intervals(
     """[low, high] of each number that all three replays have, the middle one's always inside.
 
     To what step times do, errors that they do not explain are added as independent ones: of the time to first token, which
-    is also in each request's end, and of the slowest requests. `late_ms` is by how much a client sees tokens later than
+    is also in each request's end, and, at the high end alone, of the slowest requests. `late_ms` is by how much a client sees tokens later than
     `point` has it. Names are those of a summary (`p99_ttft_ms`) or of measured runs (`ttft_p99`).
     """
     found: Intervals = {}
@@ -43,22 +50,29 @@ def intervals(
     return found
 
 
-def _beyond(parts: list[str], point: Mapping[str, Any], bands: Bands) -> float:
-    """Half the width of the error that step times do not explain, as a logarithm."""
+def _beyond(parts: list[str], point: Mapping[str, Any], bands: Bands) -> Beyond:
+    """What is not simulated delays the slowest requests; it makes none faster."""
+    either_way = _either_way(parts, point, bands)
+    return Beyond(either_way, hypot(either_way, bands.tail) if TAILS & set(parts) else either_way)
+
+
+def _either_way(parts: list[str], point: Mapping[str, Any], bands: Bands) -> float:
     if "blocks" in parts:
         return bands.blocks
-    tail = bands.tail if TAILS & set(parts) else 0.0
     if "ttft" in parts:
-        return hypot(bands.ttft, tail)
+        return bands.ttft
     if "e2el" in parts:
         end = point["_".join(parts)]
         first = point.get("_".join("ttft" if part == "e2el" else part for part in parts)) or 0.0
-        return hypot(expm1(bands.ttft) * first / end if end else 0.0, tail)
-    return tail
+        return expm1(bands.ttft) * first / end if end else 0.0
+    return 0.0
 
 
-def _widened(value: float, low: float, high: float, beyond: float) -> tuple[float, float]:
+def _widened(value: float, low: float, high: float, beyond: Beyond) -> tuple[float, float]:
     """Both ends farther from the value; figures of 0 or less have no factor to be off by."""
-    if low <= 0 or not beyond:
+    if low <= 0:
         return low, high
-    return value * exp(-hypot(log(value / low), beyond)), value * exp(hypot(log(high / value), beyond))
+    return (
+        value * exp(-hypot(log(value / low), beyond.down)) if beyond.down else low,
+        value * exp(hypot(log(high / value), beyond.up)) if beyond.up else high,
+    )

@@ -64,7 +64,7 @@ def test_without_a_rate_there_is_none_to_lower() -> None:
 
 def test_a_band_that_is_wide_by_itself_is_no_limit() -> None:
     """Where little like it was measured, that is the reason and no rate is sought."""
-    limit = at(busy=0.1, confidence=sure(tail=0.6))["at_limit"]
+    limit = at(busy=0.1, confidence=sure(tail=0.9))["at_limit"]
     assert limit["steady_request_rate"] is None
     assert "limit" not in limit["text"]
     assert limit["text"].endswith("too little like it was measured")

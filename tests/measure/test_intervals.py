@@ -35,10 +35,19 @@ def test_first_tokens_and_slow_requests_have_errors_of_their_own() -> None:
     higher = {name: 1.1 * value for name, value in point.items()} | {"num_gpu_blocks": 1000.0}
     found = intervals(point, point, higher, bands)
     assert found["ttft_mean"] == pytest.approx([100 * exp(-0.2), 100 * exp(hypot(log(1.1), 0.2))])
-    assert found["ttft_p99"][0] == pytest.approx(200 * exp(-hypot(0.2, 0.3)))
+    assert found["ttft_p99"] == pytest.approx([200 * exp(-0.2), 200 * exp(hypot(log(1.1), 0.2, 0.3))])
     assert found["e2el_mean"][0] == pytest.approx(1000 * exp(-(exp(0.2) - 1) / 10))
-    assert found["e2el_p99"][0] == pytest.approx(2000 * exp(-hypot((exp(0.2) - 1) / 10, 0.3)))
     assert found["num_gpu_blocks"] == pytest.approx([1000 * exp(-0.01), 1000 * exp(0.01)])
+
+
+def test_what_is_not_simulated_only_delays() -> None:
+    """A slow spell of the server makes the slowest requests slower, so their own band is at the high end alone."""
+    bands = Bands(step=0.1, ttft=0.0, tail=0.3, blocks=0.0)
+    point = {"p99_tpot_ms": 20.0, "p95_e2el_ms": 500.0, "p90_e2el_ms": 400.0}
+    found = intervals(point, point, point, bands)
+    assert found["p99_tpot_ms"] == pytest.approx([20, 20 * exp(0.3)])
+    assert found["p95_e2el_ms"] == pytest.approx([500, 500 * exp(0.3)])
+    assert found["p90_e2el_ms"] == [400, 400]
 
 
 def test_a_client_may_see_tokens_later() -> None:
