@@ -25,8 +25,8 @@ import simpy
 
 from sim.cli import PATIENT_GC
 from sim.cli.version import version_line
+from sim.cluster.simulation import simulate
 from sim.serving.config import SchedulerConfig
-from sim.serving.replica import simulate
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
@@ -123,7 +123,7 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     config, model = deployment(case)
     timings = []
     for _ in range(repeat):
-        timing, records = timed(lambda: simulate(trace, config, model))
+        timing, records = timed(lambda: simulate(trace, config, model).merged)
         timings.append(timing)
     best = min(timings)
     spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
@@ -202,7 +202,7 @@ def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> f
     config = replace(config, max_num_seqs=num_running + 1, max_num_batched_tokens=num_running + 1024)
 
     def run(num_prompts: int) -> tuple[float, int]:
-        timing, records = timed(lambda: simulate(beside_decodes(num_running, num_prompts), config, model))
+        timing, records = timed(lambda: simulate(beside_decodes(num_running, num_prompts), config, model).merged)
         return timing.cpu_s, int((records.leaps.num_chunk_tokens > 0).sum())
 
     costs = []

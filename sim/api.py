@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim import __version__
+from sim.cluster import simulation
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.confidence import confidence
 from sim.measure.forecast import confidence_json, forecast
@@ -24,7 +25,6 @@ from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
-from sim.serving import replica
 from sim.serving.config import SchedulerConfig, scheduler_config
 from sim.serving.kv_cache import can_ever_fit
 from sim.serving.records import Records
@@ -207,7 +207,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     step_time = given or roofline(deployment.gpu, deployment.engine)
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config = scheduler_config(deployment.engine, deployment.plan)
-    records = replica.simulate(requests, config, step_time, on_progress=progress, step_log=step_log)
+    records = simulation.simulate(requests, config, step_time, on_progress=progress, step_log=step_log).merged
     load = load_json(requests, request_rate=request_rate, rate_scale=rate_scale, limit=limit)
     summary = _summary(deployment, engine, load, records)
     found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
@@ -360,7 +360,7 @@ class _Replayed(NamedTuple):
     def replay(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
         step_time = PerturbedStepTime(self.step_time, all_off_by(factor))
-        records = replica.simulate(scale_rate(self.requests, rate_share), self.config, step_time)
+        records = simulation.simulate(scale_rate(self.requests, rate_share), self.config, step_time).merged
         return _figures(self.deployment, records)
 
 

@@ -3,23 +3,27 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sim.cluster import simulation
 from sim.serving.config import SchedulerConfig
 from sim.serving.records import Records
-from sim.serving.replica import simulate
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference import replica as reference
 
+StepLog = Callable[[dict[str, Any]], None]
+
 
 class Engine(Protocol):
     def __call__(
-        self,
-        trace: Trace,
-        config: SchedulerConfig,
-        step_time: StepTimeModel,
-        *,
-        step_log: Callable[[dict[str, Any]], None] | None = None,
+        self, trace: Trace, config: SchedulerConfig, step_time: StepTimeModel, *, step_log: StepLog | None = None
     ) -> Records: ...
+
+
+def simulate(
+    trace: Trace, config: SchedulerConfig, step_time: StepTimeModel, *, step_log: StepLog | None = None
+) -> Records:
+    """One replica, requests as the trace has them."""
+    return simulation.simulate(trace, config, step_time, step_log=step_log).merged
 
 
 ENGINES: dict[str, Engine] = {"fast": simulate, "reference": reference.simulate}

@@ -17,7 +17,7 @@ is_compiled = pytest.mark.skipif(
     not (current_folder() / LIBRARY).exists(), reason="the engine is not compiled: `make compiled` does it"
 )
 ROOT = Path(__file__).parents[1]
-WHERE = "import sim.serving.replica as engine, sim.steptime.roofline as times; print(engine.__file__, times.__file__)"
+WHERE = "import sim.serving.core as engine, sim.steptime.roofline as times; print(engine.__file__, times.__file__)"
 RUNS = {
     "chat": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4"],
     "shared prompts": ["Llama-3.1-8B", "--trace", "multi-turn", "--num-gpu-blocks-override", "9000"],
@@ -58,7 +58,7 @@ def test_an_edited_source_is_interpreted(tmp_path: Path) -> None:
 
 
 def _modules(folder: Path, suffix: str) -> list[Path]:
-    return [folder / f"serving/replica{suffix}", folder / f"steptime/roofline{suffix}"]
+    return [folder / f"serving/core{suffix}", folder / f"steptime/roofline{suffix}"]
 
 
 @is_compiled

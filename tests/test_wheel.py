@@ -42,11 +42,11 @@ def test_the_wheel_brings_profiles_traces_and_catalogue(installed: Path) -> None
 
 def test_the_wheel_brings_the_engine_as_it_is_here(installed: Path) -> None:
     """Compiled where it is compiled, and then for this Python alone."""
-    asked = [sys.executable, "-c", "import sim.serving.replica as engine; print(engine.__file__)"]
+    asked = [sys.executable, "-c", "import sim.serving.core as engine; print(engine.__file__)"]
     used = subprocess.check_output(asked, env=os.environ | {"PYTHONPATH": str(installed)}, cwd=installed, text=True)
-    folder, name = folder_in_use(), installed / "sim/serving/replica.py"
+    folder, name = folder_in_use(), installed / "sim/serving/core.py"
     if folder:
-        name = (installed / folder.relative_to(ROOT) / "serving/replica").with_suffix(SUFFIX)
+        name = (installed / folder.relative_to(ROOT) / "serving/core").with_suffix(SUFFIX)
     assert used.strip() == str(name)
     (wheel,) = installed.parent.glob("servecast-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl") == (folder is None)

@@ -9,7 +9,6 @@ import typer
 
 from sim.cli import completion
 from sim.errors import ConfigError
-from sim.serving import routing
 from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -60,7 +59,8 @@ Slos = Annotated[
         "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
     ),
 ]
-Routing = Annotated[routing.Routing, typer.Option(help="How requests are shared out to replicas.")]
+RouterName = Literal["round_robin", "least_loaded"]  # that of sim.cluster.router, without loading it
+Routing = Annotated[RouterName, typer.Option(help="How requests are shared out to replicas.")]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
 HowTimed = Annotated[

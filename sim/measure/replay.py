@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sim.cluster.clients import ClosedLoop
+from sim.cluster.simulation import simulate
 from sim.errors import DoesNotFitError, RunsError, nearest
 from sim.measure.likeness import Traits, regime, traits
 from sim.measure.perturbed import PerturbedStepTime, all_off_by
@@ -15,8 +17,6 @@ from sim.memory.plan import MemoryPlan
 from sim.memory.startup import start_up
 from sim.metrics.statistics import Statistics, statistics
 from sim.metrics.summary import is_completed, summarize, time_per_output_token_s
-from sim.serving import replica
-from sim.serving.closed_loop import simulate_closed_loop
 from sim.serving.config import SchedulerConfig, scheduler_config
 from sim.serving.records import Floats, Records, RequestRecords
 from sim.specs.engine import EngineConfig, ResolvedEngine
@@ -95,15 +95,9 @@ class Prepared:
         """What happens where each step takes `factor` times as long."""
         requests, config, host = self.requests, self.served.config, self.served.gpu.operators.host
         step_time = self.step_time if factor == 1.0 else PerturbedStepTime(self.step_time, all_off_by(factor))
-        if requests.concurrency is None:
-            return replica.simulate(requests.trace, config, step_time)
-        return simulate_closed_loop(
-            requests.trace,
-            config,
-            step_time,
-            concurrency=requests.concurrency,
-            delay_s=host.front_end_s if self.run.clock == "client" else 0.0,
-        )
+        delay_s = host.front_end_s if self.run.clock == "client" else 0.0
+        clients = None if requests.concurrency is None else ClosedLoop(requests.concurrency, delay_s)
+        return simulate(requests.trace, config, step_time, clients=clients).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""

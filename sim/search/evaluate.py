@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from sim.cluster.records import ClusterRecords
+from sim.cluster.simulation import simulate
 from sim.errors import SimError
 from sim.measure.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.memory.startup import Started, start_up
@@ -17,8 +19,6 @@ from sim.search.slices import WHOLE, Slice
 from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
 from sim.search.unservable import Unservable, unservable
-from sim.serving import replica
-from sim.serving.cluster import ClusterRecords, simulate_cluster
 from sim.serving.config import scheduler_config
 from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
@@ -153,9 +153,7 @@ class Scenario:
             step_time = PerturbedStepTime(step_time, perturbation)
         if (count := num_replicas(params)) > MANY_REPLICAS:
             gc.collect()  # replicas refer to each other and hold much: those of the last replay would stay for long
-        if count > 1:
-            return simulate_cluster(trace, config, step_time, num_replicas=count, routing=self.routing)
-        return ClusterRecords.of_one(replica.simulate(trace, config, step_time))
+        return simulate(trace, config, step_time, num_replicas=count, routing=self.routing)
 
     def _limits(self, deployed: Started, records: ClusterRecords) -> Limits:
         config, span_s = scheduler_config(deployed.engine, deployed.plan), records.span_s * len(records.replicas)

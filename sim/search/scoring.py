@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim.cluster.router import router
 from sim.errors import ConfigError
 from sim.search.evaluate import DEFAULTS, Outcome, Scenario, Task
 from sim.search.goals import parse_target
 from sim.search.slo import parse_slos
 from sim.search.space import check_knob
 from sim.search.unservable import unservable
-from sim.serving.routing import router
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec

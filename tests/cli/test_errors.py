@@ -152,8 +152,8 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     """Ctrl-C is no error of the program: status 130, one line, no half-written files."""
     options = ["--gpu", "h100-sxm", "--trace", "chat", "--out", "out", "--step-log", "steps.jsonl"]
     interrupted = (
-        f"{HEAR_CTRL_C} import os; from sim.cli import main; from sim.serving import replica;"
-        "replica.simulate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT); main()"
+        f"{HEAR_CTRL_C} import os; from sim.cli import main; from sim.cluster import simulation;"
+        "simulation.simulate = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT); main()"
     )
     command = [sys.executable, "-c", interrupted, "simulate", "Llama-3.1-8B", *options]
     call = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

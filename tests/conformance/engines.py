@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from sim.serving.arrivals import replay
+from sim.cluster.gateway import Gateway
+from sim.cluster.router import RoundRobin
+from sim.cluster.simulation import serve_open
+from sim.serving.core import EngineCore
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
 from sim.serving.records import Records
-from sim.serving.replica import Replica
 from sim.serving.step_log import StepLogger
 from tests.conformance.case import Case
 from tests.reference.arrivals import arrivals
@@ -34,7 +36,7 @@ def run_fast(case: Case) -> Run:
     steps: list[LogRow] = []
     incoming = Incoming(case.trace, case.config, capacity_too=False)
     recorder = Recorder(incoming)
-    replica = Replica(
+    core = EngineCore(
         case.config,
         case.step_time,
         recorder,
@@ -43,8 +45,9 @@ def run_fast(case: Case) -> Run:
         log=StepLogger(steps.append),
         max_passes=case.max_passes or sys.maxsize,
     )
-    replay(incoming, replica)
-    return _run(case, steps, recorder.records(replica.scheduler))
+    env = simpy.Environment()
+    serve_open(env, [core], Gateway(env, RoundRobin(), len(incoming)), incoming)
+    return _run(case, steps, recorder.records(core.scheduler))
 
 
 def run_reference(case: Case) -> Run:

@@ -1,19 +1,22 @@
 """Replicas behind a router."""
 
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.records import ClusterRecords
+from sim.cluster.router import LeastLoaded, RoundRobin, Router, router
+from sim.cluster.simulation import simulate as simulate_cluster
 from sim.errors import ConfigError
-from sim.serving.cluster import ClusterRecords, simulate_cluster
 from sim.serving.config import SchedulerConfig
 from sim.serving.records import Ints
-from sim.serving.replica import simulate
-from sim.serving.routing import LeastLoaded, Load, RoundRobin, router
+from sim.serving.request import Request
 from sim.workload.trace import Trace
+from tests.engines import simulate
 from tests.search.makers import STEPS, make_trace
 from tests.serving.test_engines_agree import assert_same_records
 from tests.workloads import Workload, workloads
@@ -116,14 +119,27 @@ def test_a_request_that_can_never_run_goes_nowhere() -> None:
     assert records.merged.requests.rejected[1] is not None
 
 
+class Loaded(NamedTuple):
+    """A replica of which a router sees the load."""
+
+    load: tuple[int, int]
+
+    def submit(self, request: Request) -> None:
+        raise NotImplementedError
+
+
+def choose(chooser: Router, *loads: tuple[int, int]) -> int:
+    return chooser.choose(Request(0, "A", 0.0, 1, 1), [Loaded(load) for load in loads])
+
+
 def test_a_waiting_request_weighs_four_running_ones() -> None:
     """vLLM 0.11's score; equals take turns."""
     balancer = LeastLoaded()
-    assert balancer.choose([Load(1, 0), Load(0, 3)]) == 1
-    assert balancer.choose([Load(1, 0), Load(0, 5)]) == 0
-    assert [LeastLoaded().choose([Load(0, 0)] * 3), balancer.choose([Load(0, 0)] * 3)] == [0, 1]
+    assert choose(balancer, (1, 0), (0, 3)) == 1
+    assert choose(balancer, (1, 0), (0, 5)) == 0
+    assert [choose(LeastLoaded(), *[(0, 0)] * 3), choose(balancer, *[(0, 0)] * 3)] == [0, 1]
     turns = RoundRobin()
-    assert [turns.choose([Load(9, 9), Load(0, 0)]) for _ in range(3)] == [0, 1, 0]
+    assert [choose(turns, (9, 9), (0, 0)) for _ in range(3)] == [0, 1, 0]
 
 
 def test_an_unknown_routing_names_its_neighbours() -> None:

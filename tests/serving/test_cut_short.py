@@ -4,14 +4,17 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.gateway import Gateway
+from sim.cluster.router import RoundRobin
+from sim.cluster.simulation import serve_open
 from sim.serving import leaps
-from sim.serving.arrivals import replay
+from sim.serving.core import EngineCore
 from sim.serving.front_door import Incoming
 from sim.serving.recorder import Recorder
-from sim.serving.replica import Replica
 from tests.conformance.case import Case
 from tests.conformance.engines import run_fast, run_reference
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -55,9 +58,10 @@ def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
     config = make_config(**STARVING)
     incoming = Incoming(trace, config)
     recorder = Recorder(incoming)
-    replica = Replica(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
-    replay(incoming, replica)
-    records = recorder.records(replica.scheduler)
+    core = EngineCore(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
+    env = simpy.Environment()
+    serve_open(env, [core], Gateway(env, RoundRobin(), len(incoming)), incoming)
+    records = recorder.records(core.scheduler)
     gaps = np.repeat(records.itl_s, records.itl_count)
     assert (gaps > 1).tolist().count(True) == (max_passes >= 9)
     assert len(gaps) == np.maximum(0, records.requests.generated_tokens - 1).sum()

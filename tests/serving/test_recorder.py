@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from sim.serving import recorder
-from sim.serving.replica import simulate
+from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.serving.test_engines_agree import assert_same_records
 from tests.workloads import Workload, workloads

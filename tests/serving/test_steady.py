@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sim.serving.replica import simulate
-from tests.engines import Engine
+from tests.engines import Engine, simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace, run
 
 LONG = 1024

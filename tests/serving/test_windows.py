@@ -1,14 +1,12 @@
 """Models with sliding windows: blocks come free as requests run, and no pass looks at every request for that."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sim.serving.cluster import simulate_cluster
+from sim.cluster.simulation import simulate as simulate_cluster
 from sim.serving.config import KVGroup
-from sim.serving.replica import simulate
 from sim.serving.request import Request
 from sim.serving.scheduler import Scheduler, UnexpectedPreemptionError
 from sim.serving.windows import Passings
@@ -130,9 +128,8 @@ def test_progress_is_told_once_though_the_replay_starts_again() -> None:
     asks = [Ask("A", 30, 40), Ask("B", 30, 40), Ask("C", 1, 1, at=1), Ask("D", 1, 1, at=70)]
     config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
     told: list[tuple[int, int]] = []
-    for run in (simulate, partial(simulate_cluster, num_replicas=1)):
-        run(make_trace(asks), config, ONE_SECOND, on_progress=lambda *done: told.append(done))
-    assert told == [(done, 4) for done in range(5)] * 2
+    simulate_cluster(make_trace(asks), config, ONE_SECOND, on_progress=lambda *done: told.append(done))
+    assert told == [(done, 4) for done in range(5)]
 
 
 def test_without_caching_a_preemption_needs_no_second_start() -> None:

@@ -1,7 +1,4 @@
-"""Replicas of one deployment behind a router.
-
-Requests reach replicas through the router alone, so between two arrivals each replica goes on by itself.
-"""
+"""The facts of a run of many replicas: each one's own, and all of them as one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,16 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sim.serving.arrivals import replay
-from sim.serving.config import SchedulerConfig
-from sim.serving.front_door import Incoming
-from sim.serving.recorder import Recorder
 from sim.serving.records import Ints, LeapRecords, Records, RequestRecords
-from sim.serving.replica import Progress, Replica, counted, without_preemption_if_possible
-from sim.serving.request import Request
-from sim.serving.routing import Load, Router, router
-from sim.steptime.protocol import StepTimeModel
-from sim.workload.trace import Trace
 
 
 class ClusterRecords(NamedTuple):
@@ -32,9 +20,10 @@ class ClusterRecords(NamedTuple):
     replica: Ints
 
     @classmethod
-    def of_one(cls, records: Records) -> Self:
-        """A cluster of one engine."""
-        return cls(records, (records,), np.where([reason is None for reason in records.requests.rejected], 0, -1))
+    def of(cls, parts: Sequence[Records], replica: Ints) -> Self:
+        """What each replica recorded, and which of them served each request."""
+        merged = parts[0] if len(parts) == 1 else _merged(parts, replica)
+        return cls(merged, tuple(parts), replica)
 
     @property
     def span_s(self) -> float:
@@ -46,65 +35,6 @@ class ClusterRecords(NamedTuple):
     def busy_fraction(self) -> float | None:
         """Share of that time in which steps were running, over all replicas; None where none ran."""
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
-
-
-class Entrance:
-    """The door of the cluster: routes each request and notes who got it."""
-
-    def __init__(self, replicas: Sequence[Replica], chooser: Router, num_requests: int) -> None:
-        self._replicas = replicas
-        self._router = chooser
-        self.replica = np.full(num_requests, -1, dtype=np.int64)
-
-    def advance(self, until_s: float) -> None:
-        for replica in self._replicas:
-            replica.advance(until_s)
-
-    def submit(self, request: Request) -> None:
-        chosen = self._router.choose([Load(*replica.load) for replica in self._replicas])
-        self.replica[request.index] = chosen
-        self._replicas[chosen].submit(request)
-
-
-def simulate_cluster(
-    trace: Trace,
-    config: SchedulerConfig,
-    step_time: StepTimeModel,
-    *,
-    num_replicas: int,
-    routing: str = "least_loaded",
-    on_progress: Progress | None = None,
-) -> ClusterRecords:
-    """Replay a trace through `num_replicas` equal engines behind a router; otherwise as `replica.simulate`.
-
-    One replica gives the records of `replica.simulate`. Raises ConfigError for an unknown routing.
-    """
-    on_arrival = counted(on_progress, len(trace))
-
-    def attempt(expects_preemption: bool) -> ClusterRecords:
-        incoming = Incoming(trace, config)
-        recorders = [Recorder(incoming) for _ in range(num_replicas)]
-        start_s = min(0.0, float(trace.arrival_s[0]))
-        replicas = [
-            Replica(
-                config,
-                step_time,
-                recorder,
-                start_s=start_s,
-                num_keys=incoming.num_keys,
-                expects_preemption=expects_preemption,
-            )
-            for recorder in recorders
-        ]
-        entrance = Entrance(replicas, router(routing), len(incoming))
-        replay(incoming, entrance, on_arrival)
-        parts = [recorder.records(replica.scheduler) for recorder, replica in zip(recorders, replicas, strict=True)]
-        return ClusterRecords(_merged(parts, entrance.replica), tuple(parts), entrance.replica)
-
-    records = without_preemption_if_possible(attempt)
-    if on_progress:
-        on_progress(len(trace), len(trace))
-    return records
 
 
 def _merged(parts: Sequence[Records], replica: Ints) -> Records:

@@ -1,26 +1,21 @@
 """Which replica of a cluster gets the next request."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
+from sim.cluster.replica import Replica
 from sim.errors import ConfigError, nearest
+from sim.serving.request import Request
 
-Routing = Literal["round_robin", "least_loaded"]
+RouterName = Literal["round_robin", "least_loaded"]
 
 WAITING_WEIGHT = 4  # of a waiting request against a running one in vLLM's internal load balancer (0.11)
-
-
-class Load(NamedTuple):
-    """Requests that wait, those not yet looked at included, and requests that run."""
-
-    waiting: int
-    running: int
 
 
 class Router(Protocol):
     """Chooses a replica for each request as it arrives; may keep count of what it chose."""
 
-    def choose(self, loads: Sequence[Load]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         """The number of the replica that gets the request."""
         ...
 
@@ -31,8 +26,8 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, loads: Sequence[Load]) -> int:
-        chosen = self._next % len(loads)
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+        chosen = self._next % len(replicas)
         self._next = chosen + 1
         return chosen
 
@@ -47,9 +42,10 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._start = 0
 
-    def choose(self, loads: Sequence[Load]) -> int:
-        order = [(self._start + turn) % len(loads) for turn in range(len(loads))]
-        chosen = min(order, key=lambda number: WAITING_WEIGHT * loads[number].waiting + loads[number].running)
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+        scores = [WAITING_WEIGHT * waiting + running for waiting, running in (replica.load for replica in replicas)]
+        turns = range(self._start, self._start + len(scores))
+        chosen = min((turn % len(scores) for turn in turns), key=scores.__getitem__)
         self._start = chosen + 1
         return chosen
 
@@ -57,10 +53,10 @@ class LeastLoaded:
 ROUTERS: dict[str, type[RoundRobin] | type[LeastLoaded]] = {"round_robin": RoundRobin, "least_loaded": LeastLoaded}
 
 
-def router(routing: str) -> Router:
+def router(name: str) -> Router:
     """A fresh router of that name; ConfigError for an unknown one."""
-    if routing not in ROUTERS:
+    if name not in ROUTERS:
         raise ConfigError(
-            f"routing must be one of {', '.join(get_args(Routing))}, got {routing!r}.{nearest(routing, ROUTERS)}"
+            f"routing must be one of {', '.join(get_args(RouterName))}, got {name!r}.{nearest(name, ROUTERS)}"
         )
-    return ROUTERS[routing]()
+    return ROUTERS[name]()

@@ -1,0 +1,1 @@
+"""Who talks to whom, when: the simulation on SimPy's clock."""

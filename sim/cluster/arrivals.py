@@ -1,0 +1,19 @@
+"""The process that brings a trace's requests in when the trace says."""
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+import simpy
+
+from sim.cluster.clock import ARRIVAL, At
+from sim.serving.request import Request
+
+Process = Generator[simpy.Event, Any, None]
+
+
+def arrivals(env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], None]) -> Process:
+    """Submit requests, which come in order of arrival."""
+    for request in requests:
+        if request.arrival_s > env.now:
+            yield At(env, request.arrival_s, ARRIVAL)
+        submit(request)

@@ -1,0 +1,28 @@
+"""The order of what happens: by time and, at one instant, by kind.
+
+SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; these events happen at the very time they name.
+"""
+
+from heapq import heappush
+
+import simpy
+from simpy.events import EventPriority
+
+ARRIVAL = EventPriority(0)
+"""Requests come first, so that a pass of the same instant sees them."""
+ANSWER = EventPriority(1)
+"""Then tokens come back, and whoever waited for them acts; SimPy's own events are of this kind."""
+PASS = EventPriority(2)
+"""Engines schedule last."""
+
+
+class At(simpy.Event):
+    """Happens at a time that has not passed yet, in its kind's turn; equals happen in the order in which they were made."""
+
+    def __init__(self, env: simpy.Environment, time_s: float, kind: EventPriority) -> None:
+        assert time_s >= env.now, "the clock does not run backwards"
+        self.env = env
+        self.callbacks = []
+        self._value = None
+        self._ok = True
+        heappush(env._queue, (time_s, kind, next(env._eid), self))  # noqa: SLF001 - schedule() takes delays alone

@@ -1,0 +1,39 @@
+"""Where requests come in: each is routed to a replica, and who waits for its answer is told when it has ended."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import simpy
+
+from sim.cluster.replica import Replica
+from sim.cluster.router import Router
+from sim.serving.records import Ints
+from sim.serving.request import Request
+
+
+class Gateway:
+    """The way from those who ask to the replicas; `replica` has who served each row of the trace, -1 for nobody."""
+
+    def __init__(self, env: simpy.Environment, router: Router, num_requests: int) -> None:
+        self._env = env
+        self._router = router
+        self._answers: dict[Request, simpy.Event] = {}
+        self.replicas: Sequence[Replica] = ()
+        self.replica: Ints = np.full(num_requests, -1, dtype=np.int64)
+
+    def submit(self, request: Request) -> None:
+        """Hand a request that arrives now to a replica."""
+        chosen = self._router.choose(request, self.replicas)
+        self.replica[request.index] = chosen
+        self.replicas[chosen].submit(request)
+
+    def ask(self, request: Request) -> simpy.Event:
+        """Submit a request; the event happens when it has ended."""
+        answer = self._answers[request] = self._env.event()
+        self.submit(request)
+        return answer
+
+    def answered(self, finished: Sequence[Request]) -> None:
+        """These have ended: wake whoever waits for them."""
+        for request in finished:
+            self._answers.pop(request).succeed()

@@ -1,0 +1,119 @@
+"""A replica on the clock: an engine that is brought up to date when somebody touches it, or one that tells who has finished.
+
+Both do the same passes at the same times. Where nobody waits for an answer, nothing depends on when requests end, and a
+replica needs no events of its own.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import simpy
+
+from sim.cluster.arrivals import Process
+from sim.cluster.clock import ANSWER, PASS, At
+from sim.serving.core import EngineCore, Plan
+from sim.serving.request import Request
+
+Listener = Callable[[Sequence[Request]], None]
+
+
+class Replica(Protocol):
+    """What a router and a gateway see of a replica."""
+
+    def submit(self, request: Request) -> None:
+        """Take in a request that arrives now; a scheduling pass of this very instant sees it."""
+        ...
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests that wait, those not yet looked at included, and those that run, after the last pass before now."""
+        ...
+
+
+class LazyReplica:
+    """An engine that nobody waits for: it catches up when it is looked at."""
+
+    def __init__(self, env: simpy.Environment, core: EngineCore) -> None:
+        self._env = env
+        self._core = core
+
+    def submit(self, request: Request) -> None:
+        self._core.advance(self._env.now)
+        self._core.add_request(request)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        self._core.advance(self._env.now)
+        return self._core.load
+
+    def finish(self) -> None:
+        """Nobody will come any more: let everything end."""
+        self._core.advance(math.inf)
+
+
+class LiveReplica:
+    """An engine as a process: it sleeps while its next passes are certain, an arrival wakes it, and it tells who has finished.
+
+    Invariant: while `_plan` is set, the process sleeps until the plan's end, and nobody has woken it yet. As in vLLM, requests lie in an inbox until
+    the next scheduling pass.
+    """
+
+    def __init__(self, env: simpy.Environment, core: EngineCore, on_finished: Listener) -> None:
+        self._env = env
+        self._core = core
+        self._on_finished = on_finished
+        self._inbox: list[Request] = []
+        self._plan: Plan | None = None
+        self._idle = env.event()
+        self._process = env.process(self._run())
+
+    def submit(self, request: Request) -> None:
+        self._inbox.append(request)
+        if self._plan is not None and self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
+            self._plan = None
+            self._process.interrupt()
+        elif not self._idle.triggered:
+            self._idle.succeed()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        waiting, running = self._core.load
+        return waiting + len(self._inbox), running
+
+    def _run(self) -> Process:
+        env, core = self._env, self._core
+        yield self._idle
+        while True:
+            yield At(env, max(env.now, core.now_s), PASS)
+            self._open_inbox()
+            self._plan = core.plan()
+            if self._plan is not None:
+                yield from self._leap(self._plan)
+            elif core.launch():
+                continue
+            elif core.num_in_flight:
+                yield At(env, core.next_collect_s, ANSWER)
+                self._tell(core.collect())
+            elif not self._inbox:
+                self._idle = env.event()
+                yield self._idle
+
+    def _leap(self, plan: Plan) -> Process:
+        """Sleep until all that was planned is done, or until an arrival that the passes still to begin have to see."""
+        num_passes = plan.num_passes
+        try:
+            yield At(self._env, plan.end_s, ANSWER)
+        except simpy.Interrupt:
+            num_passes = self._core.num_begun(plan, self._env.now)
+        self._plan = None
+        self._tell(self._core.commit(plan, num_passes))
+
+    def _open_inbox(self) -> None:
+        for request in self._inbox:
+            self._core.add_request(request)
+        self._inbox.clear()
+
+    def _tell(self, finished: Sequence[Request]) -> None:
+        if finished:
+            self._on_finished(finished)

@@ -1,0 +1,122 @@
+"""The one run: a trace's requests, who sends them, and the replicas that serve them, on SimPy's clock."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import simpy
+
+from sim.cluster.arrivals import arrivals
+from sim.cluster.clients import ClosedLoop, client
+from sim.cluster.gateway import Gateway
+from sim.cluster.records import ClusterRecords
+from sim.cluster.replica import LazyReplica, LiveReplica
+from sim.cluster.router import router
+from sim.serving.config import SchedulerConfig
+from sim.serving.core import EngineCore
+from sim.serving.front_door import Incoming
+from sim.serving.recorder import Recorder
+from sim.serving.request import Request
+from sim.serving.scheduler import UnexpectedPreemptionError
+from sim.serving.step_log import FirstTime, LogRow, StepLogger
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+
+Progress = Callable[[int, int], None]
+
+
+def simulate(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    *,
+    num_replicas: int = 1,
+    routing: str = "least_loaded",
+    clients: ClosedLoop | None = None,
+    on_progress: Progress | None = None,
+    step_log: Callable[[LogRow], None] | None = None,
+) -> ClusterRecords:
+    """Replay a trace through equal replicas behind a router; times count from the trace's own zero.
+
+    With `clients`, they send the requests, and records have the real times of arrival. `on_progress` is called with
+    (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
+    run are rejected with their reason and stall nobody. Raises ConfigError for an unknown routing.
+    """
+    assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
+    rows = FirstTime(step_log) if step_log else None
+    told = _Told(on_progress, len(trace))
+
+    def attempt(expects_preemption: bool) -> ClusterRecords:
+        incoming = Incoming(trace, config)
+        recorders = [Recorder(incoming) for _ in range(num_replicas)]
+        start_s = 0.0 if clients else min(0.0, float(trace.arrival_s[0]))
+        cores = [
+            EngineCore(
+                config, step_time, recorder,
+                start_s=start_s, num_keys=incoming.num_keys, expects_preemption=expects_preemption,
+                log=StepLogger(rows.begin()) if rows else None,
+            )
+            for recorder in recorders
+        ]  # fmt: skip
+        env = simpy.Environment(initial_time=start_s)
+        gateway = Gateway(env, router(routing), len(trace))
+        requests = told.passing(incoming) if on_progress else incoming
+        if clients is None:
+            serve_open(env, cores, gateway, requests)
+        else:
+            serve_clients(env, cores, gateway, iter(requests), clients)
+        parts = [recorder.records(core.scheduler) for recorder, core in zip(recorders, cores, strict=True)]
+        return ClusterRecords.of(parts, gateway.replica)
+
+    records = _without_preemption_if_possible(attempt)
+    told.all()
+    return records
+
+
+def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterable[Request]) -> None:
+    """Requests come when the trace says, and nobody waits for their answers."""
+    replicas = [LazyReplica(env, core) for core in cores]
+    gateway.replicas = replicas
+    env.process(arrivals(env, requests, gateway.submit))
+    env.run()
+    for replica in replicas:
+        replica.finish()
+
+
+def serve_clients(
+    env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterator[Request], clients: ClosedLoop
+) -> None:
+    """Clients send a request when the last has ended."""
+    gateway.replicas = [LiveReplica(env, core, gateway.answered) for core in cores]
+    for _ in range(clients.concurrency):
+        env.process(client(env, requests, clients.delay_s, gateway.ask))
+    env.run()
+
+
+def _without_preemption_if_possible(attempt: Callable[[bool], ClusterRecords]) -> ClusterRecords:
+    """A simulation that counts on no preemption or, where one comes after all, done again and expecting it."""
+    try:
+        return attempt(False)
+    except UnexpectedPreemptionError:
+        return attempt(True)
+
+
+class _Told:
+    """Progress as requests are taken from the trace: by row, and each once, also if a simulation begins again."""
+
+    def __init__(self, on_progress: Progress | None, num_requests: int) -> None:
+        self._on_progress = on_progress
+        self._num_requests = num_requests
+        self._furthest = -1
+
+    def passing(self, requests: Iterable[Request]) -> Iterator[Request]:
+        for request in requests:
+            yield request
+            if request.index > self._furthest:
+                self._furthest = request.index
+                self._tell(request.index)
+
+    def all(self) -> None:
+        self._tell(self._num_requests)
+
+    def _tell(self, num_done: int) -> None:
+        if self._on_progress:
+            self._on_progress(num_done, self._num_requests)
