@@ -11,8 +11,10 @@ from simpy.events import EventPriority
 ARRIVAL = EventPriority(0)
 """Requests come first, so that a pass of the same instant sees them."""
 ANSWER = EventPriority(1)
-"""Then tokens come back, and whoever waited for them acts; SimPy's own events are of this kind."""
-PASS = EventPriority(2)
+"""Then tokens come back; SimPy's own events are of this kind."""
+ASK = EventPriority(2)
+"""Then whoever has an answer acts, knowing of all that came back."""
+PASS = EventPriority(3)
 """Engines schedule last."""
 
 
@@ -26,3 +28,12 @@ class At(simpy.Event):
         self._value = None
         self._ok = True
         heappush(env._queue, (time_s, kind, next(env._eid), self))  # noqa: SLF001 - schedule() takes delays alone
+
+
+class Answer(simpy.Event):
+    """Happens when it is given, in its turn of that instant."""
+
+    def give(self) -> None:
+        self._ok = True
+        self._value = None
+        self.env.schedule(self, ASK)

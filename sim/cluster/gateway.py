@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import simpy
 
+from sim.cluster.clock import Answer
 from sim.cluster.replica import Replica
 from sim.cluster.router import Router
 from sim.serving.records import Ints
@@ -17,7 +18,7 @@ class Gateway:
     def __init__(self, env: simpy.Environment, router: Router, num_requests: int) -> None:
         self._env = env
         self._router = router
-        self._answers: dict[Request, simpy.Event] = {}
+        self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
         self.replica: Ints = np.full(num_requests, -1, dtype=np.int64)
 
@@ -27,13 +28,13 @@ class Gateway:
         self.replica[request.index] = chosen
         self.replicas[chosen].submit(request)
 
-    def ask(self, request: Request) -> simpy.Event:
+    def ask(self, request: Request) -> Answer:
         """Submit a request; the event happens when it has ended."""
-        answer = self._answers[request] = self._env.event()
+        answer = self._answers[request] = Answer(self._env)
         self.submit(request)
         return answer
 
     def answered(self, finished: Sequence[Request]) -> None:
         """These have ended: wake whoever waits for them."""
         for request in finished:
-            self._answers.pop(request).succeed()
+            self._answers.pop(request).give()

@@ -50,6 +50,7 @@ def _merged(parts: Sequence[Records], replica: Ints) -> Records:
 
 
 MEASURED = (
+    "arrival_s",
     "generated_tokens",
     "first_scheduled_s",
     "first_token_s",
@@ -64,7 +65,9 @@ def _merged_requests(parts: Sequence[RequestRecords], replica: Ints) -> RequestR
     rows = np.arange(len(replica))
     served = {name: np.stack([getattr(part, name) for part in parts])[replica, rows] for name in MEASURED}
     first = parts[0]
-    return RequestRecords(first.arrival_s, first.prompt_tokens, first.output_tokens, rejected=first.rejected, **served)
+    return RequestRecords(
+        prompt_tokens=first.prompt_tokens, output_tokens=first.output_tokens, rejected=first.rejected, **served
+    )
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:

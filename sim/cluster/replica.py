@@ -27,7 +27,7 @@ class Replica(Protocol):
 
     @property
     def load(self) -> tuple[int, int]:
-        """Requests that wait, those not yet looked at included, and those that run, after the last pass before now."""
+        """Requests that wait, those not yet looked at included, and those that run, as far as has come back by now."""
         ...
 
 
@@ -45,7 +45,7 @@ class LazyReplica:
     @property
     def load(self) -> tuple[int, int]:
         self._core.advance(self._env.now)
-        return self._core.load
+        return self._core.load_before(self._env.now)
 
     def finish(self) -> None:
         """Nobody will come any more: let everything end."""

@@ -62,6 +62,7 @@ class EngineCore:
         self.num_in_flight = 0
         self.now_s = self._device_free_s = self._oldest_end_s = start_s
         self._num_fruitless_preemptions = 0
+        self._num_finished_last = 0
         self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
 
     def add_request(self, request: Request) -> None:
@@ -73,8 +74,13 @@ class EngineCore:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Requests that wait, those not yet looked at included, and those that run, after the last pass."""
+        """Requests that wait and requests that run."""
         return len(self.scheduler.waiting), len(self.scheduler.running)
+
+    def load_before(self, now_s: float) -> tuple[int, int]:
+        """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
+        waiting, running = self.load
+        return waiting, running + (self._num_finished_last if self.now_s >= now_s else 0)
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
@@ -227,6 +233,7 @@ class EngineCore:
         finished = self.scheduler.release_ended(batch) if batch in self.scheduler.ended else ()
         if self._log:
             self._log.collected(self.scheduler, batch, finished)
+        self._num_finished_last = len(finished)
         for request in finished:
             self._recorder.request(request, request.max_tokens)
         return finished

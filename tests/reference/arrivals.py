@@ -1,10 +1,10 @@
-"""The process that brings requests in on time."""
+"""The process that brings requests in on time, and whose turn it is at one instant."""
 
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol, TypeVar
 
 import simpy
-from simpy.events import URGENT
+from simpy.events import NORMAL, URGENT, EventPriority
 
 
 class Arrival(Protocol):
@@ -25,14 +25,20 @@ class Door(Protocol[ArrivalT_contra]):
 
 
 class Due(simpy.Event):
-    """A timeout that happens ahead of everything else at its instant, so that a pass at that instant sees the arrival."""
+    """A timeout with a priority: arrivals happen ahead of everything else at their instant, so that its passes see them."""
 
-    def __init__(self, env: simpy.Environment, delay: float) -> None:
+    def __init__(self, env: simpy.Environment, delay: float, priority: EventPriority = URGENT) -> None:
         self.env = env
         self.callbacks = []
         self._ok = True
         self._value = None
-        env.schedule(self, URGENT, delay)
+        env.schedule(self, priority, delay)
+
+
+ANSWERED = EventPriority(NORMAL + 1)
+"""Clients act when all that comes back at an instant has come back."""
+AFTER_ALL = EventPriority(NORMAL + 2)
+"""Scheduling passes come last: whoever gets an answer at an instant and asks again at once is seen by its passes."""
 
 
 def arrivals(

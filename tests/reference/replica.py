@@ -15,7 +15,7 @@ from sim.serving.config import SchedulerConfig
 from sim.serving.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import arrivals
+from tests.reference.arrivals import AFTER_ALL, Due, arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder, StepLog
 from tests.reference.request import Request
@@ -44,12 +44,14 @@ class Replica:
         recorder: Recorder,
         *,
         max_passes: int | None = None,
+        on_finished: Callable[[Request], None] | None = None,
     ) -> None:
         self._env = env
         self._depth = config.num_batches_in_flight
         self._step_time = step_time
         self._recorder = recorder
         self._passes_left = max_passes
+        self._on_finished = on_finished
         self._in_flight: deque[Launched] = deque()
         self._device_free_s = env.now
         self._inbox: list[Request] = []
@@ -62,9 +64,15 @@ class Replica:
         if not self._woken.triggered:
             self._woken.succeed()
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests that wait, those not yet looked at included, and those that run."""
+        return len(self._inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+
     def run(self) -> Process:
         """Fill the batch queue before waiting; when it is full or nothing can be scheduled, wait for its oldest batch."""
         while self._passes_left != 0:
+            yield Due(self._env, 0, AFTER_ALL)
             self._drain_inbox()
             if len(self._in_flight) < self._depth and self.scheduler.has_requests:
                 batch = self._pass()
@@ -119,6 +127,8 @@ class Replica:
             self._recorder.token(request, oldest.end_s)
         for request in finished:
             request.finish_s = oldest.end_s
+            if self._on_finished:
+                self._on_finished(request)
         self._recorder.close_log_row(oldest.log_row, finished, self.scheduler.kv.pool.num_free_blocks)
 
 
