@@ -3,7 +3,7 @@
 import typer
 
 from sim import __version__
-from sim.compiled import folder_in_use
+from sim.serving import core
 
 app = typer.Typer(add_completion=False)
 
@@ -16,4 +16,4 @@ def version() -> None:
 
 def version_line() -> str:
     """What `servecast version` prints."""
-    return f"servecast {__version__} ({'compiled' if folder_in_use() else 'interpreted'} engine)"
+    return f"servecast {__version__} ({'interpreted' if core.__file__.endswith('.py') else 'compiled'} engine)"

@@ -1,5 +1,1 @@
-"""How long its steps take."""
-
-from sim.compiled import compiled_first
-
-__path__ = compiled_first(__path__, "steptime")
+"""How long a step takes."""
