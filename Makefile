@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+COMPILED := PYTHONPATH=$(CURDIR)/build/compiled
 PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/pip install -qq --disable-pip-version-check
 
 help:  ## list the targets
@@ -24,14 +25,20 @@ types: .venv/installed-dev  ## mypy --strict
 floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
-units: .venv/installed-dev  ## the tests, README examples among them
-	$(BIN)/python -m pytest -q -n 2
+units: compiled  ## the tests, README examples among them, of the package as its wheel installs it
+	$(COMPILED) $(BIN)/pytest --import-mode=append -q -n 2
 
-compiled: .venv/installed-dev  ## the engine as machine code, if there is a C compiler: two to three times as fast
-	@if command -v $${CC:-cc} >/dev/null; then $(BIN)/python hatch_build.py; else echo "no C compiler: the engine is interpreted"; fi
+interpreted: .venv/installed-dev  ## the engine's tests on its sources, which is what runs in a checkout
+	$(BIN)/python -m pytest -q -n 2 tests/serving tests/steptime tests/conformance tests/theory
 
-interpreted: .venv/installed-dev  ## the engine's tests on its sources, which is what runs where nothing was compiled
-	SERVECAST_INTERPRETED=1 $(BIN)/python -m pytest -q -n 2 tests/serving tests/steptime tests/conformance tests/theory
+compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled
+
+wheels: .venv/installed-dev  ## a wheel for this platform and Python, a pure one for all others, and an sdist, in dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+speed: compiled  ## how fast the compiled engine is, on the traces in ../shared
+	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed
 
 format: .venv/installed-dev  ## rewrite the code in the house format
 	$(BIN)/ruff format
@@ -45,7 +52,7 @@ readme: .venv/installed-dev  ## run the pages' examples again and write down the
 	$(BIN)/python -m tests.readme
 
 clean:  ## forget the .venv and all caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache sim/_compiled
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -57,4 +64,9 @@ clean:  ## forget the .venv and all caches
 	$(PIP) -e '.[dev]'
 	@touch $@ .venv/installed
 
-.PHONY: help demo test lint types floors units compiled interpreted format accuracy readme clean
+build/compiled/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_profiles traces -type f -not -name '*.pyc')
+	@rm -rf build && mkdir -p build/compiled
+	$(BIN)/python -m build --wheel --no-isolation --outdir build > build/log 2>&1 || { cat build/log; exit 1; }
+	@cd build/compiled && $(PYTHON) -m zipfile -e ../*.whl . && touch .done
+
+.PHONY: help demo test lint types floors units compiled wheels speed interpreted format accuracy readme clean

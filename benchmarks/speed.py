@@ -3,7 +3,7 @@
 Each case runs twice over: in this process, where the simulation alone is timed, and as `servecast simulate` in one of its
 own, which is timed whole: start, imports, reading, simulating, JSON. Both look for garbage as seldom as the command does.
 CPU seconds count; the machine's own speed stands in the first line as bare SimPy timeouts a second, measured in the same
-run, so that machines can be compared. It also says whether the engine is compiled; SERVECAST_INTERPRETED=1 times its sources.
+run, so that machines can be compared. It also says whether the engine is compiled: `make speed` runs it so.
 """
 
 import argparse

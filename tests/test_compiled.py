@@ -1,7 +1,6 @@
-"""The compiled engine: the same results as the interpreted one, and only of the sources that are there."""
+"""The compiled engine: the same results as the interpreted one, made of the same sources."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 
 import hatch_build
-from sim.compiled import FOLDER, LIBRARY, SUFFIX, current_folder
 
-is_compiled = pytest.mark.skipif(
-    not (current_folder() / LIBRARY).exists(), reason="the engine is not compiled: `make compiled` does it"
-)
 ROOT = Path(__file__).parents[1]
-WHERE = "import sim.serving.core as engine, sim.steptime.roofline as times; print(engine.__file__, times.__file__)"
+COMPILED = ROOT / "build/compiled"
+is_compiled = pytest.mark.skipif(
+    not list(COMPILED.glob("sim/_engine*")), reason="the engine is not compiled: `make compiled` does it"
+)
 RUNS = {
     "chat": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4"],
     "shared prompts": ["Llama-3.1-8B", "--trace", "multi-turn", "--num-gpu-blocks-override", "9000"],
@@ -26,61 +24,69 @@ RUNS = {
 }  # fmt: skip
 
 
-def run(*arguments: str, folder: Path = ROOT, **environment: str) -> str:
-    """What a process of this Python prints, with `sim` as that folder has it."""
-    surroundings = os.environ | {"PYTHONPATH": str(folder), "SERVECAST_INTERPRETED": ""} | environment
-    return subprocess.check_output([sys.executable, *arguments], cwd=folder, env=surroundings, text=True)
+def run(folder: Path, *arguments: str) -> str:
+    """What the command prints, with `sim` as that folder has it."""
+    call = [sys.executable, "-P", "-c", "from sim.cli import main; main()", *arguments]
+    return subprocess.check_output(call, env=os.environ | {"PYTHONPATH": str(folder)}, text=True)
 
 
 @is_compiled
 @pytest.mark.parametrize("name", RUNS)
 def test_both_engines_print_the_same(name: str) -> None:
     """Whatever the schedule, down to the last digit."""
-    code = "from sim.cli import main; main()"
-    arguments = ["-c", code, "simulate", *RUNS[name], "--gpu", "h100-sxm", "--json"]
-    compiled, interpreted = run(*arguments).splitlines(), run(*arguments, SERVECAST_INTERPRETED="1").splitlines()
+    arguments = ["simulate", *RUNS[name], "--gpu", "h100-sxm", "--json"]
+    compiled, interpreted = run(COMPILED, *arguments).splitlines(), run(ROOT, *arguments).splitlines()
     assert [line for line in compiled if "wall_time_s" not in line] == [
         line for line in interpreted if "wall_time_s" not in line
     ]
 
 
 @is_compiled
-def test_an_edited_source_is_interpreted(tmp_path: Path) -> None:
-    """Also if it is none of those that hold the change; SERVECAST_INTERPRETED does it for unchanged ones."""
-    shutil.copytree(ROOT / "sim", tmp_path / "sim", ignore=shutil.ignore_patterns("__pycache__"))
-    compiled = [str(tmp_path / path.relative_to(ROOT)) for path in _modules(current_folder(), SUFFIX)]
-    sources = [str(path) for path in _modules(tmp_path / "sim", ".py")]
-    assert run("-c", WHERE, folder=tmp_path).split() == compiled
-    assert run("-c", WHERE, folder=tmp_path, SERVECAST_INTERPRETED="1").split() == sources
-    with (tmp_path / "sim/serving/queues.py").open("a") as source:
-        source.write("# changed\n")
-    assert run("-c", WHERE, folder=tmp_path).split() == sources
+def test_what_is_compiled_is_what_is_here() -> None:
+    """The wheel beside whose machine code they lie has these very sources; both engines say what they are."""
+    for module in hatch_build.modules(ROOT):
+        assert COMPILED.joinpath(module.relative_to(ROOT)).read_bytes() == module.read_bytes(), "run `make compiled`"
+    assert run(COMPILED, "version").endswith("(compiled engine)\n")
+    assert run(ROOT, "version").endswith("(interpreted engine)\n")
 
 
-def _modules(folder: Path, suffix: str) -> list[Path]:
-    return [folder / f"serving/core{suffix}", folder / f"steptime/roofline{suffix}"]
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> hatch_build.EngineBuildHook:
+    """The build hook on a machine without a C compiler."""
 
+    def compile_engine(*_: Path) -> Path:
+        raise SystemExit("error: command 'cc' failed: No such file or directory")
 
-@is_compiled
-def test_what_is_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor anything else touched."""
-    monkeypatch.setattr(hatch_build, "_compile", None)
-    before = sorted(FOLDER.rglob("*"))
-    hatch_build.compile_engine()
-    assert sorted(FOLDER.rglob("*")) == before
-
-
-def test_without_a_compiler_the_wheel_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning says why, and nothing is added."""
-    failed = SimpleNamespace(returncode=1, stderr="Traceback\nerror: command 'cc' failed: No such file or directory\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-    warnings: list[str] = []
+    monkeypatch.setattr(hatch_build, "compile_engine", compile_engine)
     app: Any = SimpleNamespace(display_warning=warnings.append)
     nothing: Any = None
-    hook = hatch_build.EngineBuildHook(str(ROOT), {}, nothing, nothing, "", "wheel", app)
-    build_data: dict[str, Any] = {"artifacts": []}
+    return hatch_build.EngineBuildHook(str(ROOT), {}, nothing, nothing, "", "wheel", app)
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+def test_without_a_compiler_the_wheel_is_pure(hook: hatch_build.EngineBuildHook, warnings: list[str]) -> None:
+    """A warning says why, and nothing is added."""
+    build_data: dict[str, Any] = {"force_include": {}}
     hook.initialize("standard", build_data)
-    assert build_data == {"artifacts": []}
+    assert build_data == {"force_include": {}}
     assert warnings == [
         "The engine could not be compiled and will be interpreted: error: command 'cc' failed: No such file or directory"
     ]
+
+
+def test_a_wheel_to_be_published_is_compiled_or_not_made(
+    hook: hatch_build.EngineBuildHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIBUILDWHEEL", "1")
+    with pytest.raises(SystemExit, match="cc"):
+        hook.initialize("standard", {"force_include": {}})
+
+
+def test_an_editable_checkout_is_interpreted(hook: hatch_build.EngineBuildHook, warnings: list[str]) -> None:
+    """Whoever edits a file of the engine runs what he wrote."""
+    hook.initialize("editable", {"force_include": {}})
+    assert warnings == []

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sim.compiled import SUFFIX, folder_in_use
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -16,8 +14,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as its wheel installs it, without a checkout around it."""
     built = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(ROOT)]
-    hooks = {} if folder_in_use() else {"HATCH_BUILD_NO_HOOKS": "true"}  # nothing is compiled while tests run
-    subprocess.run(build, check=True, capture_output=True, env=os.environ | hooks)
+    subprocess.run(build, check=True, capture_output=True, env=os.environ | {"HATCH_BUILD_NO_HOOKS": "true"})
     (wheel,) = built.glob("servecast-*.whl")
     zipfile.ZipFile(wheel).extractall(built / "site")
     return built / "site"
@@ -38,18 +35,6 @@ def test_the_wheel_brings_profiles_traces_and_catalogue(installed: Path) -> None
         "5",
         str(len(list(ROOT.glob("hardware_profiles/*.yaml")))),
     ]
-
-
-def test_the_wheel_brings_the_engine_as_it_is_here(installed: Path) -> None:
-    """Compiled where it is compiled, and then for this Python alone."""
-    asked = [sys.executable, "-c", "import sim.serving.core as engine; print(engine.__file__)"]
-    used = subprocess.check_output(asked, env=os.environ | {"PYTHONPATH": str(installed)}, cwd=installed, text=True)
-    folder, name = folder_in_use(), installed / "sim/serving/core.py"
-    if folder:
-        name = (installed / folder.relative_to(ROOT) / "serving/core").with_suffix(SUFFIX)
-    assert used.strip() == str(name)
-    (wheel,) = installed.parent.glob("servecast-*.whl")
-    assert wheel.name.endswith("-py3-none-any.whl") == (folder is None)
 
 
 def test_the_wheel_holds_no_tests_and_no_private_files(installed: Path) -> None:
