@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.kernels import GPUS, OPERATORS, Call
-from sim.serving.records import Floats
+from sim.engine.records import Floats
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.units import US
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from sim.engine.records import Floats
 from sim.measure.replay import Served, replay, serve
 from sim.measure.runs import OpenLoop, Run, read_runs
-from sim.serving.records import Floats
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepShape

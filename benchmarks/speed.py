@@ -26,7 +26,7 @@ import simpy
 from sim.cli import PATIENT_GC
 from sim.cli.version import version_line
 from sim.cluster.simulation import simulate
-from sim.serving.config import SchedulerConfig
+from sim.engine.config import SchedulerConfig
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model

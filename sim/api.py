@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim import __version__
 from sim.cluster import simulation
+from sim.engine.config import SchedulerConfig, scheduler_config
+from sim.engine.kv_cache import can_ever_fit
+from sim.engine.records import Records
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.confidence import confidence
 from sim.measure.forecast import confidence_json, forecast
@@ -25,9 +28,6 @@ from sim.metrics.what_limits import StepTimeOn, what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
-from sim.serving.config import SchedulerConfig, scheduler_config
-from sim.serving.kv_cache import can_ever_fit
-from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sim.cluster import simulation
-from sim.serving.config import SchedulerConfig
-from sim.serving.records import Records
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference import replica as reference

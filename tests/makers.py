@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.serving.config import SchedulerConfig
-from sim.serving.content import output_id, private_prompt_id
-from sim.serving.records import Records
+from sim.engine.config import SchedulerConfig
+from sim.engine.content import output_id, private_prompt_id
+from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Segment, Trace
 from tests.conformance.case import RecordedStepTime

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from sim.serving.config import KVGroup, SchedulerConfig
-from sim.serving.content import output_id, private_prompt_id
+from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.content import output_id, private_prompt_id
 from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
 from sim.workload.trace import Segment, Trace
 from tests.conformance.case import RecordedStepTime

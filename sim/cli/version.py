@@ -3,7 +3,7 @@
 import typer
 
 from sim import __version__
-from sim.serving import core
+from sim.engine import core
 
 app = typer.Typer(add_completion=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 import simpy
 
 from sim.cluster.clock import ARRIVAL, At
-from sim.serving.request import Request
+from sim.engine.request import Request
 
 Process = Generator[simpy.Event, Any, None]
 

@@ -7,7 +7,7 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ARRIVAL, At
-from sim.serving.request import Request
+from sim.engine.request import Request
 
 
 class ClosedLoop(NamedTuple):

@@ -8,8 +8,8 @@ import simpy
 from sim.cluster.clock import Answer
 from sim.cluster.replica import Replica
 from sim.cluster.router import Router
-from sim.serving.records import Ints
-from sim.serving.request import Request
+from sim.engine.records import Ints
+from sim.engine.request import Request
 
 
 class Gateway:

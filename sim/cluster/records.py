@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sim.serving.records import Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import Ints, LeapRecords, Records, RequestRecords
 
 
 class ClusterRecords(NamedTuple):

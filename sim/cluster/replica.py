@@ -12,8 +12,8 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At
-from sim.serving.core import EngineCore, Plan
-from sim.serving.request import Request
+from sim.engine.core import EngineCore, Plan
+from sim.engine.request import Request
 
 Listener = Callable[[Sequence[Request]], None]
 

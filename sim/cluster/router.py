@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, get_args
 
 from sim.cluster.replica import Replica
+from sim.engine.request import Request
 from sim.errors import ConfigError, nearest
-from sim.serving.request import Request
 
 RouterName = Literal["round_robin", "least_loaded"]
 

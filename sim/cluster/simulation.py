@@ -10,13 +10,13 @@ from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica
 from sim.cluster.router import router
-from sim.serving.config import SchedulerConfig
-from sim.serving.core import EngineCore
-from sim.serving.front_door import Incoming
-from sim.serving.recorder import Recorder
-from sim.serving.request import Request
-from sim.serving.scheduler import UnexpectedPreemptionError
-from sim.serving.step_log import FirstTime, LogRow, StepLogger
+from sim.engine.config import SchedulerConfig
+from sim.engine.core import EngineCore
+from sim.engine.front_door import Incoming
+from sim.engine.recorder import Recorder
+from sim.engine.request import Request
+from sim.engine.scheduler import UnexpectedPreemptionError
+from sim.engine.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 

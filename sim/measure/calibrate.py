@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.engine.records import Floats
 from sim.errors import RunsError
 from sim.measure.runs import Run
 from sim.measure.scales import SCALES, Values, profile, scaled, write_profile
 from sim.measure.validate import Comparison, Progress, validate
-from sim.serving.records import Floats
 from sim.specs.hardware import load_gpu, profile_values
 
 METRICS = ("tpot_mean", "ttft_mean", "output_throughput")

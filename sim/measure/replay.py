@@ -8,6 +8,8 @@ import numpy as np
 
 from sim.cluster.clients import ClosedLoop
 from sim.cluster.simulation import simulate
+from sim.engine.config import SchedulerConfig, scheduler_config
+from sim.engine.records import Floats, Records, RequestRecords
 from sim.errors import DoesNotFitError, RunsError, nearest
 from sim.measure.likeness import Traits, regime, traits
 from sim.measure.perturbed import PerturbedStepTime, all_off_by
@@ -17,8 +19,6 @@ from sim.memory.plan import MemoryPlan
 from sim.memory.startup import start_up
 from sim.metrics.statistics import Statistics, statistics
 from sim.metrics.summary import is_completed, summarize, time_per_output_token_s
-from sim.serving.config import SchedulerConfig, scheduler_config
-from sim.serving.records import Floats, Records, RequestRecords
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec

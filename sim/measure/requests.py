@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.engine.records import Ints
 from sim.errors import RunsError
 from sim.measure.runs import UNKNOWN_DISTINCT_PROMPTS, ClosedLoop, OpenLoop, Requests, TraceFile, Workload
-from sim.serving.records import Ints
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE
 from sim.workload.readers import read_trace
 from sim.workload.trace import Trace

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sim.engine.records import Records
 from sim.errors import SimError
 from sim.measure.confidence import Confidence, confidence
 from sim.measure.intervals import Intervals, ends, intervals
 from sim.measure.likeness import Traits
 from sim.measure.replay import Figures, Prepared, prepare
 from sim.measure.runs import Run
-from sim.serving.records import Records
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.roofline import Composition
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.serving.config import SchedulerConfig
-from sim.serving.records import Floats, Ints, LeapRecords, Records
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Floats, Ints, LeapRecords, Records
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.protocol import StepShape, StepTimeModel
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from sim.engine.records import RequestRecords, StepRecords
 from sim.metrics.cuda_graphs import step_graphs
 from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
-from sim.serving.records import RequestRecords, StepRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 from sim.workload.trace import Trace

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.serving.records import Ints, LeapRecords
+from sim.engine.records import Ints, LeapRecords
 from sim.steptime.graphs import GraphDispatch
 
 Kinds = NDArray[Any]

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.engine.records import LeapRecords
 from sim.metrics.bottlenecks import WORTH_SAYING, total_s
 from sim.metrics.cuda_graphs import step_shapes
-from sim.serving.records import LeapRecords
 from sim.specs.engine import ResolvedEngine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepShape, StepTimeModel

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.serving.records import Floats, Ints
+from sim.engine.records import Floats, Ints
 
 PART = 1 << 17
 """Longer columns are worked on in parts of this length."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.statistics import Statistics, statistics
-from sim.serving.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 

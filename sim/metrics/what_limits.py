@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records, RequestRecords
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
 from sim.metrics.statistics import percentiles
-from sim.serving.config import SchedulerConfig
-from sim.serving.records import Records, RequestRecords
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.protocol import StepTimeModel

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sim.engine.records import Records
 from sim.metrics.columns import Columns
 from sim.report.plots import latency_figure, save, timeline_figure
 from sim.report.whole_folder import check_replaceable, replacing, write_json
-from sim.serving.records import Records
 
 ROWS_AT_ONCE = 1 << 18
 FILES = ("summary.json", "requests.csv", "steps.csv", "latency.png", "timeline.png")

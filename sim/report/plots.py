@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sim.engine.records import Floats, Ints, Records, StepRecords
 from sim.metrics.statistics import percentiles
 from sim.metrics.summary import kv_cache_usage, latencies
-from sim.serving.records import Floats, Ints, Records, StepRecords
 from sim.units import MS
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
+from sim.engine.config import scheduler_config
+from sim.engine.records import Records
 from sim.errors import SimError
 from sim.measure.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.memory.startup import Started, start_up
@@ -19,8 +21,6 @@ from sim.search.slices import WHOLE, Slice
 from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
 from sim.search.unservable import Unservable, unservable
-from sim.serving.config import scheduler_config
-from sim.serving.records import Records
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec

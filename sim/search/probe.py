@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.memory.startup import Started
 from sim.search.evaluate import Scenario
 from sim.search.slo import Slo, is_over
 from sim.search.space import REPLICAS
-from sim.serving.records import RequestRecords
 from sim.workload.rates import scale_rate
 from sim.workload.tile import tile
 from sim.workload.trace import Trace

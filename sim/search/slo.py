@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.errors import ConfigError, nearest
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.metrics.statistics import percentiles
 from sim.metrics.summary import is_completed, latencies, time_per_output_token_s
-from sim.serving.records import Floats, Ints, Records, RequestRecords
 from sim.units import MS
 
 Latency = Literal["ttft", "tpot", "itl", "e2el"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.serving.config import KVGroup, SchedulerConfig
-from sim.serving.content import output_id, private_prompt_id
+from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.content import output_id, private_prompt_id
 from sim.specs.releases import release_for
 from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve

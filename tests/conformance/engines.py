@@ -10,11 +10,11 @@ import simpy
 from sim.cluster.gateway import Gateway
 from sim.cluster.router import RoundRobin
 from sim.cluster.simulation import serve_open
-from sim.serving.core import EngineCore
-from sim.serving.front_door import Incoming
-from sim.serving.recorder import Recorder
-from sim.serving.records import Records
-from sim.serving.step_log import StepLogger
+from sim.engine.core import EngineCore
+from sim.engine.front_door import Incoming
+from sim.engine.recorder import Recorder
+from sim.engine.records import Records
+from sim.engine.step_log import StepLogger
 from tests.conformance.case import Case
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests

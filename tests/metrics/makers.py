@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.serving.records import DecodeStretches, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
 

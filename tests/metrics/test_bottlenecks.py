@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from sim.engine.config import SchedulerConfig
 from sim.metrics.bottlenecks import Limits, limited_steps, limits
-from sim.serving.config import SchedulerConfig
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model

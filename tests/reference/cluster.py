@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from sim.serving.config import SchedulerConfig
-from sim.serving.records import Records
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, Due, arrivals

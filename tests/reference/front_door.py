@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from sim.serving.config import SchedulerConfig
-from sim.serving.content import output_id, private_prompt_id
-from sim.serving.front_door import rejections
+from sim.engine.config import SchedulerConfig
+from sim.engine.content import output_id, private_prompt_id
+from sim.engine.front_door import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys
 from tests.reference.request import Request

@@ -6,7 +6,7 @@ groups keep every full block findable, where vLLM 0.33 keeps only boundary block
 
 from typing import NamedTuple
 
-from sim.serving.config import KVGroup, SchedulerConfig
+from sim.engine.config import KVGroup, SchedulerConfig
 from tests.reference.blocks import NULL_BLOCK, BlockPool
 from tests.reference.request import Request
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.serving.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.steptime.protocol import StepShape
 from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler

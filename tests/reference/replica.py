@@ -11,8 +11,8 @@ from typing import Any
 
 import simpy
 
-from sim.serving.config import SchedulerConfig
-from sim.serving.records import Records
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import AFTER_ALL, Due, arrivals

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sim.engine.config import SchedulerConfig
 from sim.errors import EngineCrashError
-from sim.serving.config import SchedulerConfig
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.queues import waiting_queue
 from tests.reference.request import Request, RequestStatus

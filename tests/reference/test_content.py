@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.serving.content import output_id, private_prompt_id
+from sim.engine.content import output_id, private_prompt_id
 from sim.workload.trace import Segment
 from tests.reference.content import BlockKeys
 

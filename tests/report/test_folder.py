@@ -4,12 +4,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.metrics.columns import request_columns, step_columns
 from sim.metrics.summary import summarize
 from sim.report import folder as folder_module
 from sim.report.folder import FILES, check_folder, write_folder
-from sim.serving.records import Records
 from tests.metrics.makers import DISPATCH, Life, Step, make_records, make_trace
 
 RECORDS = make_records(

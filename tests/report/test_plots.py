@@ -8,8 +8,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
+from sim.engine.records import Records
 from sim.report.plots import NUM_CDF_POINTS, _cdf, latency_figure, panels, save, timeline_figure
-from sim.serving.records import Records
 from tests.metrics.makers import Life, Step, make_records
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.serving.records import Records
+from sim.engine.records import Records
 from sim.workload.trace import Trace
 from tests.engines import Engine
 from tests.makers import ONE_SECOND, make_config

@@ -1,0 +1,127 @@
+"""Which of the waiting requests join the running ones in a pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.engine.kv_cache import NO_HIT, PrefixHit, best_hit
+
+if TYPE_CHECKING:
+    from sim.engine.batch import Batch
+    from sim.engine.request import Request
+    from sim.engine.scheduler import Scheduler
+
+
+class Admission:
+    """Admits from the head of the queue until one cannot be.
+
+    Invariant: while `is_settled`, no pass admits anybody until something ends, arrives or is preempted.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        config = scheduler.config
+        self._scheduler = scheduler
+        self._kv = scheduler.kv
+        self._block_size = config.block_size
+        self._max_running = config.max_running
+        self._is_gated = config.scheduler_reserve_full_isl
+        self._watermark_blocks = config.watermark_blocks
+        self._has_windows = config.has_windows
+        self._may_split_prompts = config.enable_chunked_prefill
+        self._skips_long_prompts = config.rules.skips_unchunked_prompts and not config.enable_chunked_prefill
+        self._skipped: list[Request] = []
+        self._any_arrival_counts = (
+            config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
+        )  # elsewhere one behind a head that cannot be admitted changes nothing
+        self.is_settled = True
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        waiting = self._scheduler.waiting
+        if self._any_arrival_counts or not waiting:
+            self.is_settled = False
+        waiting.add(request)
+
+    def somebody_ended(self) -> None:
+        """A seat, blocks or tokens of the budget have come free."""
+        self.is_settled = not self._scheduler.waiting
+
+    def admit_waiting(self, batch: Batch) -> None:
+        """Admit while tokens, seats and blocks last.
+
+        vLLM passes over those whose tokens from before a preemption still come; they have come by the next pass.
+        """
+        scheduler, waiting = self._scheduler, self._scheduler.waiting
+        if batch.budget == 0:
+            self.is_settled = self.is_settled or not batch.chunks
+            return
+        while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
+            if not (self._admit(waiting[0], batch) or self._skips(waiting[0], batch)):
+                break
+        if self._skipped:
+            waiting.put_back_skipped(self._skipped)
+            self._skipped = []
+        self.is_settled = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
+
+    def _skips(self, head: Request, batch: Batch) -> bool:
+        """Whether the head, which cannot be admitted, is set aside so that the next one is tried."""
+        if not (self._skips_long_prompts and self._is_too_long(head, batch)):
+            return False
+        self._skipped.append(self._scheduler.waiting.pop_first())
+        return True
+
+    def _is_too_long(self, request: Request, batch: Batch) -> bool:
+        """Whether a prompt that cannot be cut wants more than is left of the budget."""
+        num_computed = request.resumes_at
+        if request.keyed is not None and not num_computed:
+            num_computed = self._kv.find_prefix(request).num_blocks * self._block_size
+        return min(request.num_tokens - num_computed, batch.longest_chunk) > batch.budget
+
+    def _may_admit_soon(self, head: Request, batch: Batch) -> bool:
+        """Whether the head may be admitted next time though nothing ends: budget or contents may come free.
+
+        Without the admission gate it may even help that part of what the head would hit is evicted.
+        """
+        if self._has_windows and len(self._scheduler.running) < self._max_running:
+            return True
+        if not self._passes_gate(head, best_hit(head)):
+            return False
+        needs_only_its_chunk = not self._is_gated and head.keyed is not None
+        return bool(batch.chunks or self._scheduler.registration.pending or needs_only_its_chunk)
+
+    def _admit(self, request: Request, batch: Batch) -> bool:
+        hit = NO_HIT if request.resumes_at else best_hit(request)
+        if not self._passes_gate(request, hit):
+            return False
+        if request.keyed is not None and not request.resumes_at:
+            self._scheduler.registration.catch_up(batch.step)
+            hit = self._kv.find_prefix(request)
+            if not self._passes_gate(request, hit):
+                return False
+        num_computed = request.resumes_at or hit.num_blocks * self._block_size
+        num_tokens = request.num_tokens - num_computed
+        num_tokens = min(num_tokens, batch.longest_chunk)
+        if num_tokens > batch.budget:
+            if not self._may_split_prompts:
+                return False
+            num_tokens = batch.budget
+        num_new_blocks = self._kv.admit(request, hit, num_computed + num_tokens, self._reserved_blocks)
+        if num_new_blocks is None:
+            return False
+        self._scheduler.waiting.pop_first()
+        self._scheduler.start(request, hit.num_blocks)
+        batch.admitted.append(request)
+        batch.budget -= num_tokens
+        self._scheduler.add_chunk(batch, request, num_tokens, num_new_blocks)
+        return True
+
+    def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+        """Whether all blocks of a request fit beside those reserved, if that is asked for."""
+        if not self._is_gated:
+            return True
+        return self._kv.can_admit(request.num_tokens, hit, self._reserved_blocks)
+
+    @property
+    def _reserved_blocks(self) -> int:
+        """Blocks that stay free for those who run."""
+        return self._watermark_blocks if self._scheduler.running else 0

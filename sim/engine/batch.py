@@ -1,0 +1,81 @@
+"""What one scheduling pass decides."""
+
+from typing import NamedTuple
+
+from sim.engine.request import Request, admission_order
+from sim.steptime.protocol import StepShape
+
+
+class Chunk(NamedTuple):
+    """Tokens of one request in a step: on top of those computed before, and whether a token is sampled of it."""
+
+    request: Request
+    num_tokens: int
+    num_computed_before: int
+    num_new_blocks: int
+    samples: bool
+
+
+def _scheduling_order(chunk: Chunk) -> int:
+    return admission_order(chunk.request)
+
+
+class Batch:
+    """The builder and the outcome of pass number `step`: decodes as counts, chunks one by one.
+
+    `wasted` are the tokens of which nothing comes in older versions: those of ghosts (victims that had been granted
+    something) and of requests whose last token was in flight.
+    """
+
+    __slots__ = (
+        "admitted",
+        "budget",
+        "chunks",
+        "longest_chunk",
+        "num_decodes",
+        "num_tokens",
+        "preempted",
+        "shape",
+        "starved",
+        "step",
+        "wasted",
+    )
+
+    def __init__(self, step: int, budget: int, longest_chunk: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.longest_chunk = longest_chunk
+        self.num_decodes = 0
+        self.num_tokens = 0
+        self.chunks: list[Chunk] = []
+        self.wasted: list[Chunk] = []
+        self.preempted: list[Request] = []
+        self.starved: list[Request] = []
+        self.admitted: list[Request] = []
+        self.shape: StepShape | None = None
+
+    @property
+    def did_nothing(self) -> bool:
+        return not (self.num_decodes or self.chunks or self.wasted or self.preempted)
+
+    @property
+    def num_requests(self) -> int:
+        """How many run in this step."""
+        return self.num_decodes + len(self.chunks) + len(self.wasted)
+
+    def close(self, decode_context_tokens: int) -> None:
+        """Set `shape`, the step's work in plain numbers, if there is any. A chunk of one token counts as a decode."""
+        num_decodes = num_sampled = num_tokens = self.num_decodes
+        chunks = []
+        rows = sorted(self.chunks + self.wasted, key=_scheduling_order) if self.wasted else self.chunks
+        for _, num_chunk_tokens, num_computed_before, _, samples in rows:
+            num_sampled += samples
+            num_tokens += num_chunk_tokens
+            if num_chunk_tokens > 1:
+                chunks.append((num_chunk_tokens, num_computed_before))
+            else:
+                num_decodes += 1
+                decode_context_tokens += num_computed_before + 1
+        self.num_tokens = num_tokens
+        if num_tokens:
+            self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

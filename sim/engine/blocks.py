@@ -1,0 +1,149 @@
+"""The free blocks: how many, and in which order cached contents will be evicted.
+
+Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, for which block a request gets never matters.
+Invariants: every block is held or free; free ones without content that stand at the front are a number
+(`_num_blank`), the rest are runs in eviction order; a keyed run holds copies of the prefix cache that nobody holds.
+Which contents went matters only when somebody looks for one: until `settle`, blocks taken from runs are a number too
+(`_num_owed`).
+"""
+
+from collections import deque
+
+import numpy as np
+
+from sim.engine.prefix_cache import Copies, PrefixCache
+
+SCANNED_COPIES = 64
+"""How many copies beyond those wanted are looked at in one go; any number gives the same result."""
+
+
+class Run:
+    """Free blocks that stand together. `copies` is None where no content can ever be asked for again.
+
+    A keyed run still lists copies that were touched since: what stands in it bears its `stamp`.
+    """
+
+    __slots__ = ("copies", "count", "has_content", "position", "stamp")
+
+    def __init__(self, count: int, copies: Copies | None, *, has_content: bool = True, stamp: int = 0) -> None:
+        self.count = count
+        self.copies = copies
+        self.has_content = has_content
+        self.position = 0
+        self.stamp = stamp
+
+
+class BlockPool:
+    """Blocks are taken from the front; released ones with content line up at the end, those without go to the front.
+
+    Without prefix caching (`keeps_contents`) no block has a content.
+    """
+
+    def __init__(
+        self, num_blocks: int, cache: PrefixCache, *, unhashed_blocks_first: bool, keeps_contents: bool = True
+    ) -> None:
+        self._num_blank = num_blocks
+        self._num_owed = 0
+        self._runs: deque[Run] = deque()
+        self._cache = cache
+        self._stamps = np.zeros(num_blocks, dtype=np.int64)
+        self._num_stamps = 0
+        self._unhashed_blocks_first = unhashed_blocks_first
+        self._keeps_contents = keeps_contents
+        self.num_free = num_blocks
+        self._num_evictions = 0
+
+    def take(self, count: int) -> None:
+        """Hand out blocks from the front; the caller has checked that there are enough."""
+        self.num_free -= count
+        self._num_blank -= count
+        if self._num_blank < 0:
+            self._num_owed -= self._num_blank
+            self._num_blank = 0
+
+    def settle(self) -> None:
+        """Evict the contents of the blocks that have been taken."""
+        while self._num_owed:
+            run = self._runs[0]
+            taken = min(self._num_owed, run.count)
+            self._num_owed -= self._take_anonymous(run, taken) if run.copies is None else self._take_keyed(run, taken)
+            if run.count == 0:
+                self._runs.popleft()
+
+    @property
+    def num_evictions(self) -> int:
+        """Contents lost so far."""
+        self.settle()
+        return self._num_evictions
+
+    def num_evictions_within(self, count: int) -> int:
+        """How many of the next `count` blocks would lose a content."""
+        self.settle()
+        count, evictions = max(0, count - self._num_blank), 0
+        for run in self._runs:
+            standing = run.count
+            if run.copies is not None:
+                standing = int(np.count_nonzero(self._stamps[run.copies[run.position :]] == run.stamp))
+            taken = min(count, standing)
+            evictions += taken if run.has_content else 0
+            count -= taken
+        return evictions
+
+    def _take_anonymous(self, run: Run, taken: int) -> int:
+        run.count -= taken
+        if run.has_content:
+            self._num_evictions += taken
+        return taken
+
+    def _take_keyed(self, run: Run, wanted: int) -> int:
+        """Evict up to `wanted` copies near the front of a run; those that were touched since have left it."""
+        assert run.copies is not None
+        near = run.copies[run.position : run.position + 4 * wanted + SCANNED_COPIES]
+        standing = (self._stamps[near] == run.stamp).nonzero()[0][:wanted]
+        evicted = near[standing]
+        scanned = int(standing[-1]) + 1 if len(standing) == wanted else len(near)
+        run.position += scanned
+        run.count -= scanned
+        self._stamps[evicted] = 0
+        self._cache.evict(evicted)
+        self._num_evictions += len(evicted)
+        return len(evicted)
+
+    def release(self, num_hashed: int, num_unhashed: int) -> None:
+        """Give back blocks whose contents nobody will ask for, the unhashed tail first."""
+        self.num_free += num_hashed + num_unhashed
+        if not self._keeps_contents:
+            self._num_blank += num_hashed + num_unhashed
+            return
+        if self._unhashed_blocks_first:
+            self._num_blank += num_unhashed
+        else:
+            self._queue(num_unhashed, has_content=False)
+        self._queue(num_hashed, has_content=True)
+
+    def _queue(self, count: int, *, has_content: bool) -> None:
+        if count == 0:
+            return
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.copies is None and last.has_content is has_content:
+            last.count += count
+        else:
+            self._runs.append(Run(count, None, has_content=has_content))
+
+    def release_keyed(self, copies: Copies) -> None:
+        """Give back a request's keyed blocks, the last first; those that others hold stay where they are."""
+        freed = self._cache.drop(copies[::-1])
+        if len(freed) == 0:
+            return
+        self._num_stamps += 1
+        self._stamps[freed] = self._num_stamps
+        self._runs.append(Run(len(freed), freed, stamp=self._num_stamps))
+        self.num_free += len(freed)
+
+    def touch(self, copies: Copies) -> None:
+        """Hold copies found by content, taking those that were free out of the free list."""
+        taken = self._cache.hold(copies)
+        if len(taken) == 0:
+            return
+        self._stamps[taken] = 0
+        self.num_free -= len(taken)

@@ -1,0 +1,131 @@
+"""Which blocks of a trace's requests hold equal contents, as keys: equal keys, equal tokens up to and in that block.
+
+Only contents that a second request can ask for get a key; a trace that shares nothing costs nothing.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Protocol
+
+import numpy as np
+
+from sim.engine.prefix_cache import Keys
+from sim.workload.trace import Segment, Trace
+
+Path = Sequence[Segment]
+flattened = chain.from_iterable
+
+
+def private_prompt_id(index: int) -> int:
+    """Content id of the prompt of request number `index` where nothing is known of it."""
+    return -2 * index - 1
+
+
+def output_id(index: int) -> int:
+    """Content id of what request number `index` generates."""
+    return -2 * index - 2
+
+
+class KeysByRow(Protocol):
+    """The keys of some requests, by row of the trace."""
+
+    def __getitem__(self, rows: slice, /) -> list[Keys]: ...
+
+
+class KeyRanges:
+    """Keys that are ranges, one for each segment of a prompt; written out for the rows that are asked for."""
+
+    def __init__(self, first_keys: Keys, num_keys: Keys, depths: Keys) -> None:
+        self._first_keys = first_keys
+        self._num_keys = num_keys
+        self._bounds = np.concatenate(([0], np.cumsum(depths)))
+
+    def __getitem__(self, rows: slice, /) -> list[Keys]:
+        bounds = self._bounds[rows.start : rows.stop + 1]
+        first_keys, num_keys = (column[bounds[0] : bounds[-1]] for column in (self._first_keys, self._num_keys))
+        ends = np.concatenate(([0], np.cumsum(num_keys)))
+        keys = np.repeat(first_keys - ends[:-1], num_keys) + np.arange(ends[-1])
+        return [keys[first:end] for first, end in pairwise(ends[bounds - bounds[0]].tolist())]
+
+
+def shared_block_keys(trace: Trace, block_size: int) -> tuple[KeysByRow, int]:
+    """For each request the keys of its leading blocks that others have too, and the number of keys in all."""
+    assert trace.segments is not None, "a trace that says what its prompts are made of"
+    depths = np.fromiter(map(len, trace.segments), dtype=np.int64)
+    segments = np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64)
+    content_ids, lengths = segments.reshape(-1, 2).T
+    is_last = np.zeros(len(lengths), dtype=np.bool_)
+    is_last[np.cumsum(depths)[depths > 0] - 1] = True
+    if content_ids.min(initial=0) >= 0 and (is_last | (lengths % block_size == 0)).all():
+        return _keys_of_segments(content_ids, lengths, depths, block_size)
+    outputs = trace.output_tokens.tolist()
+    paths = [(*path, (output_id(index), outputs[index])) for index, path in enumerate(trace.segments)]
+    return _keys_of_blocks(paths, block_size)
+
+
+def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[KeyRanges, int]:
+    """A key range for each segment in its place, where every block of a prompt lies in one segment.
+
+    Segments stand path by path; `depths` says how many each path has.
+    """
+    nodes = _nodes(content_ids, lengths, depths)
+    num_visits = np.bincount(nodes)
+    num_shared = np.where(num_visits[nodes] > 1, lengths // block_size, 0)
+    sizes = np.zeros(len(num_visits), dtype=np.int64)
+    np.maximum.at(sizes, nodes, num_shared)
+    first_keys = np.cumsum(sizes) - sizes
+    return KeyRanges(first_keys[nodes], num_shared, depths), int(sizes.sum())
+
+
+def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
+    """The tree of all prompts, level by level: the number of the node at which each segment lies.
+
+    A node is a content behind a way from the root, and a way is the contents on it and their lengths.
+    """
+    contents, num_lengths = _numbered(content_ids), int(lengths.max(initial=0)) + 1
+    firsts = np.cumsum(depths) - depths
+    ways = np.zeros(len(depths), dtype=np.int64)
+    nodes = np.zeros_like(content_ids)
+    num_nodes = 0
+    for level in range(depths.max(initial=0)):
+        reaching = np.flatnonzero(depths > level)
+        here = firsts[reaching] + level
+        places = _numbered(ways[reaching] * len(contents) + contents[here])
+        ways[reaching] = _numbered(places * num_lengths + lengths[here])
+        nodes[here] = num_nodes + places
+        num_nodes += int(places.max()) + 1
+    return nodes
+
+
+def _numbered(values: Keys) -> Keys:
+    """Equal values get equal numbers, from 0 on."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys], int]:
+    """A key for each block, chained over its prefix: for segments that begin and end within blocks."""
+    interned: dict[tuple[object, ...], int] = {}
+    chains = [_chain(path, block_size, interned) for path in paths]
+    owners = Counter(key for chain in chains for key in chain)
+    numbers = {key: number for number, key in enumerate(key for key, count in owners.items() if count > 1)}
+    shared = [[numbers[key] for key in chain if key in numbers] for chain in chains]
+    return [np.array(keys, dtype=np.int64) for keys in shared], len(numbers)
+
+
+def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
+    """Keys of a path's full blocks: each names its parent and the pieces `(content id, first token, tokens)` in it."""
+    keys: list[int] = []
+    pieces: list[tuple[int, int, int]] = []
+    missing = block_size
+    for content_id, length in path:
+        offset = 0
+        while offset < length:
+            taken = min(missing, length - offset)
+            pieces.append((content_id, offset, taken))
+            offset, missing = offset + taken, missing - taken
+            if not missing:
+                chained = (keys[-1] if keys else -1, *pieces)
+                keys.append(interned.setdefault(chained, len(interned)))
+                pieces, missing = [], block_size
+    return keys

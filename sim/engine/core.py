@@ -1,0 +1,239 @@
+"""What an engine does next: schedule a batch, launch it, take its tokens in. It is told the time, it keeps none.
+
+Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: a scheduler that has work
+but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
+
+Who does not mind when requests end calls `advance`. Who does takes what `plan` finds certain, waits, and commits as much
+of it as has been launched by then; where nothing is certain, a pass is launched and its batch collected in due time.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.engine.batch import Batch
+from sim.engine.config import SchedulerConfig
+from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
+from sim.engine.recorder import Recorder
+from sim.engine.request import Request
+from sim.engine.scheduler import Scheduler
+from sim.engine.step_log import StepLogger
+from sim.errors import ConfigError
+from sim.steptime.protocol import StepTimeModel
+
+MOST_FRUITLESS_PREEMPTIONS = 10_000
+
+
+class Plan(NamedTuple):
+    """Passes that are certain unless a request arrives: `num_passes` of a leap, all done at `end_s`."""
+
+    leap: Leap
+    num_passes: int
+    num_chunk_tokens: int
+    end_s: float
+
+
+class EngineCore:
+    """A scheduler and a device that runs one batch after the other.
+
+    Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, at most `_lag` + 1, which is 1
+    or 2: the last ends at `_device_free_s`, the other at `_oldest_end_s`. `now_s` is the time of the next pass, if there is work.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        step_time: StepTimeModel,
+        recorder: Recorder,
+        *,
+        start_s: float,
+        num_keys: int = 0,
+        expects_preemption: bool = True,
+        log: StepLogger | None = None,
+        max_passes: int = sys.maxsize,
+    ) -> None:
+        self._lag = config.lag
+        self._step_time = step_time
+        self._decode_steps: dict[int, DecodeSteps] = {}
+        self._recorder = recorder
+        self._log = log
+        self._passes_left = max_passes
+        self._num_launched = 0
+        self.num_in_flight = 0
+        self.now_s = self._device_free_s = self._oldest_end_s = start_s
+        self._num_fruitless_preemptions = 0
+        self._num_finished_last = 0
+        self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
+
+    def add_request(self, request: Request) -> None:
+        """Take in a request at its time of arrival; it is seen by the next scheduling pass, also by one at this very instant."""
+        self.now_s = max(self.now_s, request.arrival_s)
+        self.scheduler.admission.add(request)
+        if self._log:
+            self._log.arrived(request)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests that wait and requests that run."""
+        return len(self.scheduler.waiting), len(self.scheduler.running)
+
+    def load_before(self, now_s: float) -> tuple[int, int]:
+        """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
+        waiting, running = self.load
+        return waiting, running + (self._num_finished_last if self.now_s >= now_s else 0)
+
+    # -- all that begins before a time -----------------------------------------------------------------------------
+
+    def advance(self, until_s: float) -> None:
+        """Do the passes that begin before that time."""
+        scheduler, lag = self.scheduler, self._lag
+        while self.now_s < until_s and self._passes_left > 0:
+            num_passes = scheduler.steady.num_passes(self._num_launched) if self.num_in_flight == lag else 0
+            if num_passes == 0:
+                if not self.launch():
+                    if self.num_in_flight == 0:
+                        return
+                    self.collect()
+            elif scheduler.prefills:
+                self._fill(num_passes, until_s)
+            else:
+                self._leap(num_passes, until_s)
+
+    def _leap(self, max_passes: int, until_s: float) -> None:
+        """Do steady passes, as many as begin before that time, and collect as many batches."""
+        leap = self._next_leap(max_passes)
+        num_passes = num_launched_before(leap, until_s, self._lag)
+        to_release = self.scheduler.steady.num_to_release(self._num_launched, num_passes)
+        self._do_steady(leap, to_release)
+        if to_release < num_passes and self.now_s < until_s:
+            self._do_steady(after(leap, to_release), num_passes - to_release)
+
+    def _next_leap(self, max_passes: int) -> Leap:
+        """Steps of the decodes alone, from the time at which the device can run them."""
+        decodes = self.scheduler.decodes
+        num_decodes = decodes.count
+        if num_decodes not in self._decode_steps:
+            self._decode_steps[num_decodes] = DecodeSteps(self._step_time.decode_curve(num_decodes), num_decodes)
+        start_s = max(self.now_s, self._device_free_s)
+        max_steps = min(max_passes, self._passes_left)
+        return self._decode_steps[num_decodes].leap(decodes.context_sum(self._num_launched), max_steps, start_s)
+
+    def _fill(self, max_passes: int, until_s: float) -> None:
+        """Steady passes, as many as begin before that time, in which a prompt fills the budget."""
+        steady = self.scheduler.steady
+        for _ in range(min(max_passes, self._passes_left)):
+            num_chunk_tokens = steady.num_chunk_tokens
+            self._do_steady(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
+            if self.now_s >= until_s:
+                return
+
+    def _next_fill(self, num_chunk_tokens: int) -> Leap:
+        duration_s = self._step_time.step_s(self.scheduler.steady.filling_shape(self._num_launched, num_chunk_tokens))
+        return Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0)
+
+    # -- step by step ----------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The next passes as far as they are certain and nobody finishes before their end; None where one has to be launched."""
+        steady = self.scheduler.steady
+        num_passes = steady.num_passes(self._num_launched) if self.num_in_flight == self._lag else 0
+        if num_passes == 0:
+            return None
+        if self.scheduler.prefills:
+            num_chunk_tokens = steady.num_chunk_tokens
+            return self._plan(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
+        leap = self._next_leap(num_passes)
+        return self._plan(leap, steady.num_to_release(self._num_launched, leap.num_steps), 0)
+
+    def _plan(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> Plan:
+        return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes - self._lag))
+
+    def num_begun(self, plan: Plan, now_s: float) -> int:
+        """How many of the planned passes, at least one, begin before that time."""
+        return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._lag))
+
+    def commit(self, plan: Plan, num_passes: int) -> Sequence[Request]:
+        """Do the first passes that were planned; who has finished with the last of them, which is nobody before the plan's end."""
+        return self._do_steady(plan.leap, num_passes, plan.num_chunk_tokens)
+
+    def launch(self) -> bool:
+        """Schedule a pass and launch what it decides; whether another may be launched before a batch comes back."""
+        if not self.scheduler.has_requests:
+            return False
+        batch = self.scheduler.schedule(self._num_launched)
+        self._passes_left -= 1
+        if batch.did_nothing:
+            return False
+        if batch.preempted or self._num_fruitless_preemptions:
+            self._require_progress(batch)
+        self._launch(batch)
+        return self.num_in_flight <= self._lag
+
+    @property
+    def next_collect_s(self) -> float:
+        """When the oldest batch in flight comes back."""
+        return max(self.now_s, self._oldest_end_s if self.num_in_flight > 1 else self._device_free_s)
+
+    def collect(self) -> Sequence[Request]:
+        """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
+        self.now_s = self.next_collect_s
+        oldest = self._num_launched - self.num_in_flight
+        self.num_in_flight -= 1
+        return self._take_in(oldest)
+
+    # -- both ways -------------------------------------------------------------------------------------------------
+
+    def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> Sequence[Request]:
+        """The first passes of a leap, after the last of which requests may leave."""
+        scheduler, step = self.scheduler, self._num_launched
+        num_decodes = scheduler.decodes.count
+        if self._log:
+            ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
+            self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
+        scheduler.steady.do(step, num_passes, num_chunk_tokens)
+        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
+        if num_decodes:
+            self._num_fruitless_preemptions = 0
+        self._passes_left -= num_passes
+        self._num_launched = step + num_passes
+        self._device_free_s = end_s(leap, num_passes)
+        self.now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
+        return self._take_in(self._num_launched - 1 - self._lag)
+
+    def _require_progress(self, batch: Batch) -> None:
+        """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
+        if batch.shape and batch.shape.num_sampled:
+            self._num_fruitless_preemptions = 0
+            return
+        self._num_fruitless_preemptions += len(batch.preempted)
+        if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
+            raise ConfigError(
+                f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
+                f" them, {len(self.scheduler.running)} running and {len(self.scheduler.waiting)} waiting at"
+                f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
+            )
+
+    def _launch(self, batch: Batch) -> None:
+        start_s = max(self.now_s, self._device_free_s)
+        duration_s = self._step_time.step_s(batch.shape) if batch.shape else 0.0
+        self._oldest_end_s = self._device_free_s
+        self._device_free_s = start_s + duration_s
+        self._num_launched += 1
+        self.num_in_flight += 1
+        for request in batch.admitted:
+            if request.num_preemptions == 0:
+                request.first_scheduled_s = self.now_s
+        self._recorder.step(batch, start_s, duration_s, self.scheduler)
+        if self._log:
+            self._log.step(self.scheduler, batch, (self.now_s, start_s, self._device_free_s))
+
+    def _take_in(self, batch: int) -> Sequence[Request]:
+        """A batch has come back."""
+        self.scheduler.num_collected = batch + 1
+        finished = self.scheduler.release_ended(batch) if batch in self.scheduler.ended else ()
+        if self._log:
+            self._log.collected(self.scheduler, batch, finished)
+        self._num_finished_last = len(finished)
+        for request in finished:
+            self._recorder.request(request, request.max_tokens)
+        return finished

@@ -1,0 +1,240 @@
+"""How many blocks a request holds and needs; the pool and the prefix cache behind one door.
+
+Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` computed tokens holds the blocks of `n`
+tokens, and of them the full ones whose tokens are known can be found by content.
+"""
+
+import sys
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.engine.blocks import BlockPool
+from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, Keys, PrefixCache
+from sim.engine.request import Request
+
+
+class PrefixHit(NamedTuple):
+    """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
+
+    `num_unheld` of these copies nobody holds, so that they stand in the free list.
+    """
+
+    num_blocks: int
+    copies: tuple[Copies, ...]
+    num_unheld: int
+
+
+NO_HIT = PrefixHit(0, (), 0)
+
+
+def best_hit(request: Request) -> PrefixHit:
+    """What would be found of a request at best: all its keyed blocks, each held by somebody."""
+    return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0)
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold that many tokens."""
+    return -(-num_tokens // block_size)
+
+
+def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int:
+    """The most blocks that a group holds at once for a request of that length, as vLLM's admission gate counts."""
+    blocks = blocks_for(num_tokens, config.block_size)
+    if group.window is None:
+        return blocks
+    in_flight = config.max_num_batched_tokens * config.num_batches_in_flight
+    reach = min(group.window - 1 + in_flight, config.max_model_len)
+    return min(blocks, blocks_for(reach, config.block_size) + 1)
+
+
+def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
+    """Whether the KV of that many tokens could be held by a request that is alone."""
+    return sum(most_blocks(group, num_tokens, config) for group in config.kv_groups) <= config.num_usable_blocks
+
+
+def longest_that_fits(config: SchedulerConfig) -> int:
+    """The most tokens whose KV a request that is alone could hold, as far as max_model_len asks."""
+    tokens = range(config.max_model_len + 1)
+    return bisect_left(tokens, True, key=lambda num_tokens: not can_ever_fit(num_tokens, config)) - 1
+
+
+class KVCacheManager:
+    """Admission, growth and release of requests over one pool."""
+
+    def __init__(self, config: SchedulerConfig, num_keys: int, *, keys_all: bool) -> None:
+        self._config = config
+        self._keys_all = keys_all
+        self._block_size = config.block_size
+        self.windows = [group.window for group in config.kv_groups]
+        self._num_blocks_needed = [
+            sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
+        ]  # before its next token, to look back on
+        self.num_groups = len(config.kv_groups)
+        self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
+        self.has_windows = config.has_windows
+        self.pool = BlockPool(
+            config.num_usable_blocks,
+            self._cache,
+            unhashed_blocks_first=config.rules.unhashed_blocks_first,
+            keeps_contents=config.enable_prefix_caching,
+        )
+
+    # -- admission -------------------------------------------------------------------------------------------------
+
+    def find_prefix(self, request: Request) -> PrefixHit:
+        """The longest cached prefix of a waiting request; at least one token is left to compute."""
+        if request.keyed is None:
+            return NO_HIT
+        self.pool.settle()
+        keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
+        groups = [self._group_keys(keys, group) for group in range(self.num_groups)]
+        if not self.has_windows:
+            matches = [self._cache.match(group_keys) for group_keys in groups]
+            longest = min(map(len, matches))
+            return self._hit(longest, [match[:longest] for match in matches])
+        copies = [self._cache.find(group_keys) for group_keys in groups]
+        num_blocks = self._longest_to_go_on_from(copies)
+        firsts = [max(0, num_blocks - needed) for needed in self._num_blocks_needed]
+        return self._hit(num_blocks, [found[first:num_blocks] for found, first in zip(copies, firsts, strict=True)])
+
+    def _longest_to_go_on_from(self, copies: list[Copies]) -> int:
+        """The most leading blocks that can be skipped: each group finds all that it needs of them, the last ones."""
+        numbers = np.arange(len(copies[0]))
+        can_go_on = np.ones(len(numbers), dtype=np.bool_)
+        for found, needed in zip(copies, self._num_blocks_needed, strict=True):
+            last_missing = np.maximum.accumulate(np.where(found == NO_COPY, numbers, -1))
+            can_go_on &= (last_missing < 0) | (numbers - last_missing >= needed)
+        longest = can_go_on.nonzero()[0][-1:]
+        return int(longest[0]) + 1 if len(longest) else 0
+
+    def _group_keys(self, keys: Keys, group: int) -> Keys:
+        """Each group keeps contents of its own."""
+        return keys if self.num_groups == 1 else keys * self.num_groups + group
+
+    def _hit(self, num_blocks: int, copies: list[Copies]) -> PrefixHit:
+        return PrefixHit(num_blocks, tuple(copies), sum(self._cache.num_unheld(found) for found in copies))
+
+    def can_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> bool:
+        """The admission gate: whether that many tokens, all that is known of a request, fit now beside `reserve`."""
+        num_tokens = min(num_tokens, self._config.max_model_len)
+        if self.num_groups == 1 and not self.has_windows:
+            blocks = max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
+        else:
+            groups = self._config.kv_groups
+            blocks = sum(max(0, most_blocks(group, num_tokens, self._config) - hit.num_blocks) for group in groups)
+        return blocks + hit.num_unheld + reserve <= self.pool.num_free
+
+    def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
+        """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
+        new = (-(-num_tokens // self._block_size) - hit.num_blocks) * self.num_groups
+        if new + hit.num_unheld + reserve > self.pool.num_free:
+            return None
+        if self.has_windows:
+            request.passed_blocks = [0] * self.num_groups
+            if self._keys_all:
+                self.key_all_blocks(request)
+        if request.keyed is not None:
+            self._hold(request, request.keyed, hit)
+        self.pool.take(new)
+        return new
+
+    def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
+        copies = hit.copies or (NO_COPIES,) * self.num_groups
+        for found in copies:
+            self.pool.touch(found)
+        keyed.held = list(copies)
+        keyed.first = [hit.num_blocks - len(found) for found in copies]
+        if request.passed_blocks is not None:
+            request.passed_blocks = list(keyed.first)
+
+    # -- growth ----------------------------------------------------------------------------------------------------
+
+    def new_blocks(self, num_computed: int, num_tokens: int) -> int:
+        """Blocks that a request takes to go on from `num_computed` tokens."""
+        size = self._block_size
+        return (-(-(num_computed + num_tokens) // size) + -num_computed // size) * self.num_groups
+
+    def free_passed_windows(self, request: Request, num_processed: int) -> None:
+        """Give back blocks that lie wholly before the windows of what is processed."""
+        passed_blocks = request.passed_blocks
+        assert passed_blocks is not None, "only groups with windows are passed"
+        for group, window in enumerate(self.windows):
+            if window is None:
+                continue
+            passed = max(0, num_processed - window + 1) // self._block_size
+            if passed > passed_blocks[group]:
+                self._release_blocks(request, group, passed, passed - passed_blocks[group], 0)
+                passed_blocks[group] = passed
+
+    def may_pass_keys(self, request: Request) -> bool:
+        """Whether windows have yet to pass blocks of a request that have a key."""
+        keyed = request.keyed
+        if keyed is None:
+            return False
+        return any(window and keyed.first[group] < len(keyed.keys) for group, window in enumerate(self.windows))
+
+    def free_passed_blocks(self, count: int) -> None:
+        """Give back blocks that windows of decodes have passed, whose contents nobody will ask for."""
+        if count:
+            self.pool.release(count, 0)
+
+    def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make keyed blocks that are filled with known tokens findable."""
+        keyed = request.keyed
+        if keyed is None:
+            return
+        last = min(num_tokens // self._block_size, len(keyed.keys))
+        for group in range(self.num_groups):
+            first = keyed.end(group)
+            if last > first:
+                self.pool.settle()
+                copies = self._cache.register(self._group_keys(keyed.keys[first:last], group))
+                keyed.held[group] = np.concatenate((keyed.held[group], copies))
+
+    def num_registered_blocks(self, request: Request) -> int:
+        """Leading blocks of a request whose contents can be found, or were passed by a window."""
+        return min(request.keyed.end(group) for group in range(self.num_groups)) if request.keyed else 0
+
+    # -- release ---------------------------------------------------------------------------------------------------
+
+    def release(self, request: Request, num_computed: int, num_hashed_tokens: int) -> None:
+        """Give back all blocks of a request that has computed that many tokens, of which so many are known."""
+        held = -(-num_computed // self._block_size)
+        hashed = num_hashed_tokens // self._block_size
+        if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
+            self.pool.release(hashed, held - hashed)
+            return
+        self.keep_full_blocks(request, num_hashed_tokens)
+        for group in range(self.num_groups):
+            passed = request.passed_blocks[group] if request.passed_blocks else 0
+            self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
+        request.passed_blocks = None
+
+    def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
+        """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
+        keyed = request.keyed
+        if keyed is None:
+            self.pool.release(num_hashed, num_unhashed)
+            return
+        copies = keyed.held[group]
+        released = copies[: max(0, end - keyed.first[group])]
+        self.pool.release(num_hashed - len(released), num_unhashed)
+        self.pool.release_keyed(released)
+        keyed.first[group] = max(keyed.first[group], end)
+        keyed.held[group] = copies[len(released) :]
+
+    def key_all_blocks(self, request: Request) -> None:
+        """A preempted request can ask for everything that it had: give all its blocks keys."""
+        if not self._config.enable_prefix_caching:
+            return
+        total = (request.num_prompt_tokens + request.max_tokens) // self._block_size
+        nothing = [NO_COPIES] * self.num_groups
+        passed = request.passed_blocks or [0] * self.num_groups
+        keyed = request.keyed or KeyedBlocks(NO_COPIES, nothing, list(passed))
+        missing = total - len(keyed.keys)
+        if missing > 0:
+            keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
+        request.keyed = keyed

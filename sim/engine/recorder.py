@@ -1,0 +1,186 @@
+"""Facts of a run, appended as they happen: a row a leap, a number a step, a row a request."""
+
+from array import array
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.batch import Batch
+from sim.engine.front_door import Incoming
+from sim.engine.leaps import Leap
+from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.request import Request
+from sim.engine.scheduler import Scheduler
+from sim.engine.standing import num_returned_tokens
+
+LEAP_FACTS = (
+    "num_steps",
+    "num_decodes",
+    "num_chunk_tokens",
+    "num_running",
+    "num_waiting",
+    "num_free_blocks",
+    "num_preempted",
+    "start_s",
+)
+LEAP_TIMES = ("start_s", "linear_s", "square_s", "cube_s")
+LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] + [(name, "f8") for name in LEAP_TIMES])
+REQUEST_FACTS = ("generated_tokens", "num_preemptions", "num_cached_tokens", "arrival_s", "first_scheduled_s")
+REQUEST_STEPS = ("first_token_step", "last_token_step")
+REQUEST = np.dtype([(name, "f8" if name.endswith("_s") else "i8") for name in (*REQUEST_FACTS, *REQUEST_STEPS)])
+LEAPS_AT_ONCE = 16_384
+pack_leap = Struct("8i4d").pack
+pack_request_into = Struct("3q2d2q").pack_into
+
+
+class Recorder:
+    """Leaps in rows, the end of every step, and what became of each request, by row of the trace."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+        self._leaps = bytearray()
+        self._requests = np.zeros(len(incoming), dtype=REQUEST)
+        self._requests["arrival_s"] = incoming.trace.arrival_s
+        self._requests["first_scheduled_s"] = np.nan
+        self._requests["first_token_step"] = self._requests["last_token_step"] = -1
+        self._request_bytes = self._requests.data.cast("B")
+
+    def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
+        """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
+        _, start_s, linear_s, square_s, cube_s = leap
+        num_decodes, num_chunk_tokens = num_tokens
+        self._leaps += pack_leap(
+            num_steps,
+            num_decodes,
+            num_chunk_tokens,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.num_free,
+            0,
+            num_decodes,
+            start_s,
+            linear_s,
+            square_s,
+            cube_s,
+        )
+
+    def step(self, batch: Batch, start_s: float, duration_s: float, scheduler: Scheduler) -> None:
+        """A pass of its own, after it has been done."""
+        decodes = batch.shape.num_decodes if batch.shape else 0
+        self._leaps += pack_leap(
+            1,
+            decodes,
+            batch.num_tokens - decodes,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv.pool.num_free,
+            len(batch.preempted),
+            batch.num_decodes,
+            start_s,
+            duration_s,
+            0.0,
+            0.0,
+        )
+
+    def request(self, request: Request, num_generated: int) -> None:
+        """What became of a request."""
+        pack_request_into(
+            self._request_bytes,
+            request.index * REQUEST.itemsize,
+            num_generated,
+            request.num_preemptions,
+            request.num_cached_tokens,
+            request.arrival_s,
+            request.first_scheduled_s,
+            request.first_token_pass if num_generated else -1,
+            request.last_pass if num_generated == request.max_tokens else -1,
+        )
+
+    def records(self, scheduler: Scheduler) -> Records:
+        """Everything recorded, in columns; to be asked for once, for the rows of leaps are let go."""
+        for request in (*scheduler.running, *scheduler.waiting):
+            self.request(request, num_returned_tokens(request, scheduler.num_collected))
+        leaps, self._leaps = np.frombuffer(self._leaps, dtype=LEAP), bytearray()
+        ends_s = _step_ends_s(leaps)
+        num_continued = _narrow(leaps["num_continued"])
+        facts = {name: leaps[name].copy() for name in LEAP_FACTS}
+        del leaps  # near half of it is times, which nobody needs now that those of the steps are known
+        itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), scheduler)
+        return Records(
+            requests=self._request_records(ends_s),
+            leaps=LeapRecords(step_end_s=ends_s, decode_stretches=_decode_stretches(scheduler), **facts),
+            itl_s=itl_s,
+            itl_count=itl_count,
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+            num_evictions=scheduler.kv.pool.num_evictions,
+        )
+
+    def _request_records(self, ends_s: Floats) -> RequestRecords:
+        table, rejected = self._requests, self._incoming.rejected
+        return RequestRecords(
+            prompt_tokens=self._incoming.trace.prompt_tokens,
+            output_tokens=self._incoming.max_tokens,
+            first_token_s=_ends_of(table["first_token_step"], ends_s),
+            finish_s=_ends_of(table["last_token_step"], ends_s),
+            rejected=tuple(rejected.get(row) for row in range(len(table))),
+            **{name: table[name] for name in REQUEST_FACTS},
+        )
+
+
+def _step_ends_s(leaps: NDArray[Any]) -> Floats:
+    """When each step of all leaps ended, as `leaps.end_s` has it."""
+    lasts = np.cumsum(leaps["num_steps"], dtype=np.int64)
+    ends_s = np.empty(lasts[-1] if len(lasts) else 0)
+    for first in range(0, len(leaps), LEAPS_AT_ONCE):
+        part = leaps[first : first + LEAPS_AT_ONCE]
+        counts, last = part["num_steps"], lasts[first : first + LEAPS_AT_ONCE]
+        begin, end = int(last[0] - counts[0]), int(last[-1])
+        numbers = np.arange(begin + 1.0, end + 1.0) - np.repeat(last - counts, counts)
+        start_s, linear_s, square_s, cube_s = (np.repeat(part[name], counts) for name in LEAP_TIMES)
+        ends_s[begin:end] = start_s + numbers * (linear_s + numbers * (square_s + numbers * cube_s))
+    return ends_s
+
+
+def _narrow(counts: Ints) -> Ints:
+    """The counts in the smallest signed integers that hold them all."""
+    return counts.astype(np.min_scalar_type(-1 - int(counts.max(initial=0))))
+
+
+def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:
+    """The column as numpy, not copied."""
+    return np.frombuffer(column, dtype=dtype) if column else np.zeros(0, dtype=dtype)
+
+
+def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
+    """When these steps ended; NaN for step -1, which never was."""
+    if not len(ends_s):
+        return np.full(len(steps), np.nan)
+    return np.where(steps >= 0, ends_s[steps], np.nan)
+
+
+def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
+    table = _view(scheduler.history.stretches, np.int64).reshape(-1, 3)
+    config = scheduler.config
+    delays = tuple(delay for delay in config.passing_delays if delay is not None)
+    first, last, epoch = table.T
+    return DecodeStretches(first, last, epoch, config.block_size, len(config.kv_groups), delays)
+
+
+def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tuple[Floats, Ints]:
+    """Times between tokens of a request, and how often each occurred.
+
+    A decode's tokens are a step apart, but for those that had starved or been preempted in between.
+    """
+    starved = [late for late in scheduler.history.late if late[0] < len(ends_s)]
+    for step, _ in starved:
+        num_continued[step] -= 1
+    late = np.array([*starved, *scheduler.history.resumed], dtype=np.int64).reshape(-1, 2)
+    gaps_s = np.zeros(len(ends_s) + len(late))  # a decode is never in the first step
+    np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1 : len(ends_s)])
+    if not len(late):
+        return gaps_s, num_continued
+    gaps_s[len(ends_s) :] = ends_s[late[:, 0]] - ends_s[late[:, 1]]
+    return gaps_s, np.concatenate((num_continued, np.ones(len(late), dtype=num_continued.dtype)))

@@ -1,0 +1,190 @@
+"""The passes in which tokens or blocks may not suffice: the running requests are walked one by one, as vLLM does.
+
+Who gets nothing starves for this pass; who has to make room is preempted and recomputes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.engine.batch import Batch, Chunk
+from sim.engine.request import Request, RequestStatus
+from sim.engine.standing import num_computed_tokens, num_processed_tokens
+from sim.errors import EngineCrashError
+
+if TYPE_CHECKING:
+    from sim.engine.config import SchedulerConfig
+    from sim.engine.scheduler import Scheduler
+
+
+class Grant(NamedTuple):
+    num_tokens: int
+    num_new_blocks: int
+
+
+ONE_TOKEN = Grant(1, 0)
+
+
+def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
+    """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
+    if scheduler.windows:
+        scheduler.windows.look_at_each(batch.step, scheduler.running)
+    Walk(scheduler, batch).run()
+
+
+class Walk:
+    """The scratch of one such pass: who has been granted what."""
+
+    def __init__(self, scheduler: Scheduler, batch: Batch) -> None:
+        self._scheduler = scheduler
+        self._kv = scheduler.kv
+        self._rules = scheduler.config.rules
+        self._batch = batch
+        self._granted: dict[Request, Grant] = {}
+        self._busy_contexts = scheduler.busy_contexts
+
+    def run(self) -> None:
+        self._grant_in_order()
+        scheduler, batch = self._scheduler, self._batch
+        for request in scheduler.running:
+            grant = self._granted.get(request)
+            if request.status is RequestStatus.DECODING and grant is None:
+                scheduler.starve(request, batch)
+            elif request.status is RequestStatus.PREFILLING and grant is not None:
+                scheduler.add_chunk(batch, request, *grant)
+            elif request.status is RequestStatus.ENDED and grant is not None:
+                self._waste(request, grant, samples=True)
+        batch.num_decodes = scheduler.decodes.count
+        if self._rules.asserts_batch_within_running and batch.num_requests > len(scheduler.running):
+            raise EngineCrashError(
+                f"the engine of vLLM before 0.10.2 crashes in this run, by an assertion: with scheduling_policy priority it"
+                f" preempted a request that it had already scheduled, and {batch.num_requests} in a batch are more than"
+                f" the {len(scheduler.running)} that run; give more KV blocks, or choose fcfs or a newer vllm_version."
+            )
+
+    def _grant_in_order(self) -> None:
+        """The scan. Where somebody before its position has to leave, the rest moves up by one."""
+        batch, line = self._batch, list(self._scheduler.running)
+        index = 0
+        while index < len(line) and batch.budget > 0:
+            request = line[index]
+            if self._is_quiet(request):
+                self._granted[request] = ONE_TOKEN
+                batch.budget -= 1
+                index += 1
+                continue
+            num_tokens = self._wanted(request)
+            if num_tokens == 0:
+                index += 1
+                continue
+            new = self._new_blocks(request, num_tokens)
+            num_passed_over = 0
+            while new > self._kv.pool.num_free:
+                place = self._victims_place(line)
+                victim = line.pop(place)
+                if place < index:
+                    steps_back = self._steps_back(victim)
+                    index -= steps_back
+                    num_passed_over += not steps_back
+                self._preempt(victim)
+                if victim is request:
+                    break
+            if request.status is RequestStatus.PREEMPTED:
+                if self._ends_scan_at_own_preemption:
+                    return
+                continue
+            self._grant(request, num_tokens, new)
+            index += 1
+            for passed_over in line[index - num_passed_over : index]:
+                passed_over.passed_over_pass = batch.step
+
+    def _is_quiet(self, request: Request) -> bool:
+        """Whether a decode only takes its token: no block begins or fills, and no window passes one.
+
+        With a window this is the way of every pass, and three decodes of four are quiet. Those that just began or
+        had starved are looked at in full.
+        """
+        step = self._batch.step
+        return (
+            request.status is RequestStatus.DECODING
+            and step > request.first_decode_pass + 1
+            and step > request.starved_pass + 3
+            and (step - request.epoch) % self._scheduler.config.block_size not in self._busy_contexts
+        )
+
+    def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
+        self._kv.pool.take(num_new_blocks)
+        registration, step = self._scheduler.registration, self._batch.step
+        if request.status is RequestStatus.ENDED:
+            request.wasted_pass = step
+        if request.status is RequestStatus.PREFILLING:  # before a victim in this pass that has filled the same
+            registration.keep_chunk(request, step, request.num_computed_tokens + num_tokens)
+        elif self._kv.has_windows:
+            registration.keep_decoded_blocks(request, step, is_scheduled=True)
+        self._batch.budget -= num_tokens
+        self._granted[request] = Grant(num_tokens, num_new_blocks)
+
+    def _wanted(self, request: Request) -> int:
+        if request.status is RequestStatus.DECODING:
+            return 1
+        if request.status is RequestStatus.ENDED:
+            return int(self._decodes_once_more(request))
+        wanted = request.num_tokens - request.num_computed_tokens
+        return min(wanted, self._batch.longest_chunk, self._batch.budget)
+
+    def _decodes_once_more(self, request: Request) -> bool:
+        """Whether one whose last token is in flight is scheduled again, as it was unless max_model_len stops it."""
+        scheduler = self._scheduler
+        num_tokens = request.num_prompt_tokens + request.max_tokens
+        return scheduler.wastes_a_decode and num_tokens < scheduler.config.max_model_len
+
+    def _new_blocks(self, request: Request, num_tokens: int) -> int:
+        """Blocks for the next tokens; those that a window has passed are given back first."""
+        if self._kv.has_windows:
+            self._scheduler.registration.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
+            self._kv.free_passed_windows(
+                request, num_processed_tokens(request, self._batch.step, self._scheduler.num_collected)
+            )
+        return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
+
+    def _victims_place(self, line: list[Request]) -> int:
+        """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
+        if self._scheduler.config.scheduling_policy == "fcfs":
+            return len(line) - 1
+        return line.index(max(line, key=lambda request: (request.priority, request.arrival_s)))
+
+    def _steps_back(self, victim: Request) -> bool:
+        """Whether the scan follows those who move up as this one leaves, or passes over the next of them."""
+        rule = self._rules.steps_back
+        return rule == "always" or (rule == "scheduled" and victim in self._granted)
+
+    def _preempt(self, victim: Request) -> None:
+        """Recompute preemption. A grant of this pass is refunded, or else runs on and counts as computed."""
+        grant = self._granted.pop(victim, None)
+        if grant is None:
+            self._scheduler.preempt(victim, self._batch, 0)
+        elif self._rules.refunds_preempted_tokens:
+            self._batch.budget += grant.num_tokens
+            self._scheduler.preempt(victim, self._batch, grant.num_tokens)
+        else:
+            self._waste(victim, grant, samples=False)
+            self._scheduler.preempt(victim, self._batch, grant.num_tokens, resumes_at=grant.num_tokens)
+
+    def _waste(self, request: Request, grant: Grant, *, samples: bool) -> None:
+        """Tokens that run though nothing comes of them."""
+        computed = num_computed_tokens(request, self._batch.step)
+        self._batch.wasted.append(Chunk(request, grant.num_tokens, computed, grant.num_new_blocks, samples))
+
+    @property
+    def _ends_scan_at_own_preemption(self) -> bool:
+        config = self._scheduler.config
+        return config.scheduling_policy == "fcfs" or not self._rules.preempts_past_itself
+
+
+def busy_contexts(config: SchedulerConfig) -> frozenset[int]:
+    """Contexts, modulo the block size, at which a decode begins a block, fills one, or a window passes one.
+
+    A block that fills is found from the pass that feeds its last token, under async scheduling up to two passes later.
+    """
+    passing = {delay for delay in config.passing_delays if delay is not None}
+    return frozenset(context % config.block_size for context in {0, 1, 2} | passing)

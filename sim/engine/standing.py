@@ -1,0 +1,52 @@
+"""Where a running request stands: what follows from the pass, and from how many batches have been collected.
+
+`step` is the number of a pass, and `num_collected` that of the first batch that has not come back. Nothing here changes
+anything.
+"""
+
+from sim.engine.request import Request, RequestStatus
+
+
+def num_computed_tokens(request: Request, step: int) -> int:
+    """KV positions scheduled before pass `step`."""
+    if request.status is RequestStatus.PREFILLING:
+        return request.num_computed_tokens
+    return min(step - 1, request.last_pass) - request.epoch
+
+
+def num_processed_tokens(request: Request, step: int, num_collected: int) -> int:
+    """Those of them whose batch has come back."""
+    computed = num_computed_tokens(request, step)
+    if request.chunk_pass >= num_collected:
+        return computed - request.num_chunk_tokens
+    decodes = request.status is RequestStatus.DECODING or request.status is RequestStatus.ENDED
+    is_in_flight = decodes and request.starved_pass != step - 1
+    return computed - (is_in_flight and step - 1 >= num_collected)
+
+
+def num_known_tokens(request: Request, num_collected: int) -> int:
+    """Tokens of a decode, its prompt included, that have come back."""
+    is_late = request.starved_pass >= num_collected
+    return max(num_collected, request.first_decode_pass - 1) - request.epoch + is_late
+
+
+def num_returned_tokens(request: Request, num_collected: int) -> int:
+    """Output tokens of a request that have come back, wherever it stands."""
+    if request.status is RequestStatus.DECODING:
+        return num_known_tokens(request, num_collected) - request.num_prompt_tokens
+    has_one_in_flight = request.num_sampled_tokens > 0 and request.sampled_pass >= num_collected
+    return request.num_sampled_tokens - has_one_in_flight
+
+
+def num_hashed_tokens(request: Request, step: int, num_collected: int, scheduled_to: int) -> int:
+    """Tokens in blocks that can be found in pass `step`: those known when they were scheduled, or since.
+
+    `scheduled_to` is what the pass itself has scheduled, 0 before the request's turn.
+    """
+    if request.status is RequestStatus.PREFILLING:
+        return max(request.num_computed_tokens, scheduled_to)
+    known = num_known_tokens(request, num_collected)
+    known_when_scheduled = request.num_computed_tokens
+    if request.starved_pass == step - 2:  # nothing was in flight when the last pass scheduled it
+        known_when_scheduled = num_computed_tokens(request, step)
+    return max(known_when_scheduled, known - 1, min(scheduled_to, known))

@@ -1,0 +1,109 @@
+"""Passes that are certain to run today's decodes and nobody new, so that many can be done at once.
+
+Either no prompt is computed and nobody can be admitted; or one prompt, alone and not to be finished, takes all that the
+decodes leave of the budget, so that nobody else gets any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.steptime.protocol import StepShape
+
+if TYPE_CHECKING:
+    from sim.engine.request import Request
+    from sim.engine.scheduler import Scheduler
+
+
+class SteadyPasses:
+    """What such passes have in common, how many there are, and doing them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._decodes = scheduler.decodes
+        self._kv = scheduler.kv
+        self._token_budget = scheduler.config.token_budget
+        self._lag = scheduler.config.lag
+        self._threshold_varies = scheduler.config.long_prefill_token_threshold_adaptive
+
+    def num_passes(self, step: int) -> int:
+        """How many passes from `step` on are steady for certain; 0 if that is not known."""
+        scheduler, decodes, windows = self._scheduler, self._decodes, self._scheduler.windows
+        if scheduler.wastes_a_decode and scheduler.ended:
+            return 0
+        if scheduler.prefills:
+            return self._num_filling(step)
+        if not (scheduler.admission.is_settled and decodes.count) or decodes.count > self._token_budget:
+            return 0
+        limit = decodes.ends.next_pass - step + 1
+        if scheduler.waiting:
+            limit = self.num_to_release(step, limit)
+        if scheduler.walks_windows or windows:
+            limit = min(limit, windows.num_counted_passes(step) if windows else 0)
+        return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
+
+    def _num_filling(self, step: int) -> int:
+        """How many passes one prompt will fill."""
+        scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
+        request = self._prompt
+        left = request.num_tokens - request.num_computed_tokens
+        if left <= num_tokens or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
+            return 0
+        if self._kv.has_windows or self._threshold_varies:
+            return 0
+        is_alone = next(reversed(scheduler.running)) is request
+        pending = scheduler.registration.pending
+        if not is_alone or (request in pending and len(pending) > 1):
+            return 0
+        count = min((left - 1) // num_tokens, self._decodes.ends.next_pass - step + 1)
+        while count > 0 and self.num_blocks(step, count, num_tokens) > self._kv.pool.num_free:
+            count -= 1
+        return count
+
+    def num_to_release(self, step: int, limit: int) -> int:
+        """How many passes from `step` on come before blocks are released, at most `limit`."""
+        ended = self._scheduler.ended
+        return min(limit, next(iter(ended)) + self._lag + 1 - step) if ended else limit
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        """Prompt tokens in each steady pass."""
+        return self._token_budget - self._decodes.count if self._scheduler.prefills else 0
+
+    def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
+        """The work of a pass that a prompt fills."""
+        num_decodes, computed = self._decodes.count, self._prompt.num_computed_tokens
+        context_tokens = self._decodes.context_sum(step)
+        return StepShape(num_decodes, context_tokens, ((num_chunk_tokens, computed),), num_decodes)
+
+    def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
+        """Blocks that they take."""
+        blocks = self._decodes.blocks_crossed(step, num_passes) * self._kv.num_groups
+        if num_chunk_tokens:
+            blocks += self._kv.new_blocks(self._prompt.num_computed_tokens, num_passes * num_chunk_tokens)
+        return blocks
+
+    @property
+    def _prompt(self) -> Request:
+        return next(iter(self._scheduler.prefills))
+
+    def num_passed_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks that windows pass in them."""
+        windows = self._scheduler.windows
+        return windows.num_blocks(step, num_passes) if windows else 0
+
+    def do(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
+        """Do that many."""
+        blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
+        if blocks:
+            self._kv.pool.take(blocks)
+        if num_chunk_tokens:
+            prompt = self._prompt
+            prompt.num_computed_tokens += num_passes * num_chunk_tokens
+            prompt.num_chunk_tokens = num_chunk_tokens
+            prompt.chunk_pass = step + num_passes - 1
+        windows = self._scheduler.windows
+        if windows:
+            windows.do(step, num_passes)
+        if step + num_passes > self._decodes.ends.next_pass:
+            self._scheduler.end_decodes()

@@ -1,0 +1,175 @@
+"""The blocks that attention windows leave behind, counted for all decodes together.
+
+A window of `w` tokens has passed a block when the next token sees nothing of it; the block is given back.
+A decode in steady progress has processed `step - epoch - 1 - lag` tokens before pass `step`, where `lag` batches are in
+flight. So each of its windows passes a block in every pass that is `begin` modulo the block size and comes after it:
+
+    begin  =  epoch + lag + window
+
+Blocks whose contents others may ask for are given back one request after the other, in order of admission.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.kv_cache import KVCacheManager
+from sim.engine.passes import Agenda, occurrences
+from sim.engine.request import Request, RequestStatus, admission_order
+from sim.engine.standing import num_processed_tokens
+
+
+class Windows:
+    """The windows of all running requests: those of decodes in steady progress counted, all others one by one.
+
+    A decode settles into steady progress when its first token, or the first after it starved, has come back. While it
+    holds keyed blocks that a window will pass, it waits in `_keyed` for the next pass in which one does.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        self._kv = kv
+        self._lag = config.lag
+        self._settling: dict[Request, None] = {}
+        self._settled = Passings(config.passing_delays, config.block_size)
+        self._keyed = Agenda()
+
+    def num_counted_passes(self, step: int) -> int:
+        """For how many passes from `step` on all decodes stay counted as they are."""
+        return 0 if self._settling else min(self._settled.next_begin + 1, self._keyed.next_pass) - step
+
+    def enter(self, request: Request) -> None:
+        """The request decodes from the next pass on."""
+        self._settling[request] = None
+
+    def leave(self, request: Request, step: int) -> None:
+        """A decode has its last pass behind it, `step`."""
+        if request in self._settling:
+            del self._settling[request]
+        else:
+            self._uncount(request, step)
+
+    def _uncount(self, request: Request, step: int) -> None:
+        if self._kv.may_pass_keys(request):
+            self._keyed.remove(request, self._settled.next_passing(request, step))
+        else:
+            self._settled.leave(request, step)
+
+    def is_preempted(self, request: Request) -> None:
+        """A running request leaves in a pass in which all are looked at one by one."""
+        self._settling.pop(request, None)
+
+    def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
+        """Before a pass that also runs these prompts: give back the blocks that windows have passed."""
+        self._take_up_keyed(step)
+        num_freed = 0
+        for request in sorted((*computing, *self._settling), key=admission_order):
+            if request.keyed is not None:
+                earlier = self._settled.num_blocks_before(step, request)
+                self._kv.free_passed_blocks(earlier - num_freed)
+                num_freed = earlier
+            self._kv.free_passed_windows(request, num_processed_tokens(request, step, num_collected))
+        self._kv.free_passed_blocks(self._settled.num_blocks(step, 1) - num_freed)
+
+    def num_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks passed in consecutive passes by decodes in steady progress, while they stay counted as they are."""
+        return self._settled.num_blocks(step, num_passes)
+
+    def do(self, step: int, num_passes: int) -> None:
+        """Passes in which all decodes are in steady progress."""
+        self._kv.free_passed_blocks(self._settled.num_blocks(step, num_passes))
+        self._settled.advance(step + num_passes - 1)
+
+    def _take_up_keyed(self, step: int) -> None:
+        """Look at those whose keyed blocks are passed in this pass."""
+        while self._keyed.next_pass <= step:
+            self._settling.update(dict.fromkeys(self._keyed.pop_next()))
+
+    def look_at_each(self, step: int, running: Iterable[Request]) -> None:
+        """Before pass `step`, in which some may starve or be preempted: count nobody."""
+        self._take_up_keyed(step)
+        for request in running:
+            if request.status is RequestStatus.DECODING and request not in self._settling:
+                self._uncount(request, step - 1)
+                self._settling[request] = None
+
+    def advance(self, step: int) -> None:
+        """After pass `step` and what it has ended: count those that are in steady progress."""
+        self._settled.advance(step)
+        for request in list(self._settling):
+            if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._lag:
+                del self._settling[request]
+                if self._kv.may_pass_keys(request):
+                    self._keyed.add(request, self._settled.next_passing(request, step))
+                else:
+                    self._settled.enter(request, step)
+
+
+class Passings:
+    """Decodes in steady progress, by the passes in which their windows pass blocks.
+
+    Invariants, after pass `s`: `due[r]` blocks are passed in each later pass that is `r` modulo the block size, until
+    `next_begin`, one for each of `_serials[r]`; requests of which a window begins to pass blocks only after a later pass
+    wait for it in `_beginning`.
+    """
+
+    def __init__(self, delays: Sequence[int | None], block_size: int) -> None:
+        self._delays = delays
+        self._block_size = block_size
+        self._beginning = Agenda()
+        self._serials: list[list[int]] = [[] for _ in range(block_size)]
+        self.due = [0] * block_size
+
+    @property
+    def next_begin(self) -> int:
+        """The first pass after which a window begins to pass blocks."""
+        return self._beginning.next_pass
+
+    def enter(self, request: Request, step: int) -> None:
+        """Count a decode from the pass after `step` on."""
+        for delay in self._delays:
+            if delay is None:
+                continue
+            begin = request.epoch + delay
+            if begin <= step:
+                self._begin(request, begin)
+            else:
+                self._beginning.add(request, begin)
+
+    def _begin(self, request: Request, begin: int) -> None:
+        self.due[begin % self._block_size] += 1
+        self._serials[begin % self._block_size].append(request.serial)
+
+    def leave(self, request: Request, step: int) -> None:
+        """Count it no more, nor in pass `step` + 1; its `passed_blocks` are set to what pass `step` has left."""
+        passed = []
+        for delay in self._delays:
+            if delay is None:
+                passed.append(0)
+                continue
+            begin = request.epoch + delay
+            passed.append(max(0, step - begin) // self._block_size)
+            if begin in self._beginning:
+                self._beginning.remove(request, begin)
+            else:
+                self.due[begin % self._block_size] -= 1
+                self._serials[begin % self._block_size].remove(request.serial)
+        request.passed_blocks = passed
+
+    def advance(self, step: int) -> None:
+        """Pass `step` has been done: windows that begin with it pass blocks from now on."""
+        while (begin := self.next_begin) <= step:
+            for request in self._beginning.pop_next():
+                self._begin(request, begin)
+
+    def num_blocks(self, first: int, num_passes: int) -> int:
+        """Blocks passed in consecutive passes, none after `next_begin`."""
+        return occurrences(self.due, first, num_passes)
+
+    def num_blocks_before(self, step: int, request: Request) -> int:
+        """Blocks passed in one pass by those that were admitted before a request."""
+        return sum(serial < request.serial for serial in self._serials[step % self._block_size])
+
+    def next_passing(self, request: Request, step: int) -> int:
+        """The first pass after `step` in which any window of a request in steady progress passes a block."""
+        size = self._block_size
+        begins = [request.epoch + delay for delay in self._delays if delay is not None]
+        return min(begin + size * (max(0, step - begin) // size + 1) for begin in begins)

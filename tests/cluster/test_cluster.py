@@ -1,0 +1,147 @@
+"""Replicas behind a router."""
+
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cluster.records import ClusterRecords
+from sim.cluster.router import LeastLoaded, RoundRobin, Router, router
+from sim.cluster.simulation import simulate as simulate_cluster
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Ints
+from sim.engine.request import Request
+from sim.errors import ConfigError
+from sim.workload.trace import Trace
+from tests.engine.test_engines_agree import assert_same_records
+from tests.engines import simulate
+from tests.search.makers import STEPS, make_trace
+from tests.workloads import Workload, workloads
+
+CONFIG = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048, num_gpu_blocks=300)
+
+
+def cluster(
+    trace: Trace, num_replicas: int, routing: str = "least_loaded", config: SchedulerConfig = CONFIG
+) -> ClusterRecords:
+    return simulate_cluster(trace, config, STEPS, num_replicas=num_replicas, routing=routing)
+
+
+def some(trace: Trace, rows: Ints) -> Trace:
+    return replace(
+        trace,
+        request_id=tuple(trace.request_id[row] for row in rows),
+        arrival_s=trace.arrival_s[rows],
+        prompt_tokens=trace.prompt_tokens[rows],
+        output_tokens=trace.output_tokens[rows],
+    )
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_cluster_of_one_is_a_replica(num_requests: int, seed: int, is_async: bool) -> None:
+    """Every time and count, step by step."""
+    trace = make_trace(num_requests, seed=seed)
+    config = replace(CONFIG, async_scheduling=is_async)
+    one, alone = cluster(trace, 1, config=config).merged, simulate(trace, config, STEPS)
+    np.testing.assert_array_equal(one.requests.finish_s, alone.requests.finish_s)
+    for name in ("start_s", "end_s", "num_decodes", "num_free_blocks", "num_waiting"):
+        np.testing.assert_array_equal(getattr(one.steps, name), getattr(alone.steps, name))
+
+
+@given(workload=workloads(), shift=st.sampled_from([0, -50]))
+@settings(max_examples=60)
+def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, shift: int) -> None:
+    """With shared prompts, windows, preemption, and arrivals before zero."""
+    trace, config, step_time = workload
+    trace = replace(trace, arrival_s=trace.arrival_s + shift)
+    found = simulate_cluster(trace, config, step_time, num_replicas=1)
+    assert_same_records(found.merged, simulate(trace, config, step_time))
+    assert_same_records(found.replicas[0], found.merged)
+
+
+@given(workload=workloads(), num_replicas=st.integers(2, 3))
+@settings(max_examples=60)
+def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, num_replicas: int) -> None:
+    """Times, work and free blocks of every step, within leaps too; the span is that of the longest, busy are all of them."""
+    found = simulate_cluster(*workload, num_replicas=num_replicas, routing="round_robin")
+    for column in fields(found.merged.steps):
+        parts = [getattr(part.steps, column.name) for part in found.replicas]
+        np.testing.assert_array_equal(getattr(found.merged.steps, column.name), np.concatenate(parts))
+    ends_s = [part.steps.end_s[-1] for part in found.replicas if len(part.steps)]
+    assert found.span_s == (max(ends_s) - workload.trace.arrival_s[0] if ends_s else 0)
+    busy_s = sum(float((part.steps.end_s - part.steps.start_s).sum()) for part in found.replicas)
+    assert found.busy_fraction == (pytest.approx(busy_s / found.span_s / num_replicas) if ends_s else None)
+
+
+@given(st.integers(2, 80), st.integers(2, 5), st.integers(0, 5), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_round_robin_is_every_nth_request_by_itself(
+    num_requests: int, num_replicas: int, seed: int, is_async: bool
+) -> None:
+    """Replicas do not know of each other: each serves its share as if it were alone."""
+    trace, config = make_trace(num_requests, seed=seed, rate_rps=100.0), replace(CONFIG, async_scheduling=is_async)
+    together = cluster(trace, num_replicas, "round_robin", config)
+    for number in range(min(num_replicas, num_requests)):
+        rows = np.arange(number, num_requests, num_replicas)
+        alone = simulate(some(trace, rows), config, STEPS)
+        np.testing.assert_allclose(together.merged.requests.finish_s[rows], alone.requests.finish_s, rtol=1e-12)
+        np.testing.assert_array_equal(together.merged.requests.num_preemptions[rows], alone.requests.num_preemptions)
+        assert (together.replica[rows] == number).all()
+
+
+@given(st.integers(1, 80), st.integers(1, 5), st.sampled_from(["round_robin", "least_loaded"]))
+@settings(max_examples=25, deadline=None)
+def test_every_request_is_served_once(num_requests: int, num_replicas: int, routing: str) -> None:
+    """All finish, and all their tokens were made by the replicas together."""
+    trace = make_trace(num_requests, rate_rps=100.0)
+    records = cluster(trace, num_replicas, routing)
+    assert np.isfinite(records.merged.requests.finish_s).all()
+    assert records.merged.requests.generated_tokens.sum() == trace.output_tokens.sum()
+    assert sum(part.requests.generated_tokens.sum() for part in records.replicas) == trace.output_tokens.sum()
+    assert len(records.merged.steps) == sum(len(part.steps) for part in records.replicas)
+
+
+def test_least_loaded_sends_nothing_to_who_is_blocked() -> None:
+    """A long request on one replica of a batch of one: all others go to the other."""
+    trace = replace(make_trace(7, most=30), arrival_s=np.arange(7.0), output_tokens=np.array([900, 5, 5, 5, 5, 5, 5]))
+    records = cluster(trace, 2, config=replace(CONFIG, max_num_seqs=1))
+    assert records.replica.tolist() == [0, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_request_that_can_never_run_goes_nowhere() -> None:
+    trace = replace(make_trace(3, most=30), prompt_tokens=np.array([10, 5000, 10]))
+    records = cluster(trace, 2, "round_robin")
+    assert records.replica.tolist() == [0, -1, 1]
+    assert records.merged.requests.rejected[1] is not None
+
+
+class Loaded(NamedTuple):
+    """A replica of which a router sees the load."""
+
+    load: tuple[int, int]
+
+    def submit(self, request: Request) -> None:
+        raise NotImplementedError
+
+
+def choose(chooser: Router, *loads: tuple[int, int]) -> int:
+    return chooser.choose(Request(0, "A", 0.0, 1, 1), [Loaded(load) for load in loads])
+
+
+def test_a_waiting_request_weighs_four_running_ones() -> None:
+    """vLLM 0.11's score; equals take turns."""
+    balancer = LeastLoaded()
+    assert choose(balancer, (1, 0), (0, 3)) == 1
+    assert choose(balancer, (1, 0), (0, 5)) == 0
+    assert [choose(LeastLoaded(), *[(0, 0)] * 3), choose(balancer, *[(0, 0)] * 3)] == [0, 1]
+    turns = RoundRobin()
+    assert [choose(turns, (9, 9), (0, 0)) for _ in range(3)] == [0, 1, 0]
+
+
+def test_an_unknown_routing_names_its_neighbours() -> None:
+    with pytest.raises(ConfigError, match="Did you mean round_robin"):
+        router("roundrobin")

@@ -1,0 +1,81 @@
+"""Replicas that leap behind a router, and clients that wait for them, do what naive ones do."""
+
+from collections import Counter
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cluster.clients import ClosedLoop
+from sim.cluster.records import ClusterRecords
+from sim.cluster.simulation import simulate
+from sim.engine import leaps
+from sim.engine.records import Records, RequestRecords
+from tests.engine.test_engines_agree import Telling, assert_same_steps
+from tests.reference.cluster import ROUTERS, Served, simulate_cluster
+from tests.workloads import Workload, workloads
+
+panel_bits = st.sampled_from((leaps.PANEL_BITS, (1,)))
+routings = st.sampled_from(sorted(ROUTERS))
+
+
+def assert_same_run(found: ClusterRecords, expected: Served) -> None:
+    """Who served whom, every request's times, every replica's steps, gaps and cache."""
+    assert found.replica.tolist() == expected.replica
+    for name in RequestRecords.__dataclass_fields__:
+        np.testing.assert_array_equal(
+            getattr(found.merged.requests, name), getattr(expected.replicas[0].requests, name), err_msg=name
+        )
+    for mine, naive in zip(found.replicas, expected.replicas, strict=True):
+        assert_same_steps(mine, naive)
+        assert gaps(mine) == gaps(naive)
+        assert (mine.prefix_cache_queries, mine.prefix_cache_hits) == (
+            naive.prefix_cache_queries,
+            naive.prefix_cache_hits,
+        )
+
+
+def gaps(records: Records) -> Counter[float]:
+    counted: Counter[float] = Counter()
+    for gap_s, count in zip(records.itl_s.tolist(), records.itl_count.tolist(), strict=True):
+        counted[gap_s] += count
+    return +counted
+
+
+@settings(max_examples=150)
+@given(workload=workloads(), num_replicas=st.integers(1, 3), routing=routings, panel_bits=panel_bits)
+def test_requests_of_a_trace(workload: Workload, num_replicas: int, routing: str, panel_bits: tuple[int, ...]) -> None:
+    """Whole numbers, so that arrivals, answers and passes of several replicas often fall on one instant."""
+    trace, config, step_time = workload[0], workload[1], Telling(workload[2])
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        found = simulate(trace, config, step_time, num_replicas=num_replicas, routing=routing)
+    assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, routing=routing))
+
+
+@settings(max_examples=200)
+@given(
+    workload=workloads(),
+    num_replicas=st.integers(1, 3),
+    routing=routings,
+    concurrency=st.integers(1, 5),
+    delay_s=st.sampled_from([0.0, 1.0, 17.0]),
+    panel_bits=panel_bits,
+)
+def test_requests_of_clients(
+    workload: Workload,
+    num_replicas: int,
+    routing: str,
+    concurrency: int,
+    delay_s: float,
+    panel_bits: tuple[int, ...],
+) -> None:
+    """A client of one replica sends to another the instant that it is answered, in the middle of that one's leap."""
+    trace, config, step_time = workload[0], workload[1], Telling(workload[2])
+    clients = ClosedLoop(concurrency, delay_s)
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        found = simulate(trace, config, step_time, num_replicas=num_replicas, routing=routing, clients=clients)
+    expected = simulate_cluster(
+        trace, config, step_time, num_replicas=num_replicas, routing=routing, concurrency=concurrency, delay_s=delay_s
+    )
+    assert_same_run(found, expected)

@@ -1,0 +1,76 @@
+"""Which blocks of a trace's prompts get a key."""
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.content import shared_block_keys
+from sim.engine.prefix_cache import Keys
+from sim.workload.trace import Trace
+
+BLOCK_SIZE = 4
+Prompt = tuple[tuple[int, int], ...]
+
+lengths = st.one_of(st.sampled_from([4, 8]), st.integers(1, 9))
+paths = st.lists(st.tuples(st.integers(0, 2), lengths), max_size=4).map(tuple)
+aligned_paths = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([4, 8])), max_size=4).map(tuple)
+
+
+def trace_of(prompts: list[Prompt]) -> Trace:
+    return Trace(
+        request_id=tuple(f"r{row}" for row in range(len(prompts))),
+        arrival_s=np.zeros(len(prompts)),
+        prompt_tokens=np.array([sum(length for _, length in prompt) for prompt in prompts]),
+        output_tokens=np.ones(len(prompts), dtype=np.int64),
+        source="drawn",
+        segments=tuple(prompts),
+    )
+
+
+def keys_of(prompts: list[Prompt]) -> tuple[list[Keys], int]:
+    """The keys of all, asked for in two parts, and the number of keys."""
+    keys, num_keys = shared_block_keys(trace_of(prompts), BLOCK_SIZE)
+    half = len(prompts) // 2
+    return keys[slice(0, half)] + keys[slice(half, len(prompts) + 1)], num_keys
+
+
+def blocks_of(prompt: Prompt) -> list[tuple[object, ...]]:
+    """Each full block as all tokens up to and in it, a token as its content and its number in it."""
+    tokens = [(content, number) for content, length in prompt for number in range(length)]
+    return [tuple(tokens[: end + 1]) for end in range(BLOCK_SIZE - 1, len(tokens), BLOCK_SIZE)]
+
+
+@given(st.one_of(st.lists(paths, min_size=1, max_size=6), st.lists(aligned_paths, min_size=1, max_size=6)))
+def test_equal_keys_mean_equal_tokens_up_to_and_in_a_block(prompts: list[Prompt]) -> None:
+    """Blocks that two prompts share have one key, in aligned segments or not."""
+    keys, num_keys = keys_of(prompts)
+    blocks = [blocks_of(prompt) for prompt in prompts]
+    for (mine, my_keys), (yours, your_keys) in combinations(zip(blocks, keys, strict=True), 2):
+        num_shared = sum(a == b for a, b in zip(mine, yours, strict=False))
+        assert my_keys[:num_shared].tolist() == your_keys[:num_shared].tolist()
+        assert not set(my_keys[num_shared:].tolist()) & set(your_keys[num_shared:].tolist())
+    for number, (mine, my_keys) in enumerate(zip(blocks, keys, strict=True)):
+        others = {block for other, theirs in enumerate(blocks) if other != number for block in theirs}
+        assert len(my_keys) == len(set(my_keys.tolist())) >= sum(block in others for block in mine)
+        assert all(0 <= key < num_keys for key in my_keys.tolist())
+
+
+def test_what_nobody_shares_costs_no_key() -> None:
+    """Two prompts with a common first segment: the second ones of each get no keys."""
+    keys, num_keys = keys_of([((0, 8), (1, 4)), ((0, 8), (2, 8)), ((3, 4),)])
+    assert [part.tolist() for part in keys] == [[0, 1], [0, 1], []]
+    assert num_keys == 2
+
+
+def test_a_way_is_its_contents_and_their_lengths() -> None:
+    """A content behind 8 tokens of one and behind 4 of another is not the same, whatever numbers they go by."""
+    keys, num_keys = keys_of([((0, 8), (9, 4)), ((1, 4),), ((2, 4),), ((3, 4),), ((4, 4), (9, 4))])
+    assert ([len(part) for part in keys], num_keys) == ([0] * 5, 0)
+
+
+def test_empty_prompts_have_no_blocks() -> None:
+    """vLLM's bare scheduler takes prompts of no token, first, last or between."""
+    keys, _ = keys_of([(), ((0, 4),), (), ((0, 4),), ()])
+    assert [part.tolist() for part in keys] == [[], [0], [], [0], []]
