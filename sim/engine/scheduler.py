@@ -9,7 +9,7 @@ Invariants: `running` is in order of admission and holds three kinds: decodes (c
 `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it).
 """
 
-from sim.engine import scarcity
+from sim.engine import preemption
 from sim.engine.admission import Admission
 from sim.engine.batch import Batch, Chunk
 from sim.engine.config import SchedulerConfig
@@ -58,7 +58,7 @@ class Scheduler:
         self._block_size = config.block_size
         self._token_budget = config.token_budget
         self._num_admitted = 0
-        self.busy_contexts = scarcity.busy_contexts(config)
+        self.busy_contexts = preemption.busy_contexts(config)
 
     @property
     def has_requests(self) -> bool:
@@ -72,7 +72,7 @@ class Scheduler:
         if self.windows:
             self.registration.catch_up(step, before=0)  # what they pass stays findable
         if not self._grant_all_running(batch):
-            scarcity.schedule_running(self, batch)
+            preemption.schedule_running(self, batch)
         if self.waiting and not batch.preempted:
             self.admission.admit_waiting(batch)
         batch.close(self.decodes.context_sum(step))

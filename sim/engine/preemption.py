@@ -29,10 +29,10 @@ def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
     """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
     if scheduler.windows:
         scheduler.windows.look_at_each(batch.step, scheduler.running)
-    Walk(scheduler, batch).run()
+    RunningPass(scheduler, batch).run()
 
 
-class Walk:
+class RunningPass:
     """The scratch of one such pass: who has been granted what."""
 
     def __init__(self, scheduler: Scheduler, batch: Batch) -> None:
