@@ -88,7 +88,7 @@ class EngineCore:
         """Do the passes that begin before that time."""
         scheduler, lag = self.scheduler, self._lag
         while self.now_s < until_s and self._passes_left > 0:
-            num_passes = scheduler.steady.num_passes(self._num_launched) if self.num_in_flight == lag else 0
+            num_passes = scheduler.leap_planner.num_passes(self._num_launched) if self.num_in_flight == lag else 0
             if num_passes == 0:
                 if not self.launch():
                     if self.num_in_flight == 0:
@@ -103,7 +103,7 @@ class EngineCore:
         """Do steady passes, as many as begin before that time, and collect as many batches."""
         leap = self._next_leap(max_passes)
         num_passes = num_launched_before(leap, until_s, self._lag)
-        to_release = self.scheduler.steady.num_to_release(self._num_launched, num_passes)
+        to_release = self.scheduler.leap_planner.num_to_release(self._num_launched, num_passes)
         self._do_steady(leap, to_release)
         if to_release < num_passes and self.now_s < until_s:
             self._do_steady(after(leap, to_release), num_passes - to_release)
@@ -120,30 +120,32 @@ class EngineCore:
 
     def _fill(self, max_passes: int, until_s: float) -> None:
         """Steady passes, as many as begin before that time, in which a prompt fills the budget."""
-        steady = self.scheduler.steady
+        planner = self.scheduler.leap_planner
         for _ in range(min(max_passes, self._passes_left)):
-            num_chunk_tokens = steady.num_chunk_tokens
+            num_chunk_tokens = planner.num_chunk_tokens
             self._do_steady(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
             if self.now_s >= until_s:
                 return
 
     def _next_fill(self, num_chunk_tokens: int) -> Leap:
-        duration_s = self._step_time.step_s(self.scheduler.steady.filling_shape(self._num_launched, num_chunk_tokens))
+        duration_s = self._step_time.step_s(
+            self.scheduler.leap_planner.filling_shape(self._num_launched, num_chunk_tokens)
+        )
         return Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0)
 
     # -- step by step ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
         """The next passes as far as they are certain and nobody finishes before their end; None where one has to be launched."""
-        steady = self.scheduler.steady
-        num_passes = steady.num_passes(self._num_launched) if self.num_in_flight == self._lag else 0
+        planner = self.scheduler.leap_planner
+        num_passes = planner.num_passes(self._num_launched) if self.num_in_flight == self._lag else 0
         if num_passes == 0:
             return None
         if self.scheduler.prefills:
-            num_chunk_tokens = steady.num_chunk_tokens
+            num_chunk_tokens = planner.num_chunk_tokens
             return self._plan(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
         leap = self._next_leap(num_passes)
-        return self._plan(leap, steady.num_to_release(self._num_launched, leap.num_steps), 0)
+        return self._plan(leap, planner.num_to_release(self._num_launched, leap.num_steps), 0)
 
     def _plan(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> Plan:
         return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes - self._lag))
@@ -190,7 +192,7 @@ class EngineCore:
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
-        scheduler.steady.do(step, num_passes, num_chunk_tokens)
+        scheduler.leap_planner.commit(step, num_passes, num_chunk_tokens)
         self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
         if num_decodes:
             self._num_fruitless_preemptions = 0

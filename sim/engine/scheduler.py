@@ -16,11 +16,11 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache import KVCacheManager
+from sim.engine.leap_planner import LeapPlanner
 from sim.engine.queues import waiting_queue
 from sim.engine.registration import Registration
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.standing import num_computed_tokens, num_hashed_tokens
-from sim.engine.steady import SteadyPasses
 from sim.engine.windows import Windows
 
 
@@ -52,7 +52,7 @@ class Scheduler:
         self.history = DecodeHistory()
         self.admission = Admission(self)
         self.registration = Registration(self)
-        self.steady = SteadyPasses(self)
+        self.leap_planner = LeapPlanner(self)
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._block_size = config.block_size

@@ -72,21 +72,21 @@ class StepLogger:
 
     def leap(self, scheduler: Scheduler, first: int, ends: Sequence[float], times_s: tuple[float, float]) -> None:
         """Steady passes, before they are done."""
-        pool, steady, depth = scheduler.kv.pool, scheduler.steady, scheduler.config.num_batches_in_flight
+        pool, planner, depth = scheduler.kv.pool, scheduler.leap_planner, scheduler.config.num_batches_in_flight
         evicted = 0
         now_s, start_s = times_s
         for number, end_s in enumerate(ends):
             step = first + number
-            taken = steady.num_blocks(first, number + 1, steady.num_chunk_tokens)
+            taken = planner.num_blocks(first, number + 1, planner.num_chunk_tokens)
             evicted_before, evicted = evicted, pool.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
-            free = pool.num_free - taken + steady.num_passed_blocks(first, number + 1)
+            free = pool.num_free - taken + planner.num_passed_blocks(first, number + 1)
             row = self._new_row(times, scheduler, free, evicted - evicted_before)
             for request in scheduler.running:
                 if request.status is RequestStatus.DECODING:
                     _add_decode(row, request, step, scheduler)
                 elif request.status is RequestStatus.PREFILLING:
-                    num_tokens = steady.num_chunk_tokens
+                    num_tokens = planner.num_chunk_tokens
                     computed = request.num_computed_tokens + number * num_tokens
                     new_blocks = scheduler.kv.new_blocks(computed, num_tokens)
                     _add(row, request, num_tokens, computed, new_blocks, samples=False)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.engine.scheduler import Scheduler
 
 
-class SteadyPasses:
+class LeapPlanner:
     """What such passes have in common, how many there are, and doing them."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -92,8 +92,8 @@ class SteadyPasses:
         windows = self._scheduler.windows
         return windows.num_blocks(step, num_passes) if windows else 0
 
-    def do(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
-        """Do that many."""
+    def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
+        """Do so many of them."""
         blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
         if blocks:
             self._kv.pool.take(blocks)
