@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.engine.batch import Batch, Chunk
+from sim.engine.progress import num_computed_tokens, num_processed_tokens
 from sim.engine.request import Request, RequestStatus
-from sim.engine.standing import num_computed_tokens, num_processed_tokens
 from sim.errors import EngineCrashError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from sim.engine.batch import Batch
 from sim.engine.front_door import Incoming
 from sim.engine.leaps import Leap
+from sim.engine.progress import num_returned_tokens
 from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.engine.request import Request
 from sim.engine.scheduler import Scheduler
-from sim.engine.standing import num_returned_tokens
 
 LEAP_FACTS = (
     "num_steps",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sim.engine.progress import num_hashed_tokens
 from sim.engine.request import Request, RequestStatus
-from sim.engine.standing import num_hashed_tokens
 
 if TYPE_CHECKING:
     from sim.engine.scheduler import Scheduler

@@ -17,10 +17,10 @@ from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache import KVCacheManager
 from sim.engine.leap_planner import LeapPlanner
+from sim.engine.progress import num_computed_tokens, num_hashed_tokens
 from sim.engine.queues import waiting_queue
 from sim.engine.registration import Registration
 from sim.engine.request import Request, RequestStatus, admission_order
-from sim.engine.standing import num_computed_tokens, num_hashed_tokens
 from sim.engine.windows import Windows
 
 

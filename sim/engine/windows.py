@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache import KVCacheManager
 from sim.engine.passes import Agenda, occurrences
+from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
-from sim.engine.standing import num_processed_tokens
 
 
 class Windows:
