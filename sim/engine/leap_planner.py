@@ -78,7 +78,7 @@ class LeapPlanner:
 
     def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """Blocks that they take."""
-        blocks = self._decodes.blocks_crossed(step, num_passes) * self._kv.num_groups
+        blocks = self._decodes.blocks_begun(step, num_passes) * self._kv.num_groups
         if num_chunk_tokens:
             blocks += self._kv.new_blocks(self._prompt.num_computed_tokens, num_passes * num_chunk_tokens)
         return blocks

@@ -98,7 +98,7 @@ class Scheduler:
         budget = batch.budget - num_decodes
         if budget < 0 or self.walks_windows or (self.wastes_a_decode and self.ended):
             return False
-        blocks = self.decodes.crossings[batch.step % self._block_size] * kv.num_groups
+        blocks = self.decodes.block_boundaries[batch.step % self._block_size] * kv.num_groups
         chunks = []
         for request in self.prefills:
             wanted = request.num_tokens - request.num_computed_tokens

@@ -29,7 +29,7 @@ class Windows:
         self._kv = kv
         self._lag = config.lag
         self._settling: dict[Request, None] = {}
-        self._settled = Passings(config.passing_delays, config.block_size)
+        self._settled = WindowFrees(config.passing_delays, config.block_size)
         self._keyed = Agenda()
 
     def num_counted_passes(self, step: int) -> int:
@@ -103,7 +103,7 @@ class Windows:
                     self._settled.enter(request, step)
 
 
-class Passings:
+class WindowFrees:
     """Decodes in steady progress, by the passes in which their windows pass blocks.
 
     Invariants, after pass `s`: `due[r]` blocks are passed in each later pass that is `r` modulo the block size, until
