@@ -5,8 +5,8 @@ there are `count`; the sum of their contexts after it is `count * s - epoch_sum`
 are `block_boundaries[s % block_size]`. `ends` has them by the pass in which they sample their last token.
 """
 
-from sim.engine.passes import Agenda, occurrences
 from sim.engine.request import Request
+from sim.engine.step_calendar import StepCalendar, occurrences
 
 
 class Decodes:
@@ -16,7 +16,7 @@ class Decodes:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self.ends = Agenda()
+        self.ends = StepCalendar()
         self.count = 0
         self.epoch_sum = 0
         self.block_boundaries = [0] * block_size

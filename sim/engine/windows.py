@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache import KVCacheManager
-from sim.engine.passes import Agenda, occurrences
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
+from sim.engine.step_calendar import StepCalendar, occurrences
 
 
 class Windows:
@@ -30,7 +30,7 @@ class Windows:
         self._lag = config.lag
         self._settling: dict[Request, None] = {}
         self._settled = WindowFrees(config.passing_delays, config.block_size)
-        self._keyed = Agenda()
+        self._keyed = StepCalendar()
 
     def num_counted_passes(self, step: int) -> int:
         """For how many passes from `step` on all decodes stay counted as they are."""
@@ -114,7 +114,7 @@ class WindowFrees:
     def __init__(self, delays: Sequence[int | None], block_size: int) -> None:
         self._delays = delays
         self._block_size = block_size
-        self._beginning = Agenda()
+        self._beginning = StepCalendar()
         self._serials: list[list[int]] = [[] for _ in range(block_size)]
         self.due = [0] * block_size
 

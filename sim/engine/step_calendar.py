@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from sim.engine.request import Request
 
 
-class Agenda:
+class StepCalendar:
     """Requests by the pass in which something happens to them; `next_pass` is the first such, maxsize where there is none."""
 
     __slots__ = ("_by_pass", "_order", "next_pass")
