@@ -87,14 +87,14 @@ class Admission:
         if not self._passes_gate(head, best_hit(head)):
             return False
         needs_only_its_chunk = not self._is_gated and head.keyed is not None
-        return bool(batch.chunks or self._scheduler.registration.pending or needs_only_its_chunk)
+        return bool(batch.chunks or self._scheduler.block_hashing.pending or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         hit = NO_HIT if request.resumes_at else best_hit(request)
         if not self._passes_gate(request, hit):
             return False
         if request.keyed is not None and not request.resumes_at:
-            self._scheduler.registration.catch_up(batch.step)
+            self._scheduler.block_hashing.catch_up(batch.step)
             hit = self._kv.find_prefix(request)
             if not self._passes_gate(request, hit):
                 return False

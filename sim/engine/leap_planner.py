@@ -52,7 +52,7 @@ class LeapPlanner:
         if self._kv.has_windows or self._threshold_varies:
             return 0
         is_alone = next(reversed(scheduler.running)) is request
-        pending = scheduler.registration.pending
+        pending = scheduler.block_hashing.pending
         if not is_alone or (request in pending and len(pending) > 1):
             return 0
         count = min((left - 1) // num_tokens, self._decodes.ends.next_pass - step + 1)

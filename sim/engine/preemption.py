@@ -114,13 +114,13 @@ class RunningPass:
 
     def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         self._kv.pool.take(num_new_blocks)
-        registration, step = self._scheduler.registration, self._batch.step
+        block_hashing, step = self._scheduler.block_hashing, self._batch.step
         if request.status is RequestStatus.ENDED:
             request.wasted_pass = step
         if request.status is RequestStatus.PREFILLING:  # before a victim in this pass that has filled the same
-            registration.keep_chunk(request, step, request.num_computed_tokens + num_tokens)
+            block_hashing.keep_chunk(request, step, request.num_computed_tokens + num_tokens)
         elif self._kv.has_windows:
-            registration.keep_decoded_blocks(request, step, is_scheduled=True)
+            block_hashing.keep_decoded_blocks(request, step, is_scheduled=True)
         self._batch.budget -= num_tokens
         self._granted[request] = Grant(num_tokens, num_new_blocks)
 
@@ -141,7 +141,7 @@ class RunningPass:
     def _new_blocks(self, request: Request, num_tokens: int) -> int:
         """Blocks for the next tokens; those that a window has passed are given back first."""
         if self._kv.has_windows:
-            self._scheduler.registration.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
+            self._scheduler.block_hashing.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
             self._kv.free_passed_windows(
                 request, num_processed_tokens(request, self._batch.step, self._scheduler.num_collected)
             )

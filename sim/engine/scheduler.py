@@ -12,6 +12,7 @@ Invariants: `running` is in order of admission and holds three kinds: decodes (c
 from sim.engine import preemption
 from sim.engine.admission import Admission
 from sim.engine.batch import Batch, Chunk
+from sim.engine.block_hashing import BlockHashing
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
@@ -19,7 +20,6 @@ from sim.engine.kv_cache import KVCacheManager
 from sim.engine.leap_planner import LeapPlanner
 from sim.engine.progress import num_computed_tokens, num_hashed_tokens
 from sim.engine.queues import waiting_queue
-from sim.engine.registration import Registration
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.windows import Windows
 
@@ -51,7 +51,7 @@ class Scheduler:
         self.windows = Windows(config, self.kv) if config.has_windows and not self.walks_windows else None
         self.history = DecodeHistory()
         self.admission = Admission(self)
-        self.registration = Registration(self)
+        self.block_hashing = BlockHashing(self)
         self.leap_planner = LeapPlanner(self)
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
@@ -70,7 +70,7 @@ class Scheduler:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
         batch = Batch(step, self._token_budget, self.longest_chunk())
         if self.windows:
-            self.registration.catch_up(step, before=0)  # what they pass stays findable
+            self.block_hashing.catch_up(step, before=0)  # what they pass stays findable
         if not self._grant_all_running(batch):
             preemption.schedule_running(self, batch)
         if self.waiting and not batch.preempted:
@@ -130,7 +130,7 @@ class Scheduler:
         after = request.num_computed_tokens = before + num_tokens
         request.chunk_pass = batch.step
         request.num_chunk_tokens = num_tokens
-        self.registration.keep_chunk(request, batch.step, after)
+        self.block_hashing.keep_chunk(request, batch.step, after)
         samples = after == request.num_tokens
         batch.chunks.append(Chunk(request, num_tokens, before, num_new_blocks, samples))
 
@@ -143,7 +143,7 @@ class Scheduler:
         num_hit_tokens = num_hit_blocks * self._block_size
         request.num_computed_tokens = request.resumes_at or num_hit_tokens
         if request.num_shared_blocks > num_hit_blocks:
-            self.registration.pending[request] = None
+            self.block_hashing.pending[request] = None
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_hit_tokens
             self.prefix_cache_queries += request.num_prompt_tokens
@@ -216,7 +216,7 @@ class Scheduler:
                 del self.running[request]
                 num_computed = request.num_prompt_tokens + request.max_tokens - 1
                 self.kv.release(request, num_computed + (request.wasted_pass > request.last_pass), num_computed)
-                self.registration.pending.pop(request, None)
+                self.block_hashing.pending.pop(request, None)
             else:
                 preempted.append(request)
             request.status = RequestStatus.FINISHED
@@ -256,7 +256,7 @@ class Scheduler:
         elif request.status is RequestStatus.PREFILLING:
             del self.prefills[request]
         del self.running[request]
-        self.registration.pending.pop(request, None)
+        self.block_hashing.pending.pop(request, None)
         self.kv.key_all_blocks(request)
         self.kv.release(request, computed + num_granted, hashed)
         request.status = RequestStatus.PREEMPTED

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sim.engine.scheduler import Scheduler
 
 
-class Registration:
+class BlockHashing:
     """`pending` are the running requests that have or will have blocks which others may ask for, not yet registered."""
 
     def __init__(self, scheduler: Scheduler) -> None:
