@@ -12,9 +12,9 @@ from sim.cluster.replica import LazyReplica, LiveReplica
 from sim.cluster.router import router
 from sim.engine.config import SchedulerConfig
 from sim.engine.core import EngineCore
-from sim.engine.front_door import Incoming
 from sim.engine.recorder import Recorder
 from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
 from sim.engine.scheduler import UnexpectedPreemptionError
 from sim.engine.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
@@ -45,20 +45,20 @@ def simulate(
     told = _Told(on_progress, len(trace))
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
-        incoming = Incoming(trace, config)
-        recorders = [Recorder(incoming) for _ in range(num_replicas)]
+        source = RequestSource(trace, config)
+        recorders = [Recorder(source) for _ in range(num_replicas)]
         start_s = 0.0 if clients else min(0.0, float(trace.arrival_s[0]))
         cores = [
             EngineCore(
                 config, step_time, recorder,
-                start_s=start_s, num_keys=incoming.num_keys, expects_preemption=expects_preemption,
+                start_s=start_s, num_keys=source.num_keys, expects_preemption=expects_preemption,
                 log=StepLogger(rows.begin()) if rows else None,
             )
             for recorder in recorders
         ]  # fmt: skip
         env = simpy.Environment(initial_time=start_s)
         gateway = Gateway(env, router(routing), len(trace))
-        requests = told.passing(incoming) if on_progress else incoming
+        requests = told.passing(source) if on_progress else source
         if clients is None:
             serve_open(env, cores, gateway, requests)
         else:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.batch import Batch
-from sim.engine.front_door import Incoming
 from sim.engine.leaps import Leap
 from sim.engine.progress import num_returned_tokens
 from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
 from sim.engine.scheduler import Scheduler
 
 LEAP_FACTS = (
@@ -38,11 +38,11 @@ pack_request_into = Struct("3q2d2q").pack_into
 class Recorder:
     """Leaps in rows, the end of every step, and what became of each request, by row of the trace."""
 
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
+    def __init__(self, source: RequestSource) -> None:
+        self._incoming = source
         self._leaps = bytearray()
-        self._requests = np.zeros(len(incoming), dtype=REQUEST)
-        self._requests["arrival_s"] = incoming.trace.arrival_s
+        self._requests = np.zeros(len(source), dtype=REQUEST)
+        self._requests["arrival_s"] = source.trace.arrival_s
         self._requests["first_scheduled_s"] = np.nan
         self._requests["first_token_step"] = self._requests["last_token_step"] = -1
         self._request_bytes = self._requests.data.cast("B")

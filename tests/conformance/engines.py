@@ -11,9 +11,9 @@ from sim.cluster.gateway import Gateway
 from sim.cluster.router import RoundRobin
 from sim.cluster.simulation import serve_open
 from sim.engine.core import EngineCore
-from sim.engine.front_door import Incoming
 from sim.engine.recorder import Recorder
 from sim.engine.records import Records
+from sim.engine.request_source import RequestSource
 from sim.engine.step_log import StepLogger
 from tests.conformance.case import Case
 from tests.reference.arrivals import arrivals
@@ -34,19 +34,19 @@ class Run(NamedTuple):
 def run_fast(case: Case) -> Run:
     """Replay with counters and leaps."""
     steps: list[LogRow] = []
-    incoming = Incoming(case.trace, case.config, capacity_too=False)
-    recorder = Recorder(incoming)
+    source = RequestSource(case.trace, case.config, capacity_too=False)
+    recorder = Recorder(source)
     core = EngineCore(
         case.config,
         case.step_time,
         recorder,
         start_s=0.0,
-        num_keys=incoming.num_keys,
+        num_keys=source.num_keys,
         log=StepLogger(steps.append),
         max_passes=case.max_passes or sys.maxsize,
     )
     env = simpy.Environment()
-    serve_open(env, [core], Gateway(env, RoundRobin(), len(incoming)), incoming)
+    serve_open(env, [core], Gateway(env, RoundRobin(), len(source)), source)
     return _run(case, steps, recorder.records(core.scheduler))
 
 

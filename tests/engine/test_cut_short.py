@@ -13,8 +13,8 @@ from sim.cluster.router import RoundRobin
 from sim.cluster.simulation import serve_open
 from sim.engine import leaps
 from sim.engine.core import EngineCore
-from sim.engine.front_door import Incoming
 from sim.engine.recorder import Recorder
+from sim.engine.request_source import RequestSource
 from tests.conformance.case import Case
 from tests.conformance.engines import run_fast, run_reference
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -28,7 +28,7 @@ def test_engines_agree_on_what_was_done_when_they_are_stopped(
 ) -> None:
     """After so many passes: who had been scheduled, who had a first token, how many, and who had finished."""
     trace, config, step_time = workload
-    assume(not Incoming(trace, config).rejected)
+    assume(not RequestSource(trace, config).rejected)
     case = Case("drawn", trace, config, step_time, max_passes, {})
     with patch.object(leaps, "PANEL_BITS", panel_bits):
         fast, naive = run_fast(case), run_reference(case)
@@ -56,11 +56,11 @@ def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
     """B's sixth token comes in pass 8, 4 s after its fifth, if the run goes that far."""
     trace = make_trace([Ask("A", 24, 1), Ask("B", 1, 6), Ask("C", 1, 4)])
     config = make_config(**STARVING)
-    incoming = Incoming(trace, config)
-    recorder = Recorder(incoming)
+    source = RequestSource(trace, config)
+    recorder = Recorder(source)
     core = EngineCore(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
     env = simpy.Environment()
-    serve_open(env, [core], Gateway(env, RoundRobin(), len(incoming)), incoming)
+    serve_open(env, [core], Gateway(env, RoundRobin(), len(source)), source)
     records = recorder.records(core.scheduler)
     gaps = np.repeat(records.itl_s, records.itl_count)
     assert (gaps > 1).tolist().count(True) == (max_passes >= 9)

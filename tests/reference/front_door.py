@@ -4,7 +4,7 @@ import numpy as np
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
-from sim.engine.front_door import rejections
+from sim.engine.request_source import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys
 from tests.reference.request import Request

@@ -16,7 +16,7 @@ from sim.workload.trace import Trace
 ROWS_AT_ONCE = 256
 
 
-class Incoming:
+class RequestSource:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
     `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row; `num_keys` counts the

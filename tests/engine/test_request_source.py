@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.engine.front_door import Incoming
+from sim.engine.request_source import RequestSource
 from sim.workload.trace import Trace
 from tests.makers import make_config
 
@@ -22,6 +22,6 @@ from tests.makers import make_config
 def test_reasons(prompt: int, output: int, reason: str | None) -> None:
     """Three blocks of 4 tokens and a context of 20; the last output needs no KV."""
     trace = Trace(("A",), np.zeros(1), np.array([prompt]), np.array([output]))
-    incoming = Incoming(trace, make_config(num_gpu_blocks=4, max_model_len=20))
-    assert incoming.rejected.get(0) == reason
-    assert len(list(incoming)) == (reason is None)
+    source = RequestSource(trace, make_config(num_gpu_blocks=4, max_model_len=20))
+    assert source.rejected.get(0) == reason
+    assert len(list(source)) == (reason is None)
