@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sim import __version__
 from sim.cluster import simulation
 from sim.engine.config import SchedulerConfig, scheduler_config
-from sim.engine.kv_cache import can_ever_fit
+from sim.engine.kv_cache_manager import can_ever_fit
 from sim.engine.records import Records
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.confidence import confidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.engine.kv_cache import NO_HIT, PrefixHit, best_hit
+from sim.engine.kv_cache_manager import NO_HIT, PrefixHit, best_hit
 
 if TYPE_CHECKING:
     from sim.engine.batch import Batch

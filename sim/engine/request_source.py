@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import KeysByRow, shared_block_keys
-from sim.engine.kv_cache import longest_that_fits
+from sim.engine.kv_cache_manager import longest_that_fits
 from sim.engine.prefix_cache import NO_COPIES, KeyedBlocks
 from sim.engine.records import Ints
 from sim.engine.request import Request

@@ -16,7 +16,7 @@ from sim.engine.block_hashing import BlockHashing
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
-from sim.engine.kv_cache import KVCacheManager
+from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.leap_planner import LeapPlanner
 from sim.engine.progress import num_computed_tokens, num_hashed_tokens
 from sim.engine.queues import waiting_queue

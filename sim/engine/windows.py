@@ -12,7 +12,7 @@ Blocks whose contents others may ask for are given back one request after the ot
 from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.kv_cache import KVCacheManager
+from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.step_calendar import StepCalendar, occurrences

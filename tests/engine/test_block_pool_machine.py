@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sim.engine.blocks import BlockPool
+from sim.engine.block_pool import BlockPool
 from sim.engine.prefix_cache import PrefixCache
 
 NUM_BLOCKS, NUM_CHAINS, CHAIN = 12, 3, 6

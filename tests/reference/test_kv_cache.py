@@ -3,7 +3,7 @@
 import pytest
 
 from sim.engine.config import KVGroup, SchedulerConfig
-from sim.engine.kv_cache import can_ever_fit
+from sim.engine.kv_cache_manager import can_ever_fit
 from tests.makers import make_config
 from tests.reference.content import BlockKeys
 from tests.reference.kv_cache import KVCacheManager, most_blocks

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.blocks import BlockPool
+from sim.engine.block_pool import BlockPool
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, Keys, PrefixCache
 from sim.engine.request import Request
