@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from sim.workload.columns import Ints, show, token_column
-from sim.workload.parts import Part
-from sim.workload.sheet import Chunk, Sheet
+from sim.workload.table import Chunk, Sheet
+from sim.workload.trace_builder import Part
 
 FORMAT = "azure"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

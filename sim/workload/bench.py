@@ -14,7 +14,7 @@ from sim.errors import ConfigError, TraceError
 from sim.inputs import is_sane
 from sim.workload.arrivals import arrival_times, check_arrivals
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints, show
-from sim.workload.sheet import Sheet
+from sim.workload.table import Sheet
 from sim.workload.trace import Trace
 
 FORMAT = "vllm bench"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.workload.sheet import Chunk, Sheet
+from sim.workload.table import Chunk, Sheet
 
 MAX_TOKENS = 2**31 - 1  # a length beyond this is a byte count or a slip: no model takes as much
 MAX_SECONDS = 1e10  # beyond any Unix time in seconds; double precision is still microseconds here

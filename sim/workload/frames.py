@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import TraceError
-from sim.workload.sheet import CHUNK_ROWS, Chunk, Sheet
+from sim.workload.table import CHUNK_ROWS, Chunk, Sheet
 
 if TYPE_CHECKING:
     import pandas as pd

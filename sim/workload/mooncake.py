@@ -10,9 +10,9 @@ from itertools import repeat
 import numpy as np
 
 from sim.workload.columns import second_column, token_column
-from sim.workload.parts import Part
 from sim.workload.prefixes import segment_column
-from sim.workload.sheet import Sheet
+from sim.workload.table import Sheet
+from sim.workload.trace_builder import Part
 
 FORMAT = "mooncake"
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids")

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from sim.workload.columns import MAX_INTEGER, MAX_TOKENS, Ints, integer_column, name_column, second_column, token_column
-from sim.workload.parts import Part
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, segment_column
-from sim.workload.sheet import Chunk, Sheet
+from sim.workload.table import Chunk, Sheet
 from sim.workload.trace import Segment
+from sim.workload.trace_builder import Part
 
 FORMAT = "native"
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")

@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import Any
 
 from sim.workload.columns import MAX_INTEGER, show
-from sim.workload.sheet import Chunk, Sheet
+from sim.workload.table import Chunk, Sheet
 from sim.workload.trace import Segment
 
 DEFAULT_HASH_BLOCK_SIZE = 16  # vLLM's own default block size

@@ -7,11 +7,11 @@ from sim.errors import ConfigError, TraceError
 from sim.workload import azure, bench, mooncake, native
 from sim.workload.columns import MAX_INTEGER
 from sim.workload.frames import frame_sheet, is_frame
-from sim.workload.parts import assemble
 from sim.workload.rates import at_rates
-from sim.workload.sheet import Sheet, open_sheet
 from sim.workload.source import REPORT_KEYS, find_trace, open_trace, trace_name
+from sim.workload.table import Sheet, open_sheet
 from sim.workload.trace import Trace
+from sim.workload.trace_builder import assemble
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sim.errors import ConfigError, TraceError
 from sim.workload.prefixes import blocks
 from sim.workload.readers import read_trace
-from sim.workload.sheet import CHUNK_ROWS
+from sim.workload.table import CHUNK_ROWS
 from sim.workload.trace import Segment, Trace
 from sim.workload.writers import write_trace
 from tests.shared import SHARED, needs_shared

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.errors import TraceError
 from sim.workload.columns import Floats, Ints
-from sim.workload.sheet import Sheet
+from sim.workload.table import Sheet
 from sim.workload.trace import Segment, Trace
 
 
