@@ -15,7 +15,7 @@ from sim.search.analytic import get_vllm_default_capture_sizes
 from sim.search.analytic_search import analytic_candidates
 from sim.search.default_space import MODEL_LENGTHS
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.goals import parse_target
+from sim.search.objectives import parse_target
 from sim.search.ranking import NOISE
 from sim.search.space import Params, Space
 from sim.search.workload_profile import TargetMetric, WorkloadProfile

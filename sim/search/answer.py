@@ -6,11 +6,11 @@ from typing import Any
 
 from sim.search.bench_command import Verification
 from sim.search.evaluate import Outcome, Scenario
-from sim.search.finals import Finalist, Verdict
+from sim.search.final_selection import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
 from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
-from sim.search.trust import step_times_off
+from sim.search.uncertainty import step_times_off
 from sim.specs.serve_command import serve_command
 from sim.version import __version__
 

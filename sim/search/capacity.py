@@ -13,10 +13,10 @@ from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
-from sim.search.goals import share_unserved
-from sim.search.probe import Deployment, Probe
+from sim.search.objectives import share_unserved
+from sim.search.rate_probe import Deployment, Probe
 from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
-from sim.search.trust import forecast_confidence, forecast_of
+from sim.search.uncertainty import forecast_confidence, forecast_of
 from sim.specs.serve_command import serve_command
 from sim.units import MS
 from sim.version import __version__

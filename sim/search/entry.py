@@ -16,7 +16,7 @@ from sim.search.capacity import capacity as find_capacity
 from sim.search.default_space import default_space
 from sim.search.evaluate import DEFAULTS, Scenario
 from sim.search.executors import executor
-from sim.search.finals import with_forecasts
+from sim.search.final_selection import with_forecasts
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
 from sim.search.relevance import irrelevant_knobs

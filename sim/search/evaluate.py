@@ -16,7 +16,7 @@ from sim.memory.startup import Started, start_up
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import usd_per_million
 from sim.metrics.summary import summarize
-from sim.search.goals import Target
+from sim.search.objectives import Target
 from sim.search.slices import WHOLE, Slice
 from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas

@@ -8,7 +8,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.search.analytic_search import MOST_CANDIDATES, analytic_candidates
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.fidelity import Round, Search
-from sim.search.finals import Verdict, judge
+from sim.search.final_selection import Verdict, judge
 from sim.search.ranking import Candidate, front
 from sim.search.recommend import Facts, recommendations
 from sim.search.refine import refined
@@ -18,7 +18,7 @@ from sim.search.sensitivity import Sensitivity
 from sim.search.simplify import simplified
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
-from sim.search.trust import step_times_off
+from sim.search.uncertainty import step_times_off
 from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
 from sim.search.evaluate import Outcome
-from sim.search.goals import Target, excess
+from sim.search.objectives import Target, excess
 from sim.search.sensitivity import Sensitivity
 from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters

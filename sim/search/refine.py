@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from sim.search.fidelity import FINALISTS, Round, Search
-from sim.search.finals import Verdict, judge
-from sim.search.goals import Target
+from sim.search.final_selection import Verdict, judge
 from sim.search.layouts import around
+from sim.search.objectives import Target
 from sim.search.ranking import Candidate, beats, ranked
 from sim.search.sensitivity import SHARE, Sensitivity, first_look, own_outcome, sensitivity, settled
 from sim.search.slices import Slice

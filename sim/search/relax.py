@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sim.search.goals import Target, excess
+from sim.search.objectives import Target, excess
 from sim.search.ranking import Candidate
 from sim.search.slo import Slo
 

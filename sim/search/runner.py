@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sim.search.evaluate import Outcome, Task
 from sim.search.executors import Executor
-from sim.search.goals import Target
+from sim.search.objectives import Target
 from sim.search.store import Memory
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sim.cluster.router import router
 from sim.errors import ConfigError
 from sim.search.evaluate import DEFAULTS, Outcome, Scenario, Task
-from sim.search.goals import parse_target
+from sim.search.objectives import parse_target
 from sim.search.slo import parse_slos
 from sim.search.space import check_knob
 from sim.search.unservable import unservable

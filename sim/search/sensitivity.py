@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.search.evaluate import Outcome, Task
-from sim.search.goals import Target
+from sim.search.objectives import Target
 from sim.search.ranking import beats
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative

@@ -6,8 +6,8 @@ from typing import Any
 
 from sim.errors import SimError
 from sim.search.evaluate import Outcome, Scenario
-from sim.search.goals import Target
 from sim.search.layouts import layouts, spread
+from sim.search.objectives import Target
 from sim.search.space import Params, Space, canonical, num_flags, num_replicas
 
 ENUMERABLE = 2_000  # combinations; beyond, nobody looks at each to find those that differ

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.search.evaluate import Scenario
 from sim.search.executors import Serial
-from sim.search.goals import parse_target
+from sim.search.objectives import parse_target
 from sim.search.runner import Runner
 from sim.search.slo import parse_slos
 from sim.search.store import DictMemory

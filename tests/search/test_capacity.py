@@ -8,7 +8,7 @@ import sim
 from sim.errors import ConfigError, DoesNotFitError
 from sim.search.capacity import PRECISION, knee
 from sim.search.evaluate import Task
-from sim.search.probe import Deployment
+from sim.search.rate_probe import Deployment
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace

@@ -14,7 +14,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.search import objective
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
-from sim.search.finals import judge
+from sim.search.final_selection import judge
 from sim.search.optimize import optimize
 from sim.search.ranking import Candidate, is_tied
 from sim.search.slices import Slice, representative, split_windows
@@ -224,7 +224,7 @@ def test_limits_name_what_a_queue_is_short_of() -> None:
 
 def level(monkeypatch: pytest.MonkeyPatch, objective: str, *params: Params) -> list[bool]:
     """Who is tied with the first, where the forecast may be off by 60 %."""
-    monkeypatch.setattr("sim.search.finals.forecast_band", lambda *_: 0.6)
+    monkeypatch.setattr("sim.search.final_selection.forecast_band", lambda *_: 0.6)
     scenario, split = make_scenario(make_trace(200, rate_rps=2.0), objective=objective), split_windows(200, 0)
     seen = [(one, scenario.try_out(Task(one, Slice(split.seen)))) for one in params]
     candidates = [Candidate(one, 1, num_gpus(one), found, 1.0) for one, found in seen]

@@ -7,7 +7,7 @@ import pytest
 import sim
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import Round, Search
-from sim.search.finals import judge
+from sim.search.final_selection import judge
 from sim.search.layouts import around, layouts, spread
 from sim.search.ranking import beats
 from sim.search.recommend import Facts, recommendations

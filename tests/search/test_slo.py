@@ -5,7 +5,7 @@ import pytest
 
 from sim.errors import ConfigError
 from sim.search.evaluate import Task
-from sim.search.goals import pareto, parse_target
+from sim.search.objectives import pareto, parse_target
 from sim.search.slo import Slo, measured_ms, parse_slo, parse_slos
 from tests.metrics.makers import make_records
 from tests.search.makers import make_scenario

@@ -16,7 +16,7 @@ from sim.search.ranking import Candidate, is_tied
 from sim.search.runner import Runner
 from sim.search.space import Space
 from sim.search.store import DictMemory
-from sim.search.trust import forecast_band, step_times_off
+from sim.search.uncertainty import forecast_band, step_times_off
 from sim.specs.engine import EngineConfig
 from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model
 

@@ -22,7 +22,7 @@ from sim.search.ranking import (
 )
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
-from sim.search.trust import forecast_band, forecasts, step_times_off
+from sim.search.uncertainty import forecast_band, forecasts, step_times_off
 
 CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags
