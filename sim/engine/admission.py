@@ -42,7 +42,7 @@ class Admission:
             self.is_settled = False
         waiting.add(request)
 
-    def somebody_ended(self) -> None:
+    def capacity_freed(self) -> None:
         """A seat, blocks or tokens of the budget have come free."""
         self.is_settled = not self._scheduler.waiting
 

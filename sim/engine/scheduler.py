@@ -172,7 +172,7 @@ class Scheduler:
         ending = self.decodes.pop_next_end()
         if not ending:
             return
-        self.admission.somebody_ended()
+        self.admission.capacity_freed()
         for request in ending:
             self.history.ends(request, step)
             request.status = RequestStatus.ENDED
@@ -222,7 +222,7 @@ class Scheduler:
             request.status = RequestStatus.FINISHED
         if preempted:
             self.waiting.remove_all(preempted)
-        self.admission.somebody_ended()
+        self.admission.capacity_freed()
         return finished
 
     # -- when not everyone gets what it wants ------------------------------------------------------------------------
