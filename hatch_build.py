@@ -41,6 +41,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
             with redirect_stdout(sys.stderr):
                 built = compile_engine(Path(self.root), Path(self._scratch.name))
         except (Exception, SystemExit) as error:
+            self._scratch.cleanup()
             if os.environ.get("CIBUILDWHEEL"):
                 raise
             reason = shorten(str(error).strip().split("\n")[-1], 200)
