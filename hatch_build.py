@@ -22,7 +22,7 @@ ROUNDING = [] if os.name == "nt" else ["-ffp-contract=off"]
 MYPY_CONFIG = """
 [mypy]
 ignore_missing_imports = true
-[mypy-pandas.*,pydantic.*,transformers.*]
+[mypy-pandas.*,pydantic.*,transformers.*,sim.api,sim.search.*]
 follow_imports = skip
 follow_imports_for_stubs = true
 """
