@@ -24,7 +24,7 @@ class Gateway:
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
-        chosen = self._router.choose(request, self.replicas)
+        chosen = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.replica[request.index] = chosen
         self.replicas[chosen].submit(request)
 
