@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,11 @@ def test_a_store_that_stays_locked_is_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 def rows(stores: list[Path]) -> dict[str, str]:
-    """What stands in the store, if there is one yet, as another process sees it."""
-    if not stores:
-        return {}
-    with closing(sqlite3.connect(stores[0])) as database:
-        tables = database.execute("SELECT name FROM sqlite_master").fetchall()
-        return dict(database.execute("SELECT task, outcome FROM trials").fetchall()) if tables else {}
+    """What stands in the store as another process sees it: nothing while it is still being made."""
+    for store in stores:
+        with closing(sqlite3.connect(store)) as database, suppress(sqlite3.OperationalError):
+            return dict(database.execute("SELECT task, outcome FROM trials").fetchall())
+    return {}
 
 
 def test_a_store_is_a_regular_file(tmp_path: Path) -> None:
