@@ -374,7 +374,7 @@ def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool
     if not intervals or load is None:
         return confidence_json(found)
     late_s = 0.0 if replayed.is_given else gpu.operators.host.front_end_s
-    rate = (len(replayed.requests) - 1) / replayed.requests.duration_s if replayed.requests.duration_s > 0 else None
+    rate = replayed.requests.request_rate
     return forecast(found, summary, replayed.replay, request_rate=rate, late_ms=late_s / MS)
 
 

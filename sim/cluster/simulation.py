@@ -43,9 +43,9 @@ def simulate(
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
     rows = FirstTime(step_log) if step_log else None
     told = _Told(on_progress, len(trace))
+    source = RequestSource(trace, config)
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
-        source = RequestSource(trace, config)
         recorders = [Recorder(source) for _ in range(num_replicas)]
         start_s = 0.0 if clients else min(0.0, float(trace.arrival_s[0]))
         cores = [

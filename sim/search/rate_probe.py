@@ -53,7 +53,9 @@ class Deployment:
     @cached_property
     def trace_rate(self) -> float:
         """Requests a second as the trace has them."""
-        return (len(self.scenario.trace) - 1) / self.scenario.trace.duration_s
+        rate = self.scenario.trace.request_rate
+        assert rate is not None, "a trace without gaps was refused"
+        return rate
 
     def probe(self, rate: float, replicas: int = 1) -> Probe:
         """Replay at that rate; beginnings of the trace that already break a limit for good end it early."""

@@ -61,8 +61,7 @@ def forecasts(
     """Those of candidates and what they did on the whole trace, the first with the rate at which it would not be at its limit."""
     if not intervals:
         return tuple(confidence_json(forecast_confidence(scenario, params, metrics)) for params, metrics in wholes)
-    trace = scenario.trace
-    rate = (len(trace) - 1) / trace.duration_s if trace.duration_s > 0 else None
+    rate = scenario.trace.request_rate
     runner.run([task for params, metrics in wholes for task in _at_ends(scenario, params, metrics)], "intervals")
     return tuple(
         forecast_of(scenario, params, metrics, _replay(params, runner), request_rate=rate, says_limit=number == 0)
