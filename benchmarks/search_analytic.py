@@ -11,14 +11,14 @@ from itertools import product
 from typing import NamedTuple
 
 from sim.report.tables import aligned
-from sim.search.analytic import get_vllm_default_capture_sizes
-from sim.search.analytic_search import analytic_candidates
-from sim.search.default_space import MODEL_LENGTHS
+from sim.search.analytic.candidates import analytic_candidates
+from sim.search.analytic.default_space import MODEL_LENGTHS
+from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
+from sim.search.analytic.workload_profile import TargetMetric, WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
 from sim.search.ranking import NOISE
 from sim.search.space import Params, Space
-from sim.search.workload_profile import TargetMetric, WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model

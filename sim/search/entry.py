@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ConfigError, SimError
+from sim.search.analytic.default_space import default_space
+from sim.search.analytic.workload_profile import TargetMetric, WorkloadProfile
 from sim.search.answer import answer
 from sim.search.bench_command import DATASET, verification
 from sim.search.capacity import OnProbe
 from sim.search.capacity import capacity as find_capacity
-from sim.search.default_space import default_space
 from sim.search.evaluate import DEFAULTS, Scenario
 from sim.search.executors import executor
 from sim.search.final_selection import with_forecasts
@@ -26,7 +27,6 @@ from sim.search.scoring import scenario
 from sim.search.space import Space
 from sim.search.space_file import read_space
 from sim.search.store import DictMemory, Memory, Notify, TrialStore, ignore, study_id
-from sim.search.workload_profile import TargetMetric, WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sim.errors import ConfigError, DoesNotFitError
-from sim.search.analytic_search import MOST_CANDIDATES, analytic_candidates
+from sim.search.analytic.candidates import MOST_CANDIDATES, analytic_candidates
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import Verdict, judge
@@ -19,7 +20,6 @@ from sim.search.simplify import simplified
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
 from sim.search.uncertainty import step_times_off
-from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 
 Scorer = Literal["simulated", "analytic"]

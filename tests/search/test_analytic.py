@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from sim.errors import ConfigError
-from sim.search.analytic import (
+from sim.search.analytic.default_space import default_space
+from sim.search.analytic.performance_model import (
     calculate_model_memory_from_config,
     estimate_activation_memory_from_config,
     get_vllm_default_capture_sizes,
     vLLMPerformanceModel,
 )
-from sim.search.default_space import default_space
-from sim.search.workload_profile import WorkloadProfile
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.units import GIB
 from tests.search.makers import gpu, make_scenario, make_trace

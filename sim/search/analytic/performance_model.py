@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from sim.search.workload_profile import WorkloadProfile
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.specs.autotuning import ASSUMED_VOCAB_SIZE, AutotuningParameters
 from sim.specs.model import ModelSpec
 from sim.units import GIB

@@ -1,10 +1,10 @@
 """The space that is searched where none is given: derived from the workload, as the autotuning design describes."""
 
 from sim.errors import ConfigError
-from sim.search.analytic import get_vllm_default_capture_sizes
+from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS, Space
-from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import HardwareProfile
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SimError
-from sim.search.analytic import SpecConfig, vLLMPerformanceModel
+from sim.search.analytic.performance_model import SpecConfig, vLLMPerformanceModel
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.ranking import Candidate
 from sim.search.space import Params, Space, num_flags, num_gpus
-from sim.search.workload_profile import WorkloadProfile
 from sim.specs.autotuning import AutotuningParameters
 from sim.units import GIB
 
