@@ -8,7 +8,6 @@ import numpy as np
 
 from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.perturbed import perturbations
 from sim.search.ranking import (
     NOISE,
     Candidate,
@@ -22,7 +21,7 @@ from sim.search.ranking import (
 )
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
-from sim.search.uncertainty import forecast_band, forecasts, step_times_off
+from sim.search.uncertainty import forecast_band, forecasts, perturbations, step_times_off
 
 CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags

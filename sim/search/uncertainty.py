@@ -8,7 +8,7 @@ from sim.measure.confidence import Confidence, confidence
 from sim.measure.forecast import AS_GIVEN, GIVEN_BAND, Replay, confidence_json, forecast
 from sim.measure.intervals import ends
 from sim.measure.likeness import regime, traits
-from sim.measure.perturbed import all_off_by
+from sim.measure.perturbed import Perturbation, all_off_by
 from sim.search.evaluate import Scenario, Task
 from sim.search.ranking import Candidate
 from sim.search.runner import Runner
@@ -38,6 +38,19 @@ def forecast_band(scenario: Scenario, candidates: Iterable[Candidate]) -> float 
 def step_times_off(band: float | None) -> float:
     """By what share step times may be off."""
     return GIVEN_BAND if band is None else band
+
+
+def perturbations(band: float) -> tuple[Perturbation, ...]:
+    """The ways in which step times are taken to be off when candidates are compared: decodes, then prefills, slower and
+    faster by a share, as 0.1. Faster is the inverse of slower, so that no time falls to 0.
+    """
+    slower = 1 + band
+    return (
+        Perturbation(decode=slower),
+        Perturbation(decode=1 / slower),
+        Perturbation(prefill=slower),
+        Perturbation(prefill=1 / slower),
+    )
 
 
 def forecast_of(

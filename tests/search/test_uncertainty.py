@@ -11,12 +11,11 @@ from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.executors import Serial
 from sim.search.optimize import optimize
-from sim.search.perturbed import perturbations
 from sim.search.ranking import Candidate, is_tied
 from sim.search.runner import Runner
 from sim.search.space import Space
 from sim.search.store import DictMemory
-from sim.search.uncertainty import forecast_band, step_times_off
+from sim.search.uncertainty import forecast_band, perturbations, step_times_off
 from sim.specs.engine import EngineConfig
 from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model
 
