@@ -11,9 +11,8 @@ from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import Verdict, judge
 from sim.search.ranking import Candidate, front
-from sim.search.recommend import Facts, recommendations
+from sim.search.recommend import Facts, Relaxation, recommendations, relaxations
 from sim.search.refine import refined
-from sim.search.relax import Relaxation, relaxations
 from sim.search.runner import Runner
 from sim.search.sensitivity import Sensitivity
 from sim.search.simplify import simplified

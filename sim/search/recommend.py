@@ -1,12 +1,14 @@
-"""Advice in words, each with the figure behind it."""
+"""What to do next: advice in words, each with the figure behind it, and limits to raise where no candidate keeps all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
 from sim.search.evaluate import Outcome
 from sim.search.objectives import Target, excess
+from sim.search.ranking import Candidate
 from sim.search.sensitivity import Sensitivity
+from sim.search.slo import Slo
 from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
@@ -165,3 +167,36 @@ def _limits(facts: Facts) -> Iterator[str]:
             f"All limits were kept in {facts.robustness:.0%} of the replays on other slices and with step times {facts.steps_off:.1%} off; "
             "measure before you rely on it."
         )
+
+
+class Relaxation(NamedTuple):
+    """One limit to raise, with the others as they are, and the candidate that then keeps all."""
+
+    slo: Slo
+    to_ms: float
+    candidate: Candidate
+
+    def __str__(self) -> str:
+        return f"{self.slo.name} from {self.slo.limit_ms:g} ms to {self.to_ms:,.0f} ms"
+
+
+def relaxations(candidates: Sequence[Candidate], target: Target) -> tuple[Relaxation, ...]:
+    """For each limit the least it has to be raised to, on its own.
+
+    Limits for which that is not enough are left out, as are those that rejected requests break however high they are.
+    """
+    return tuple(_each(candidates, target))
+
+
+def _each(candidates: Sequence[Candidate], target: Target) -> Iterator[Relaxation]:
+    for slo in target.limits:
+        others = [other for other in target.limits if other is not slo]
+        able = [
+            candidate
+            for candidate in candidates
+            if candidate.metrics.get(slo.judged_key) is not None
+            and all(excess(other, candidate.metrics) == 0 for other in others)
+        ]
+        if able:
+            nearest = min(able, key=lambda candidate, slo=slo: candidate.metrics[slo.judged_key])  # type: ignore[misc]
+            yield Relaxation(slo, nearest.metrics[slo.judged_key], nearest)
