@@ -10,12 +10,10 @@ from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import Verdict, judge
+from sim.search.neighbours import Sensitivity, refined, simplified
 from sim.search.ranking import Candidate, front
 from sim.search.recommend import Facts, Relaxation, recommendations, relaxations
-from sim.search.refine import refined
 from sim.search.runner import Runner
-from sim.search.sensitivity import Sensitivity
-from sim.search.simplify import simplified
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
 from sim.search.uncertainty import step_times_off

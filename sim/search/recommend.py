@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
 from sim.search.evaluate import Outcome
+from sim.search.neighbours import Sensitivity
 from sim.search.objectives import Target, excess
 from sim.search.ranking import Candidate
-from sim.search.sensitivity import Sensitivity
 from sim.search.slo import Slo
 from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters

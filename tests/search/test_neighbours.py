@@ -9,10 +9,9 @@ from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import judge
 from sim.search.layouts import around, layouts, spread
+from sim.search.neighbours import Point, refined, sensitivity, settled
 from sim.search.ranking import beats
 from sim.search.recommend import Facts, recommendations
-from sim.search.refine import refined
-from sim.search.sensitivity import Point, sensitivity, settled
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
 from sim.search.strategies import propose
