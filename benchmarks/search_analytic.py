@@ -14,7 +14,7 @@ from sim.report.tables import aligned
 from sim.search.analytic.candidates import analytic_candidates
 from sim.search.analytic.default_space import MODEL_LENGTHS
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
-from sim.search.analytic.workload_profile import TargetMetric, WorkloadProfile
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
 from sim.search.ranking import NOISE
@@ -23,7 +23,7 @@ from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.workload.generate import generate
-from sim.workload.profiles import workload_profile
+from sim.workload.profiles import TargetMetric, named_workload
 
 DEPLOYMENTS = (
     ("Llama-3.1-8B", "h100-sxm"),
@@ -62,7 +62,7 @@ def _row(verdict: Verdict) -> tuple[object, ...]:
 
 
 def _verdict(model: str, gpu: str, name: str, metric: TargetMetric) -> Verdict:
-    spec = workload_profile(name)
+    spec = named_workload(name).spec()
     trace = generate(replace(spec, num_requests=NUM_REQUESTS, rate_rps=spec.rate_rps * RATE_OF[metric]))
     scenario = Scenario(load_model(model), load_gpu(gpu), trace, parse_target(metric, ()))
     profile = replace(WorkloadProfile.create_synthetic(name), target_metric=metric)

@@ -13,7 +13,7 @@ from sim.outputs import check_apart, check_writable
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
-from sim.workload.profiles import PROFILES, workload_profile
+from sim.workload.profiles import PROFILES, named_workload
 from sim.workload.readers import read_trace
 from sim.workload.source import find_trace
 from sim.workload.trace import Trace
@@ -100,7 +100,7 @@ def generate_command(
 
 
 def _spec(profile: str | None, given: dict[str, Any]) -> WorkloadSpec:
-    base = WorkloadSpec() if profile is None else workload_profile(profile)
+    base = WorkloadSpec() if profile is None else named_workload(profile).spec()
     return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 

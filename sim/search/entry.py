@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.errors import ConfigError, SimError
 from sim.search.analytic.default_space import default_space
-from sim.search.analytic.workload_profile import TargetMetric, WorkloadProfile
+from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import answer
 from sim.search.bench_command import DATASET, verification
 from sim.search.capacity import OnProbe
@@ -35,6 +35,7 @@ from sim.specs.sampling import Sampling
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import Composition
 from sim.steptime.routing import Routing
+from sim.workload.profiles import TargetMetric
 from sim.workload.readers import TraceLike
 
 MAX_TRIALS = 10_000_000

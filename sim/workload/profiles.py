@@ -1,4 +1,7 @@
-"""Named workloads, with the rates and sequence lengths that the project's design names for them."""
+"""Named workloads, as the autotuning design describes them."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from sim.errors import ConfigError, nearest
 from sim.workload.generate import WorkloadSpec
@@ -6,24 +9,40 @@ from sim.workload.lengths import Choice
 
 OUTPUT_SHARE = 4  # the design gives lengths of whole sequences; here a quarter of each is output
 
+TargetMetric = Literal["throughput", "latency"]
+Distribution = Mapping[int, float]
+"""Frequencies of batch sizes, or of lengths in tokens."""
 
-def _profile(rate_rps: float, sequence_tokens: dict[int, float]) -> WorkloadSpec:
-    outputs = tuple((tokens // OUTPUT_SHARE, weight) for tokens, weight in sequence_tokens.items())
-    prompts = tuple((tokens - tokens // OUTPUT_SHARE, weight) for tokens, weight in sequence_tokens.items())
-    return WorkloadSpec(rate_rps=rate_rps, prompt_tokens=Choice(prompts), output_tokens=Choice(outputs))
+
+class NamedWorkload(NamedTuple):
+    """`sequence_tokens` are of prompt and output together; the latency budget is on the P99."""
+
+    rate_rps: float
+    batch_sizes: Distribution
+    sequence_tokens: Distribution
+    target_metric: TargetMetric
+    latency_budget_ms: float
+
+    def spec(self) -> WorkloadSpec:
+        """1,000 requests, Poisson arrivals; prompt and output are drawn apart, so that sequences have the design's mean
+        and maximum.
+        """
+        outputs = tuple((tokens // OUTPUT_SHARE, weight) for tokens, weight in self.sequence_tokens.items())
+        prompts = tuple((tokens - tokens // OUTPUT_SHARE, weight) for tokens, weight in self.sequence_tokens.items())
+        return WorkloadSpec(rate_rps=self.rate_rps, prompt_tokens=Choice(prompts), output_tokens=Choice(outputs))
 
 
 PROFILES = {
-    "chatbot": _profile(100, {512: 0.3, 1024: 0.4, 2048: 0.3}),
-    "batch_inference": _profile(10, {1024: 0.5, 2048: 0.4, 4096: 0.1}),
-    "interactive": _profile(50, {256: 0.4, 512: 0.4, 1024: 0.2}),
+    "chatbot": NamedWorkload(100, {1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, {512: 0.3, 1024: 0.4, 2048: 0.3}, "latency", 100),
+    "batch_inference": NamedWorkload(
+        10, {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}, {1024: 0.5, 2048: 0.4, 4096: 0.1}, "throughput", 1000
+    ),
+    "interactive": NamedWorkload(50, {1: 0.8, 2: 0.15, 4: 0.05}, {256: 0.4, 512: 0.4, 1024: 0.2}, "latency", 50),
 }
 
 
-def workload_profile(name: str) -> WorkloadSpec:
-    """A named workload of 1,000 requests, Poisson arrivals; prompt and output are drawn apart, so that sequences have
-    the design's mean and maximum. Raises ConfigError for an unknown name.
-    """
+def named_workload(name: str) -> NamedWorkload:
+    """Raises ConfigError for an unknown name."""
     if name not in PROFILES:
         raise ConfigError(
             f"the workload profile {name!r} is unknown; there are {', '.join(PROFILES)}.{nearest(name, PROFILES)}"

@@ -14,7 +14,7 @@ from sim.workload.arrivals import arrival_times
 from sim.workload.describe import describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import Choice, Fixed, Lognormal, Uniform, parse_lengths
-from sim.workload.profiles import workload_profile
+from sim.workload.profiles import named_workload
 from sim.workload.reuse import reusable_tokens
 
 
@@ -174,7 +174,7 @@ def test_profiles_have_the_designs_rates_and_lengths(
     name: str, rate: float, mean_sequence: float, longest: int
 ) -> None:
     """Mean sequence length within 3 % of the design's distribution over 5,000 requests, the longest exactly."""
-    trace = generate(replace(workload_profile(name), num_requests=5000))
+    trace = generate(replace(named_workload(name).spec(), num_requests=5000))
     sequences = trace.prompt_tokens + trace.output_tokens
     assert describe(trace).mean_rate_rps == pytest.approx(rate, rel=0.01)
     assert sequences.mean() == pytest.approx(mean_sequence, rel=0.03)
@@ -184,7 +184,7 @@ def test_profiles_have_the_designs_rates_and_lengths(
 def test_an_unknown_profile_suggests_the_nearest() -> None:
     """A slip in a profile's name."""
     with pytest.raises(ConfigError, match=r"'chatbott' is unknown; .* Did you mean chatbot\?"):
-        workload_profile("chatbott")
+        named_workload("chatbott")
 
 
 def test_bundled_traces_are_what_their_script_makes(tmp_path: Path) -> None:

@@ -3,29 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
-from sim.errors import ConfigError, nearest
+from sim.errors import ConfigError
 from sim.specs.autotuning import AutotuningParameters
+from sim.workload.profiles import Distribution, TargetMetric, named_workload
 from sim.workload.trace import Trace
-
-TargetMetric = Literal["throughput", "latency"]
-Distribution = Mapping[int, float]
-
-_SYNTHETIC: Mapping[str, tuple[float, Distribution, Distribution, TargetMetric, float]] = {
-    "chatbot": (100, {1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, {512: 0.3, 1024: 0.4, 2048: 0.3}, "latency", 100),
-    "batch_inference": (
-        10,
-        {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1},
-        {1024: 0.5, 2048: 0.4, 4096: 0.1},
-        "throughput",
-        1000,
-    ),
-    "interactive": (50, {1: 0.8, 2: 0.15, 4: 0.05}, {256: 0.4, 512: 0.4, 1024: 0.2}, "latency", 50),
-}
-"""Rate, batch sizes, sequence lengths, what matters and the P99 latency in ms, as the design names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +58,9 @@ class WorkloadProfile:
         cls, workload_type: str, requests_per_second: float | None = None, latency_budget_ms: float | None = None
     ) -> Self:
         """`chatbot`, `batch_inference` or `interactive`. Raises ConfigError for another type."""
-        if workload_type not in _SYNTHETIC:
-            raise ConfigError(
-                f"workload_type must be one of {', '.join(_SYNTHETIC)}, got {workload_type!r}.{nearest(workload_type, _SYNTHETIC)}"
-            )
-        rate, batch_sizes, lengths, metric, budget_ms = _SYNTHETIC[workload_type]
-        return cls(requests_per_second or rate, batch_sizes, lengths, metric, latency_budget_ms or budget_ms)
+        found = named_workload(workload_type)
+        rate, budget_ms = requests_per_second or found.rate_rps, latency_budget_ms or found.latency_budget_ms
+        return cls(rate, found.batch_sizes, found.sequence_tokens, found.target_metric, budget_ms)
 
     def get_expected_max_batch_size(self, percentile: float = 0.95) -> int:
         """The batch size that is not exceeded with that frequency."""
