@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sim.errors import ConfigError, DoesNotFitError
-from sim.search.analytic.candidates import MOST_CANDIDATES, analytic_candidates
+from sim.errors import DoesNotFitError
+from sim.search.analytic.candidates import analytic_search
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.fidelity import Round, Search
+from sim.search.fidelity import Search
 from sim.search.final_selection import Verdict, judge
 from sim.search.neighbours import Sensitivity, refined, simplified
 from sim.search.ranking import Candidate, front
 from sim.search.recommend import Facts, Relaxation, recommendations, relaxations
 from sim.search.runner import Runner
-from sim.search.slices import Slice, split_windows
+from sim.search.slices import split_windows
 from sim.search.space import Params, Space
 from sim.search.uncertainty import step_times_off
 from sim.specs.autotuning import AutotuningParameters
@@ -64,7 +64,7 @@ def optimize(
     search = Search(scenario, space, split, runner, seed)
     if scorer == "analytic":
         profile = workload or WorkloadProfile.from_trace_analysis(scenario.trace, parameters=constants)
-        candidates = _analytic(search, profile, constants)
+        candidates = analytic_search(search, profile, constants)
     else:
         candidates = simplified(search, search.run(trials))
     verdict = judge(scenario, candidates, split, runner, seed=seed)
@@ -87,21 +87,6 @@ def optimize(
         recommendations=_advice(scenario, verdict, constants, reactions),
         num_replays=runner.num_replays,
     )
-
-
-def _analytic(search: Search, workload: WorkloadProfile, constants: AutotuningParameters) -> list[Candidate]:
-    """All candidates with the formulas' figures, but the best of them, which is replayed."""
-    if search.space.size > MOST_CANDIDATES:
-        raise ConfigError(
-            f"the analytic scorer tries every candidate, at most {MOST_CANDIDATES:,}, got {search.space.size:,}."
-        )
-    ordered = analytic_candidates(search.scenario, search.space, workload, constants)
-    for place, candidate in enumerate(ordered):
-        (replayed,) = search.replay([candidate.params], Round("finals", Slice(search.split.seen), 1.0))
-        if replayed.outcome.is_feasible or not candidate.outcome.is_feasible:
-            return [replayed, *ordered[place + 1 :]]
-        ordered[place] = replayed
-    return ordered
 
 
 def _advice(

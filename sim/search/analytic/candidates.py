@@ -3,17 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sim.errors import SimError
+from sim.errors import ConfigError, SimError
 from sim.search.analytic.performance_model import SpecConfig, vLLMPerformanceModel
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.evaluate import Outcome, Scenario
+from sim.search.fidelity import Round, Search
 from sim.search.ranking import Candidate
+from sim.search.slices import Slice
 from sim.search.space import Params, Space, num_flags, num_gpus
 from sim.specs.autotuning import AutotuningParameters
 from sim.units import GIB
 
 SCORE = "analytic_score"
 MOST_CANDIDATES = 20_000
+
+
+def analytic_search(search: Search, workload: WorkloadProfile, parameters: AutotuningParameters) -> list[Candidate]:
+    """All candidates with the formulas' figures, but the best of them that can start, which is replayed."""
+    if search.space.size > MOST_CANDIDATES:
+        raise ConfigError(
+            f"the analytic scorer tries every candidate, at most {MOST_CANDIDATES:,}, got {search.space.size:,}."
+        )
+    ordered = analytic_candidates(search.scenario, search.space, workload, parameters)
+    for place, candidate in enumerate(ordered):
+        (replayed,) = search.replay([candidate.params], Round("finals", Slice(search.split.seen), 1.0))
+        if replayed.outcome.is_feasible or not candidate.outcome.is_feasible:
+            return [replayed, *ordered[place + 1 :]]
+        ordered[place] = replayed
+    return ordered
 
 
 def analytic_outcome(
