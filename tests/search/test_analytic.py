@@ -14,9 +14,12 @@ from sim.search.analytic.performance_model import (
     vLLMPerformanceModel,
 )
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.optimize import optimize
+from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
+from sim.specs.engine import EngineConfig
 from sim.units import GIB
-from tests.search.makers import gpu, make_scenario, make_trace
+from tests.search.makers import gpu, make_runner, make_scenario, make_trace
 
 CONFIG = SimpleNamespace(
     hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
@@ -137,3 +140,14 @@ def test_the_default_space_follows_the_workload() -> None:
     assert (space.knobs["tensor_parallel_size"], space.knobs["replicas"], space.gpus) == ((1, 2, 4), (1, 2, 3, 4), 4)
     assert "kv_cache_dtype" not in default_space(make_scenario(trace, gpu=gpu("a100-sxm-80gb")), profile).knobs
     assert np.all(np.diff([value for value in space.knobs["max_num_seqs"] if value]) > 0)
+
+
+def test_what_the_replay_refuses_stays_among_the_candidates() -> None:
+    """To the formulas the shortest context is the best; it holds no request of the trace, which the replay finds out."""
+    scenario = make_scenario(base=EngineConfig(cudagraph_capture_sizes=(1, 2, 4)))
+    space = Space({"max_model_len": (64, 2048, 4096)})
+    found = optimize(scenario, space, make_runner(scenario), trials=10, seed=0, scorer="analytic")
+    assert found.verdict.winner.candidate.params == {"max_model_len": 2048}
+    assert [(one.params["max_model_len"], one.outcome.is_feasible) for one in found.candidates] == [
+        (64, False), (2048, True), (4096, True),
+    ]  # fmt: skip

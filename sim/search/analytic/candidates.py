@@ -19,17 +19,16 @@ MOST_CANDIDATES = 20_000
 
 
 def analytic_search(search: Search, workload: WorkloadProfile, parameters: AutotuningParameters) -> list[Candidate]:
-    """All candidates with the formulas' figures, but the best of them that can start, which is replayed."""
+    """All candidates with the formulas' figures; the best of them is replayed, as are those before it that cannot serve."""
     if search.space.size > MOST_CANDIDATES:
         raise ConfigError(
             f"the analytic scorer tries every candidate, at most {MOST_CANDIDATES:,}, got {search.space.size:,}."
         )
     ordered = analytic_candidates(search.scenario, search.space, workload, parameters)
     for place, candidate in enumerate(ordered):
-        (replayed,) = search.replay([candidate.params], Round("finals", Slice(search.split.seen), 1.0))
-        if replayed.outcome.is_feasible or not candidate.outcome.is_feasible:
-            return [replayed, *ordered[place + 1 :]]
-        ordered[place] = replayed
+        (ordered[place],) = search.replay([candidate.params], Round("finals", Slice(search.split.seen), 1.0))
+        if ordered[place].outcome.is_feasible or not candidate.outcome.is_feasible:
+            break
     return ordered
 
 
