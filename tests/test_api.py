@@ -185,7 +185,7 @@ H100 = load_gpu("h100-sxm")
         ({"trace": served(prompt_tokens=100_000), "engine": {"max_model_len": 131_072}}, "prompts of 100,000 tokens"),
         ({"trace": served(130.0), "engine": {"max_num_seqs": 512}}, "batches of "),
         ({"vllm_version": "0.99"}, "vLLM 0.99, newer than any known"),
-        ({"composition": "additive"}, "mixed steps timed as additive"),
+        ({"composition": "two_pass"}, "mixed steps timed as two_pass"),
     ],
 )
 def test_outside_of_what_was_measured_the_band_widens_and_says_why(changes: dict[str, Any], reason: str) -> None:
@@ -248,14 +248,14 @@ def test_what_requests_ask_and_where_tokens_go_is_an_input() -> None:
 
 
 def test_mixed_steps_cost_more_when_run_as_two_passes() -> None:
-    """Prompts arriving into decodes: `additive` takes longer than `unified`, which takes longer than `max`."""
+    """Prompts arriving into decodes: `two_pass` takes longer than `additive`, which takes longer than `max`."""
     trace = make_trace(40, gap_s=0.004)
     last_s = {
         composition: sim.simulate("Llama-3.1-8B", "h100-sxm", trace, composition=composition).summary["duration"]
-        for composition in ("unified", "additive", "max")
+        for composition in ("additive", "two_pass", "max")
     }
-    assert last_s["additive"] > last_s["unified"]
-    assert last_s["additive"] > last_s["max"]
+    assert last_s["two_pass"] > last_s["additive"]
+    assert last_s["two_pass"] > last_s["max"]
 
 
 def test_a_simulation_imports_nothing_that_it_does_not_need() -> None:

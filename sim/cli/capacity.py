@@ -85,7 +85,7 @@ def capacity(
             vllm_version=parsed.vllm_version,
             limit=limit,
             routing=routing,
-            composition=composition or "unified",
+            composition=composition or "additive",
             sampling=sampling or "default",
             expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,

@@ -122,7 +122,7 @@ def optimize(
             request_rate=request_rate,
             limit=limit,
             routing=routing,
-            composition=composition or "unified",
+            composition=composition or "additive",
             sampling=sampling or "default",
             expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,

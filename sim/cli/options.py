@@ -62,9 +62,9 @@ Slos = Annotated[
 RouterName = Literal["round_robin", "least_loaded"]  # that of sim.cluster.router, without loading it
 Routing = Annotated[RouterName, typer.Option(help="How requests are shared out to replicas.")]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
-Composition = Literal["unified", "additive", "max"]  # that of sim.steptime.roofline, without loading it
+Composition = Literal["additive", "two_pass", "max"]  # that of sim.steptime.roofline, without loading it
 HowTimed = Annotated[
-    Composition | None, typer.Option("--composition", help="How mixed steps are timed, unified when absent.")
+    Composition | None, typer.Option("--composition", help="How mixed steps are timed, additive when absent.")
 ]
 HowSampled = Annotated[
     Sampling | None,

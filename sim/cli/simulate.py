@@ -83,7 +83,7 @@ def simulate(
             rate_scale=rate_scale,
             request_rate=request_rate,
             limit=limit,
-            composition=composition or "unified",
+            composition=composition or "additive",
             sampling=sampling or "default",
             routing=expert_routing or "skewed",
             step_time_model=step_time_model,

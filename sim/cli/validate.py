@@ -31,7 +31,7 @@ def validate(
     runs: RunFiles,
     gpu: BenchGpu = None,
     only_known_args: OnlyKnownArgs = False,
-    composition: Annotated[Composition, typer.Option(help="How mixed steps are timed.")] = "unified",
+    composition: Annotated[Composition, typer.Option(help="How mixed steps are timed.")] = "additive",
     seed: Annotated[int, typer.Option(help="For arrivals and lengths that are random.", min=0)] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Write measured against predicted to this PNG.", show_default=False)

@@ -49,7 +49,7 @@ class Traits(NamedTuple):
     vllm_version: str | None = None
     is_newer_than_known: bool = False
     derived: tuple[str, ...] = ()
-    composition: Composition = "unified"
+    composition: Composition = "additive"
     regime: Regime | None = None
 
 
@@ -114,7 +114,7 @@ def traits(
     engine: ResolvedEngine,
     regime: Regime | None = None,
     *,
-    composition: Composition = "unified",
+    composition: Composition = "additive",
 ) -> Traits:
     """Those of a deployment under a load, its mixed steps timed as `composition` says."""
     version = parse_version(engine.vllm_version)

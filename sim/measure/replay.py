@@ -103,7 +103,7 @@ class Prepared:
         """By stage, None for the whole run."""
         return _figures_by_stage(self.run, records.requests, self.requests, self.served.gpu.operators.host)
 
-    def traits(self, records: Records, composition: Composition = "unified") -> Traits:
+    def traits(self, records: Records, composition: Composition = "additive") -> Traits:
         """What the run was and what it put the engine through; its version is left open where the file does not say."""
         served = self.served
         dispatch = GraphDispatch.of(served.engine)
@@ -113,7 +113,7 @@ class Prepared:
 
 
 def prepare(
-    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "unified", seed: int = 0
+    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "additive", seed: int = 0
 ) -> Prepared:
     """Everything that replays of a run share, with `gpu` in place of the profile that it names. Raises SimError."""
     served = serve(run, gpu)
@@ -124,7 +124,7 @@ def prepare(
 
 
 def replay(
-    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "unified", seed: int = 0
+    run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "additive", seed: int = 0
 ) -> Replayed:
     """Replay a run, with `gpu` in place of the profile that it names. Raises SimError where that is impossible."""
     prepared = prepare(run, gpu=gpu, composition=composition, seed=seed)

@@ -141,7 +141,7 @@ def validate(
     runs: Sequence[Run],
     *,
     gpu: HardwareProfile | None = None,
-    composition: Composition = "unified",
+    composition: Composition = "additive",
     seed: int = 0,
     judge: Judge | None = None,
     progress: Progress | None = None,

@@ -6,7 +6,7 @@ from typing import Any
 
 FEW = 4  # values of a list that are all shown
 HASH_DIGITS = 12
-USUAL = {"model": "roofline", "composition": "unified", "sampling": "default", "expert_routing": "skewed"}
+USUAL = {"model": "roofline", "composition": "additive", "sampling": "default", "expert_routing": "skewed"}
 
 
 def run_title(summary: Mapping[str, Any], width: int) -> str:

@@ -81,7 +81,7 @@ class Scenario:
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
     routing: str = "least_loaded"
-    composition: Composition = "unified"
+    composition: Composition = "additive"
     traffic: Traffic = DEFAULT_TRAFFIC
     step_time: StepTimeModel | None = None
     request_rate: float | None = None

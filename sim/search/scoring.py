@@ -37,7 +37,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     request_rate: float | None = None,
     limit: int | None = None,
     routing: str = "least_loaded",
-    composition: Composition = "unified",
+    composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: Routing = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,

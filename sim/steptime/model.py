@@ -15,7 +15,7 @@ def step_time_model(
     gpu: HardwareProfile,
     engine: ResolvedEngine,
     *,
-    composition: Composition = "unified",
+    composition: Composition = "additive",
     traffic: Traffic = DEFAULT_TRAFFIC,
 ) -> RooflineStepTime:
     """The roofline of `model` on `tensor_parallel_size` GPUs; `composition` says how mixed steps are run."""

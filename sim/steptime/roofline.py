@@ -15,7 +15,7 @@ from sim.steptime.routing import Routing
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
-Composition = Literal["unified", "additive", "max"]
+Composition = Literal["additive", "two_pass", "max"]
 
 
 class Traffic(NamedTuple):
@@ -46,8 +46,8 @@ class OperatorTime(NamedTuple):
 class RooflineStepTime:
     """The StepTimeModel of one model on one kind of GPU under resolved engine arguments.
 
-    `composition` says how a mixed step is run. "unified", as in vLLM: matrices are multiplied once over all tokens and
-    attention is timed for each part. "additive" and "max" run two passes, one after the other or side by side.
+    `composition` says how a mixed step is run. "additive", as in vLLM: matrices are multiplied once over all tokens and
+    attention is timed for each part. "two_pass" and "max" run two passes, one after the other or side by side.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RooflineStepTime:
         model: ModelSpec,
         gpu: HardwareProfile,
         engine: ResolvedEngine,
-        composition: Composition = "unified",
+        composition: Composition = "additive",
         traffic: Traffic = DEFAULT_TRAFFIC,
     ) -> None:
         ranks = engine.tensor_parallel_size
@@ -76,7 +76,7 @@ class RooflineStepTime:
         num_decodes, context_tokens, chunks, num_sampled = shape
         if not chunks and num_sampled == num_decodes:
             return self.decode_curve(num_decodes).at(context_tokens)
-        gpu_s = self._pass_s(shape) if self._composition == "unified" else sum(map(self._pass_s, self._passes(shape)))
+        gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
         host_s = self._host_s(num_decodes + len(chunks))
         return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
 
@@ -91,12 +91,12 @@ class RooflineStepTime:
         return [*times, _split("host", waiting_s, shape.num_decodes / shape.num_tokens)]
 
     def _passes(self, shape: StepShape) -> tuple[StepShape, ...]:
-        if self._composition == "unified" or not shape.chunks or not shape.num_decodes:
+        if self._composition == "additive" or not shape.chunks or not shape.num_decodes:
             return (shape,)
         num_prefills_sampled = max(0, shape.num_sampled - shape.num_decodes)
         prefill = StepShape(0, 0, shape.chunks, num_prefills_sampled)
         decode = StepShape(shape.num_decodes, shape.decode_context_tokens, (), shape.num_sampled - num_prefills_sampled)
-        return (prefill, decode) if self._composition == "additive" else (max(prefill, decode, key=self._pass_s),)
+        return (prefill, decode) if self._composition == "two_pass" else (max(prefill, decode, key=self._pass_s),)
 
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""

@@ -32,7 +32,7 @@ BAD_CALLS = {
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat -tp 3": "tensor_parallel_size",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --pipeline-parallel-size 2": "not simulated",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --config nowhere.yaml": "nowhere.yaml",
-    "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --composition best": "unified",
+    "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --composition best": "additive",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --step-time-model nowhere.yaml": "nowhere.yaml",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat -- vllm bench": "vllm serve",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat -- vllm serve Qwen/Qwen3-8B": "Two models",

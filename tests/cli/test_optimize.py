@@ -91,7 +91,7 @@ def test_steps_are_timed_as_simulate_times_them(trace: Path, tmp_path: Path, ser
     """By the same flags, in both commands that search; step times from a file leave no room for them."""
     (tmp_path / "one.yaml").write_text("max_num_seqs: [64]")
     deployed = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace]
-    timed = ["--composition", "additive", "--sampling", "greedy", "--expert-routing", "uniform", "--json"]
+    timed = ["--composition", "two_pass", "--sampling", "greedy", "--expert-routing", "uniform", "--json"]
     space = ["--space", tmp_path / "one.yaml", "--workers", "1"]
     simulated = json.loads(servecast("simulate", *deployed, "--max-num-seqs", "64", *timed).out)["mean_tpot_ms"]
     plain = json.loads(servecast("optimize", *deployed, *space, "--json").out)["best"]["metrics"]["mean_tpot_ms"]

@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {
     "limit": None,
     "vllm_version": "0.33.0",
     "arrived": 1000,
-    "step_time": {"model": "roofline", "composition": "unified", "sampling": "default", "expert_routing": "skewed"},
+    "step_time": {"model": "roofline", "composition": "additive", "sampling": "default", "expert_routing": "skewed"},
 }
 
 
