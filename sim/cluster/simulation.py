@@ -15,7 +15,7 @@ from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
-from sim.engine.scheduler import UnexpectedPreemptionError
+from sim.engine.scheduler_state import UnexpectedPreemptionError
 from sim.engine.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
@@ -63,7 +63,7 @@ def simulate(
             serve_open(env, cores, gateway, requests)
         else:
             serve_clients(env, cores, gateway, iter(requests), clients)
-        parts = [recorder.records(core.scheduler) for recorder, core in zip(recorders, cores, strict=True)]
+        parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]
         return ClusterRecords.of(parts, gateway.replica)
 
     records = _without_preemption_if_possible(attempt)

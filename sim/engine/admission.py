@@ -1,27 +1,20 @@
 """Which of the waiting requests join the running ones in a pass."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from sim.engine.batch import Batch
+from sim.engine.block_hashing import BlockHashing
 from sim.engine.kv_cache_manager import NO_HIT, PrefixHit, best_hit
-
-if TYPE_CHECKING:
-    from sim.engine.batch import Batch
-    from sim.engine.request import Request
-    from sim.engine.scheduler import Scheduler
+from sim.engine.request import Request
+from sim.engine.scheduler_state import SchedulerState
 
 
 class Admission:
-    """Admits from the head of the queue until one cannot be.
+    """Admits from the head of the queue until one cannot be."""
 
-    Invariant: while `is_settled`, no pass admits anybody until something ends, arrives or is preempted.
-    """
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        config = scheduler.config
-        self._scheduler = scheduler
-        self._kv = scheduler.kv
+    def __init__(self, state: SchedulerState, block_hashing: BlockHashing) -> None:
+        config = state.config
+        self._state = state
+        self._block_hashing = block_hashing
+        self._kv = state.kv
         self._block_size = config.block_size
         self._max_running = config.max_running
         self._is_gated = config.scheduler_reserve_full_isl
@@ -33,41 +26,36 @@ class Admission:
         self._any_arrival_counts = (
             config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
-        self.is_settled = True
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        waiting = self._scheduler.waiting
+        waiting = self._state.waiting
         if self._any_arrival_counts or not waiting:
-            self.is_settled = False
+            self._state.admits_nobody = False
         waiting.add(request)
-
-    def capacity_freed(self) -> None:
-        """A seat, blocks or tokens of the budget have come free."""
-        self.is_settled = not self._scheduler.waiting
 
     def admit_waiting(self, batch: Batch) -> None:
         """Admit while tokens, seats and blocks last.
 
         vLLM passes over those whose tokens from before a preemption still come; they have come by the next pass.
         """
-        scheduler, waiting = self._scheduler, self._scheduler.waiting
+        state, waiting = self._state, self._state.waiting
         if batch.budget == 0:
-            self.is_settled = self.is_settled or not batch.chunks
+            state.admits_nobody = state.admits_nobody or not batch.chunks
             return
-        while waiting and batch.budget > 0 and len(scheduler.running) < self._max_running:
+        while waiting and batch.budget > 0 and len(state.running) < self._max_running:
             if not (self._admit(waiting[0], batch) or self._skips(waiting[0], batch)):
                 break
         if self._skipped:
             waiting.put_back_skipped(self._skipped)
             self._skipped = []
-        self.is_settled = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
+        state.admits_nobody = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
 
     def _skips(self, head: Request, batch: Batch) -> bool:
         """Whether the head, which cannot be admitted, is set aside so that the next one is tried."""
         if not (self._skips_long_prompts and self._is_too_long(head, batch)):
             return False
-        self._skipped.append(self._scheduler.waiting.pop_first())
+        self._skipped.append(self._state.waiting.pop_first())
         return True
 
     def _is_too_long(self, request: Request, batch: Batch) -> bool:
@@ -82,19 +70,19 @@ class Admission:
 
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
-        if self._has_windows and len(self._scheduler.running) < self._max_running:
+        if self._has_windows and len(self._state.running) < self._max_running:
             return True
         if not self._passes_gate(head, best_hit(head)):
             return False
         needs_only_its_chunk = not self._is_gated and head.keyed is not None
-        return bool(batch.chunks or self._scheduler.block_hashing.pending or needs_only_its_chunk)
+        return bool(batch.chunks or self._state.unhashed or needs_only_its_chunk)
 
     def _admit(self, request: Request, batch: Batch) -> bool:
         hit = NO_HIT if request.resumes_at else best_hit(request)
         if not self._passes_gate(request, hit):
             return False
         if request.keyed is not None and not request.resumes_at:
-            self._scheduler.block_hashing.catch_up(batch.step)
+            self._block_hashing.catch_up(batch.step)
             hit = self._kv.find_prefix(request)
             if not self._passes_gate(request, hit):
                 return False
@@ -108,11 +96,11 @@ class Admission:
         num_new_blocks = self._kv.admit(request, hit, num_computed + num_tokens, self._reserved_blocks)
         if num_new_blocks is None:
             return False
-        self._scheduler.waiting.pop_first()
-        self._scheduler.start(request, hit.num_blocks)
+        self._state.waiting.pop_first()
+        self._state.start(request, hit.num_blocks)
         batch.admitted.append(request)
         batch.budget -= num_tokens
-        self._scheduler.add_chunk(batch, request, num_tokens, num_new_blocks)
+        self._block_hashing.add_chunk(batch, request, num_tokens, num_new_blocks)
         return True
 
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
@@ -124,4 +112,4 @@ class Admission:
     @property
     def _reserved_blocks(self) -> int:
         """Blocks that stay free for those who run."""
-        return self._watermark_blocks if self._scheduler.running else 0
+        return self._watermark_blocks if self._state.running else 0

@@ -63,19 +63,21 @@ class EngineCore:
         self.now_s = self._device_free_s = self._oldest_end_s = start_s
         self._num_fruitless_preemptions = 0
         self._num_finished_last = 0
-        self.scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
+        self._scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
+        self._planner = self._scheduler.leap_planner
+        self.state = self._scheduler.state
 
     def add_request(self, request: Request) -> None:
         """Take in a request at its time of arrival; it is seen by the next scheduling pass, also by one at this very instant."""
         self.now_s = max(self.now_s, request.arrival_s)
-        self.scheduler.admission.add(request)
+        self._scheduler.add_request(request)
         if self._log:
             self._log.arrived(request)
 
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait and requests that run."""
-        return len(self.scheduler.waiting), len(self.scheduler.running)
+        return self.state.num_waiting, self.state.num_running
 
     def load_before(self, now_s: float) -> tuple[int, int]:
         """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
@@ -86,15 +88,15 @@ class EngineCore:
 
     def advance(self, until_s: float) -> None:
         """Do the passes that begin before that time."""
-        scheduler, lag = self.scheduler, self._lag
+        state, planner, lag = self.state, self._planner, self._lag
         while self.now_s < until_s and self._passes_left > 0:
-            num_passes = scheduler.leap_planner.num_passes(self._num_launched) if self.num_in_flight == lag else 0
+            num_passes = planner.num_passes(self._num_launched) if self.num_in_flight == lag else 0
             if num_passes == 0:
                 if not self.launch():
                     if self.num_in_flight == 0:
                         return
                     self.collect()
-            elif scheduler.prefills:
+            elif state.prefills:
                 self._fill(num_passes, until_s)
             else:
                 self._leap(num_passes, until_s)
@@ -103,14 +105,14 @@ class EngineCore:
         """Do steady passes, as many as begin before that time, and collect as many batches."""
         leap = self._next_leap(max_passes)
         num_passes = num_launched_before(leap, until_s, self._lag)
-        to_release = self.scheduler.leap_planner.num_to_release(self._num_launched, num_passes)
+        to_release = self._planner.num_to_release(self._num_launched, num_passes)
         self._do_steady(leap, to_release)
         if to_release < num_passes and self.now_s < until_s:
             self._do_steady(after(leap, to_release), num_passes - to_release)
 
     def _next_leap(self, max_passes: int) -> Leap:
         """Steps of the decodes alone, from the time at which the device can run them."""
-        decodes = self.scheduler.decodes
+        decodes = self.state.decodes
         num_decodes = decodes.count
         if num_decodes not in self._decode_steps:
             self._decode_steps[num_decodes] = DecodeSteps(self._step_time.decode_curve(num_decodes), num_decodes)
@@ -120,7 +122,7 @@ class EngineCore:
 
     def _fill(self, max_passes: int, until_s: float) -> None:
         """Steady passes, as many as begin before that time, in which a prompt fills the budget."""
-        planner = self.scheduler.leap_planner
+        planner = self._planner
         for _ in range(min(max_passes, self._passes_left)):
             num_chunk_tokens = planner.num_chunk_tokens
             self._do_steady(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
@@ -128,20 +130,18 @@ class EngineCore:
                 return
 
     def _next_fill(self, num_chunk_tokens: int) -> Leap:
-        duration_s = self._step_time.step_s(
-            self.scheduler.leap_planner.filling_shape(self._num_launched, num_chunk_tokens)
-        )
+        duration_s = self._step_time.step_s(self._planner.filling_shape(self._num_launched, num_chunk_tokens))
         return Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0)
 
     # -- step by step ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
         """The next passes as far as they are certain and nobody finishes before their end; None where one has to be launched."""
-        planner = self.scheduler.leap_planner
+        planner = self._planner
         num_passes = planner.num_passes(self._num_launched) if self.num_in_flight == self._lag else 0
         if num_passes == 0:
             return None
-        if self.scheduler.prefills:
+        if self.state.prefills:
             num_chunk_tokens = planner.num_chunk_tokens
             return self._plan(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
         leap = self._next_leap(num_passes)
@@ -160,9 +160,9 @@ class EngineCore:
 
     def launch(self) -> bool:
         """Schedule a pass and launch what it decides; whether another may be launched before a batch comes back."""
-        if not self.scheduler.has_requests:
+        if not self.state.has_requests:
             return False
-        batch = self.scheduler.schedule(self._num_launched)
+        batch = self._scheduler.schedule(self._num_launched)
         self._passes_left -= 1
         if batch.did_nothing:
             return False
@@ -187,13 +187,13 @@ class EngineCore:
 
     def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> Sequence[Request]:
         """The first passes of a leap, after the last of which requests may leave."""
-        scheduler, step = self.scheduler, self._num_launched
-        num_decodes = scheduler.decodes.count
+        state, step = self.state, self._num_launched
+        num_decodes = state.decodes.count
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
-            self._log.leap(scheduler, step, ends_s, (self.now_s, leap.start_s))
-        scheduler.leap_planner.commit(step, num_passes, num_chunk_tokens)
-        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), scheduler)
+            self._log.leap(self._planner, state, step, ends_s, (self.now_s, leap.start_s))
+        self._planner.commit(step, num_passes, num_chunk_tokens)
+        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), state)
         if num_decodes:
             self._num_fruitless_preemptions = 0
         self._passes_left -= num_passes
@@ -211,7 +211,7 @@ class EngineCore:
         if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
             raise ConfigError(
                 f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
-                f" them, {len(self.scheduler.running)} running and {len(self.scheduler.waiting)} waiting at"
+                f" them, {self.state.num_running} running and {self.state.num_waiting} waiting at"
                 f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
             )
 
@@ -225,16 +225,16 @@ class EngineCore:
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s
-        self._recorder.step(batch, start_s, duration_s, self.scheduler)
+        self._recorder.step(batch, start_s, duration_s, self.state)
         if self._log:
-            self._log.step(self.scheduler, batch, (self.now_s, start_s, self._device_free_s))
+            self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))
 
     def _take_in(self, batch: int) -> Sequence[Request]:
         """A batch has come back."""
-        self.scheduler.num_collected = batch + 1
-        finished = self.scheduler.release_ended(batch) if batch in self.scheduler.ended else ()
+        self.state.num_collected = batch + 1
+        finished = self.state.release_ended(batch) if batch in self.state.ended else ()
         if self._log:
-            self._log.collected(self.scheduler, batch, finished)
+            self._log.collected(self.state, batch, finished)
         self._num_finished_last = len(finished)
         for request in finished:
             self._recorder.request(request, request.max_tokens)

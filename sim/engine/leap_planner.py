@@ -4,56 +4,50 @@ Either no prompt is computed and nobody can be admitted; or one prompt, alone an
 decodes leave of the budget, so that nobody else gets any.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from sim.engine.request import Request
+from sim.engine.scheduler_state import SchedulerState
 from sim.steptime.protocol import StepShape
-
-if TYPE_CHECKING:
-    from sim.engine.request import Request
-    from sim.engine.scheduler import Scheduler
 
 
 class LeapPlanner:
     """What such passes have in common, how many there are, and doing them."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._decodes = scheduler.decodes
-        self._kv = scheduler.kv
-        self._token_budget = scheduler.config.token_budget
-        self._lag = scheduler.config.lag
-        self._threshold_varies = scheduler.config.long_prefill_token_threshold_adaptive
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._decodes = state.decodes
+        self._kv = state.kv
+        self._token_budget = state.config.token_budget
+        self._lag = state.config.lag
+        self._threshold_varies = state.config.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
         """How many passes from `step` on are steady for certain; 0 if that is not known."""
-        scheduler, decodes, windows = self._scheduler, self._decodes, self._scheduler.windows
-        if scheduler.wastes_a_decode and scheduler.ended:
+        state, decodes, windows = self._state, self._decodes, self._state.windows
+        if state.wastes_a_decode and state.ended:
             return 0
-        if scheduler.prefills:
+        if state.prefills:
             return self._num_filling(step)
-        if not (scheduler.admission.is_settled and decodes.count) or decodes.count > self._token_budget:
+        if not (state.admits_nobody and decodes.count) or decodes.count > self._token_budget:
             return 0
         limit = decodes.ends.next_pass - step + 1
-        if scheduler.waiting:
+        if state.waiting:
             limit = self.num_to_release(step, limit)
-        if scheduler.walks_windows or windows:
+        if state.walks_windows or windows:
             limit = min(limit, windows.num_counted_passes(step) if windows else 0)
         return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
 
     def _num_filling(self, step: int) -> int:
         """How many passes one prompt will fill."""
-        scheduler, num_tokens = self._scheduler, self.num_chunk_tokens
+        state, num_tokens = self._state, self.num_chunk_tokens
         request = self._prompt
         left = request.num_tokens - request.num_computed_tokens
-        if left <= num_tokens or num_tokens < 2 or num_tokens > scheduler.longest_chunk():
+        if left <= num_tokens or num_tokens < 2 or num_tokens > state.longest_chunk:
             return 0
         if self._kv.has_windows or self._threshold_varies:
             return 0
-        is_alone = next(reversed(scheduler.running)) is request
-        pending = scheduler.block_hashing.pending
-        if not is_alone or (request in pending and len(pending) > 1):
+        is_alone = next(reversed(state.running)) is request
+        unhashed = state.unhashed
+        if not is_alone or (request in unhashed and len(unhashed) > 1):
             return 0
         count = min((left - 1) // num_tokens, self._decodes.ends.next_pass - step + 1)
         while count > 0 and self.num_blocks(step, count, num_tokens) > self._kv.pool.num_free:
@@ -62,13 +56,13 @@ class LeapPlanner:
 
     def num_to_release(self, step: int, limit: int) -> int:
         """How many passes from `step` on come before blocks are released, at most `limit`."""
-        ended = self._scheduler.ended
+        ended = self._state.ended
         return min(limit, next(iter(ended)) + self._lag + 1 - step) if ended else limit
 
     @property
     def num_chunk_tokens(self) -> int:
         """Prompt tokens in each steady pass."""
-        return self._token_budget - self._decodes.count if self._scheduler.prefills else 0
+        return self._token_budget - self._decodes.count if self._state.prefills else 0
 
     def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
         """The work of a pass that a prompt fills."""
@@ -85,11 +79,11 @@ class LeapPlanner:
 
     @property
     def _prompt(self) -> Request:
-        return next(iter(self._scheduler.prefills))
+        return next(iter(self._state.prefills))
 
     def num_passed_blocks(self, step: int, num_passes: int) -> int:
         """Blocks that windows pass in them."""
-        windows = self._scheduler.windows
+        windows = self._state.windows
         return windows.num_blocks(step, num_passes) if windows else 0
 
     def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
@@ -98,12 +92,9 @@ class LeapPlanner:
         if blocks:
             self._kv.pool.take(blocks)
         if num_chunk_tokens:
-            prompt = self._prompt
-            prompt.num_computed_tokens += num_passes * num_chunk_tokens
-            prompt.num_chunk_tokens = num_chunk_tokens
-            prompt.chunk_pass = step + num_passes - 1
-        windows = self._scheduler.windows
+            self._state.compute(self._prompt, num_chunk_tokens, num_passes, step + num_passes - 1)
+        windows = self._state.windows
         if windows:
             windows.do(step, num_passes)
         if step + num_passes > self._decodes.ends.next_pass:
-            self._scheduler.end_decodes()
+            self._state.end_decodes()

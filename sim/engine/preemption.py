@@ -3,18 +3,15 @@
 Who gets nothing starves for this pass; who has to make room is preempted and recomputes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sim.engine.batch import Batch, Chunk
+from sim.engine.block_hashing import BlockHashing
+from sim.engine.config import SchedulerConfig
 from sim.engine.progress import num_computed_tokens, num_processed_tokens
 from sim.engine.request import Request, RequestStatus
+from sim.engine.scheduler_state import SchedulerState
 from sim.errors import EngineCrashError
-
-if TYPE_CHECKING:
-    from sim.engine.config import SchedulerConfig
-    from sim.engine.scheduler import Scheduler
 
 
 class Grant(NamedTuple):
@@ -25,46 +22,58 @@ class Grant(NamedTuple):
 ONE_TOKEN = Grant(1, 0)
 
 
-def schedule_running(scheduler: Scheduler, batch: Batch) -> None:
-    """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
-    if scheduler.windows:
-        scheduler.windows.look_at_each(batch.step, scheduler.running)
-    RunningPass(scheduler, batch).run()
+class Preemption:
+    """Schedules the running requests one by one."""
+
+    def __init__(self, state: SchedulerState, block_hashing: BlockHashing) -> None:
+        self._state = state
+        self._block_hashing = block_hashing
+        self._busy_contexts = busy_contexts(state.config)
+
+    def schedule_running(self, batch: Batch) -> None:
+        """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
+        if self._state.windows:
+            self._state.windows.look_at_each(batch.step, self._state.running)
+        RunningPass(self._state, self._block_hashing, batch, self._busy_contexts).run()
 
 
 class RunningPass:
     """The scratch of one such pass: who has been granted what."""
 
-    def __init__(self, scheduler: Scheduler, batch: Batch) -> None:
-        self._scheduler = scheduler
-        self._kv = scheduler.kv
-        self._rules = scheduler.config.rules
+    def __init__(
+        self, state: SchedulerState, block_hashing: BlockHashing, batch: Batch, busy_contexts: frozenset[int]
+    ) -> None:
+        self._state = state
+        self._block_hashing = block_hashing
+        self._kv = state.kv
+        self._rules = state.config.rules
         self._batch = batch
         self._granted: dict[Request, Grant] = {}
-        self._busy_contexts = scheduler.busy_contexts
+        self._busy_contexts = busy_contexts
 
     def run(self) -> None:
         self._grant_in_order()
-        scheduler, batch = self._scheduler, self._batch
-        for request in scheduler.running:
+        state, batch = self._state, self._batch
+        for request in state.running:
             grant = self._granted.get(request)
             if request.status is RequestStatus.DECODING and grant is None:
-                scheduler.starve(request, batch)
+                state.starve(request, batch.step)
+                batch.starved.append(request)
             elif request.status is RequestStatus.PREFILLING and grant is not None:
-                scheduler.add_chunk(batch, request, *grant)
+                self._block_hashing.add_chunk(batch, request, *grant)
             elif request.status is RequestStatus.ENDED and grant is not None:
                 self._waste(request, grant, samples=True)
-        batch.num_decodes = scheduler.decodes.count
-        if self._rules.asserts_batch_within_running and batch.num_requests > len(scheduler.running):
+        batch.num_decodes = state.decodes.count
+        if self._rules.asserts_batch_within_running and batch.num_requests > len(state.running):
             raise EngineCrashError(
                 f"the engine of vLLM before 0.10.2 crashes in this run, by an assertion: with scheduling_policy priority it"
                 f" preempted a request that it had already scheduled, and {batch.num_requests} in a batch are more than"
-                f" the {len(scheduler.running)} that run; give more KV blocks, or choose fcfs or a newer vllm_version."
+                f" the {len(state.running)} that run; give more KV blocks, or choose fcfs or a newer vllm_version."
             )
 
     def _grant_in_order(self) -> None:
         """The scan. Where somebody before its position has to leave, the rest moves up by one."""
-        batch, line = self._batch, list(self._scheduler.running)
+        batch, line = self._batch, list(self._state.running)
         index = 0
         while index < len(line) and batch.budget > 0:
             request = line[index]
@@ -109,12 +118,12 @@ class RunningPass:
             request.status is RequestStatus.DECODING
             and step > request.first_decode_pass + 1
             and step > request.starved_pass + 3
-            and (step - request.epoch) % self._scheduler.config.block_size not in self._busy_contexts
+            and (step - request.epoch) % self._state.config.block_size not in self._busy_contexts
         )
 
     def _grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
         self._kv.pool.take(num_new_blocks)
-        block_hashing, step = self._scheduler.block_hashing, self._batch.step
+        block_hashing, step = self._block_hashing, self._batch.step
         if request.status is RequestStatus.ENDED:
             request.wasted_pass = step
         if request.status is RequestStatus.PREFILLING:  # before a victim in this pass that has filled the same
@@ -134,22 +143,22 @@ class RunningPass:
 
     def _decodes_once_more(self, request: Request) -> bool:
         """Whether one whose last token is in flight is scheduled again, as it was unless max_model_len stops it."""
-        scheduler = self._scheduler
+        state = self._state
         num_tokens = request.num_prompt_tokens + request.max_tokens
-        return scheduler.wastes_a_decode and num_tokens < scheduler.config.max_model_len
+        return state.wastes_a_decode and num_tokens < state.config.max_model_len
 
     def _new_blocks(self, request: Request, num_tokens: int) -> int:
         """Blocks for the next tokens; those that a window has passed are given back first."""
         if self._kv.has_windows:
-            self._scheduler.block_hashing.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
+            self._block_hashing.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
             self._kv.free_passed_windows(
-                request, num_processed_tokens(request, self._batch.step, self._scheduler.num_collected)
+                request, num_processed_tokens(request, self._batch.step, self._state.num_collected)
             )
         return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
 
     def _victims_place(self, line: list[Request]) -> int:
         """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
-        if self._scheduler.config.scheduling_policy == "fcfs":
+        if self._state.config.scheduling_policy == "fcfs":
             return len(line) - 1
         return line.index(max(line, key=lambda request: (request.priority, request.arrival_s)))
 
@@ -160,15 +169,17 @@ class RunningPass:
 
     def _preempt(self, victim: Request) -> None:
         """Recompute preemption. A grant of this pass is refunded, or else runs on and counts as computed."""
+        state, batch = self._state, self._batch
         grant = self._granted.pop(victim, None)
         if grant is None:
-            self._scheduler.preempt(victim, self._batch, 0)
+            state.preempt(victim, batch.step, 0)
         elif self._rules.refunds_preempted_tokens:
-            self._batch.budget += grant.num_tokens
-            self._scheduler.preempt(victim, self._batch, grant.num_tokens)
+            batch.budget += grant.num_tokens
+            state.preempt(victim, batch.step, grant.num_tokens)
         else:
             self._waste(victim, grant, samples=False)
-            self._scheduler.preempt(victim, self._batch, grant.num_tokens, resumes_at=grant.num_tokens)
+            state.preempt(victim, batch.step, grant.num_tokens, resumes_at=grant.num_tokens)
+        batch.preempted.append(victim)
 
     def _waste(self, request: Request, grant: Grant, *, samples: bool) -> None:
         """Tokens that run though nothing comes of them."""
@@ -177,7 +188,7 @@ class RunningPass:
 
     @property
     def _ends_scan_at_own_preemption(self) -> bool:
-        config = self._scheduler.config
+        config = self._state.config
         return config.scheduling_policy == "fcfs" or not self._rules.preempts_past_itself
 
 

@@ -13,7 +13,7 @@ from sim.engine.progress import num_returned_tokens
 from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
-from sim.engine.scheduler import Scheduler
+from sim.engine.scheduler_state import SchedulerState
 
 LEAP_FACTS = (
     "num_steps",
@@ -47,7 +47,7 @@ class Recorder:
         self._requests["first_token_step"] = self._requests["last_token_step"] = -1
         self._request_bytes = self._requests.data.cast("B")
 
-    def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], scheduler: Scheduler) -> None:
+    def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], state: SchedulerState) -> None:
         """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
         _, start_s, linear_s, square_s, cube_s = leap
         num_decodes, num_chunk_tokens = num_tokens
@@ -55,9 +55,9 @@ class Recorder:
             num_steps,
             num_decodes,
             num_chunk_tokens,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv.pool.num_free,
+            state.num_running,
+            state.num_waiting,
+            state.num_free_blocks,
             0,
             num_decodes,
             start_s,
@@ -66,16 +66,16 @@ class Recorder:
             cube_s,
         )
 
-    def step(self, batch: Batch, start_s: float, duration_s: float, scheduler: Scheduler) -> None:
+    def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:
         """A pass of its own, after it has been done."""
         decodes = batch.shape.num_decodes if batch.shape else 0
         self._leaps += pack_leap(
             1,
             decodes,
             batch.num_tokens - decodes,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv.pool.num_free,
+            state.num_running,
+            state.num_waiting,
+            state.num_free_blocks,
             len(batch.preempted),
             batch.num_decodes,
             start_s,
@@ -98,24 +98,24 @@ class Recorder:
             request.last_pass if num_generated == request.max_tokens else -1,
         )
 
-    def records(self, scheduler: Scheduler) -> Records:
+    def records(self, state: SchedulerState) -> Records:
         """Everything recorded, in columns; to be asked for once, for the rows of leaps are let go."""
-        for request in (*scheduler.running, *scheduler.waiting):
-            self.request(request, num_returned_tokens(request, scheduler.num_collected))
+        for request in (*state.running, *state.waiting):
+            self.request(request, num_returned_tokens(request, state.num_collected))
         leaps, self._leaps = np.frombuffer(self._leaps, dtype=LEAP), bytearray()
         ends_s = _step_ends_s(leaps)
         num_continued = _narrow(leaps["num_continued"])
         facts = {name: leaps[name].copy() for name in LEAP_FACTS}
         del leaps  # near half of it is times, which nobody needs now that those of the steps are known
-        itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), scheduler)
+        itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), state)
         return Records(
             requests=self._request_records(ends_s),
-            leaps=LeapRecords(step_end_s=ends_s, decode_stretches=_decode_stretches(scheduler), **facts),
+            leaps=LeapRecords(step_end_s=ends_s, decode_stretches=_decode_stretches(state), **facts),
             itl_s=itl_s,
             itl_count=itl_count,
-            prefix_cache_queries=scheduler.prefix_cache_queries,
-            prefix_cache_hits=scheduler.prefix_cache_hits,
-            num_evictions=scheduler.kv.pool.num_evictions,
+            prefix_cache_queries=state.prefix_cache_queries,
+            prefix_cache_hits=state.prefix_cache_hits,
+            num_evictions=state.num_evictions,
         )
 
     def _request_records(self, ends_s: Floats) -> RequestRecords:
@@ -161,23 +161,23 @@ def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
     return np.where(steps >= 0, ends_s[steps], np.nan)
 
 
-def _decode_stretches(scheduler: Scheduler) -> DecodeStretches:
-    table = _view(scheduler.history.stretches, np.int64).reshape(-1, 3)
-    config = scheduler.config
+def _decode_stretches(state: SchedulerState) -> DecodeStretches:
+    table = _view(state.history.stretches, np.int64).reshape(-1, 3)
+    config = state.config
     delays = tuple(delay for delay in config.passing_delays if delay is not None)
     first, last, epoch = table.T
     return DecodeStretches(first, last, epoch, config.block_size, len(config.kv_groups), delays)
 
 
-def _token_gaps(ends_s: Floats, num_continued: Ints, scheduler: Scheduler) -> tuple[Floats, Ints]:
+def _token_gaps(ends_s: Floats, num_continued: Ints, state: SchedulerState) -> tuple[Floats, Ints]:
     """Times between tokens of a request, and how often each occurred.
 
     A decode's tokens are a step apart, but for those that had starved or been preempted in between.
     """
-    starved = [late for late in scheduler.history.late if late[0] < len(ends_s)]
+    starved = [late for late in state.history.late if late[0] < len(ends_s)]
     for step, _ in starved:
         num_continued[step] -= 1
-    late = np.array([*starved, *scheduler.history.resumed], dtype=np.int64).reshape(-1, 2)
+    late = np.array([*starved, *state.history.resumed], dtype=np.int64).reshape(-1, 2)
     gaps_s = np.zeros(len(ends_s) + len(late))  # a decode is never in the first step
     np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1 : len(ends_s)])
     if not len(late):

@@ -5,8 +5,9 @@ from itertools import count
 from typing import Any
 
 from sim.engine.batch import Batch
+from sim.engine.leap_planner import LeapPlanner
 from sim.engine.request import Request, RequestStatus, admission_order
-from sim.engine.scheduler import Scheduler
+from sim.engine.scheduler_state import SchedulerState
 
 LogRow = dict[str, Any]
 
@@ -43,21 +44,21 @@ class StepLogger:
     def arrived(self, request: Request) -> None:
         self._arrived.append(request.request_id)
 
-    def step(self, scheduler: Scheduler, batch: Batch, times_s: tuple[float, float, float]) -> None:
+    def step(self, state: SchedulerState, batch: Batch, times_s: tuple[float, float, float]) -> None:
         """A pass of its own, after it has been done."""
-        pool = scheduler.kv.pool
-        row = self._new_row(times_s, scheduler, pool.num_free, pool.num_evictions - self._num_evictions)
-        self._num_evictions = pool.num_evictions
+        num_evictions = state.num_evictions
+        row = self._new_row(times_s, state, state.num_free_blocks, num_evictions - self._num_evictions)
+        self._num_evictions = num_evictions
         chunks = {chunk.request: chunk for chunk in (*batch.chunks, *batch.wasted)}
         ghosts = [chunk.request for chunk in batch.wasted if chunk.request.status is RequestStatus.PREEMPTED]
-        runners = sorted((*scheduler.running, *ghosts), key=admission_order) if ghosts else scheduler.running
+        runners = sorted((*state.running, *ghosts), key=admission_order) if ghosts else state.running
         for request in runners:
             if request in chunks:
                 chunk = chunks[request]
                 cells = (chunk.num_tokens, chunk.num_computed_before, chunk.num_new_blocks)
                 _add(row, request, *cells, samples=chunk.samples)
             elif _decodes_in(request, batch.step):
-                _add_decode(row, request, batch.step, scheduler)
+                _add_decode(row, request, batch.step, state)
         row["new"] = [request.request_id for request in batch.admitted if not request.num_preemptions]
         row["resumed"] = [request.request_id for request in batch.admitted if request.num_preemptions]
         row["preempted"] = [request.request_id for request in batch.preempted]
@@ -70,25 +71,32 @@ class StepLogger:
             row["ghosts"] = [request.request_id for request in ghosts]
         self._open[batch.step] = row
 
-    def leap(self, scheduler: Scheduler, first: int, ends: Sequence[float], times_s: tuple[float, float]) -> None:
+    def leap(
+        self,
+        planner: LeapPlanner,
+        state: SchedulerState,
+        first: int,
+        ends: Sequence[float],
+        times_s: tuple[float, float],
+    ) -> None:
         """Steady passes, before they are done."""
-        pool, planner, depth = scheduler.kv.pool, scheduler.leap_planner, scheduler.config.num_batches_in_flight
+        depth = state.config.num_batches_in_flight
         evicted = 0
         now_s, start_s = times_s
         for number, end_s in enumerate(ends):
             step = first + number
             taken = planner.num_blocks(first, number + 1, planner.num_chunk_tokens)
-            evicted_before, evicted = evicted, pool.num_evictions_within(taken)
+            evicted_before, evicted = evicted, state.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
-            free = pool.num_free - taken + planner.num_passed_blocks(first, number + 1)
-            row = self._new_row(times, scheduler, free, evicted - evicted_before)
-            for request in scheduler.running:
+            free = state.num_free_blocks - taken + planner.num_passed_blocks(first, number + 1)
+            row = self._new_row(times, state, free, evicted - evicted_before)
+            for request in state.running:
                 if request.status is RequestStatus.DECODING:
-                    _add_decode(row, request, step, scheduler)
+                    _add_decode(row, request, step, state)
                 elif request.status is RequestStatus.PREFILLING:
                     num_tokens = planner.num_chunk_tokens
                     computed = request.num_computed_tokens + number * num_tokens
-                    new_blocks = scheduler.kv.new_blocks(computed, num_tokens)
+                    new_blocks = state.kv.new_blocks(computed, num_tokens)
                     _add(row, request, num_tokens, computed, new_blocks, samples=False)
             self._open[step] = row
             now_s, start_s = start_s if depth > 1 else end_s, end_s
@@ -96,9 +104,9 @@ class StepLogger:
                 self._close(step + 1 - depth, [], free)
         self._num_evictions += evicted
 
-    def collected(self, scheduler: Scheduler, batch: int, finished: Sequence[Request]) -> None:
+    def collected(self, state: SchedulerState, batch: int, finished: Sequence[Request]) -> None:
         """The batch has come back."""
-        self._close(batch, finished, scheduler.kv.pool.num_free)
+        self._close(batch, finished, state.num_free_blocks)
 
     def _close(self, batch: int, finished: Sequence[Request], num_free_blocks: int) -> None:
         row = self._open.pop(batch)
@@ -107,7 +115,7 @@ class StepLogger:
         self._emit(row)
 
     def _new_row(
-        self, times_s: tuple[float, float, float], scheduler: Scheduler, num_free_blocks: int, num_evicted: int
+        self, times_s: tuple[float, float, float], state: SchedulerState, num_free_blocks: int, num_evicted: int
     ) -> LogRow:
         now_s, start_s, end_s = times_s
         row: LogRow = {
@@ -125,8 +133,8 @@ class StepLogger:
             "preempted": [],
             "hits": {},
             "evicted": num_evicted,
-            "running": [request.request_id for request in scheduler.running],
-            "waiting": [request.request_id for request in scheduler.waiting],
+            "running": [request.request_id for request in state.running],
+            "waiting": [request.request_id for request in state.waiting],
             "sampled": [],
         }
         self._arrived = []
@@ -140,9 +148,9 @@ def _decodes_in(request: Request, step: int) -> bool:
     return request.first_decode_pass <= step <= request.last_pass
 
 
-def _add_decode(row: LogRow, request: Request, step: int, scheduler: Scheduler) -> None:
+def _add_decode(row: LogRow, request: Request, step: int, state: SchedulerState) -> None:
     computed = step - request.epoch - 1
-    new_blocks = scheduler.kv.num_groups if computed % scheduler.config.block_size == 0 else 0
+    new_blocks = state.kv.num_groups if computed % state.config.block_size == 0 else 0
     _add(row, request, 1, computed, new_blocks, samples=True)
 
 

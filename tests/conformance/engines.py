@@ -47,7 +47,7 @@ def run_fast(case: Case) -> Run:
     )
     env = simpy.Environment()
     serve_open(env, [core], Gateway(env, RoundRobin(), len(source)), source)
-    return _run(case, steps, recorder.records(core.scheduler))
+    return _run(case, steps, recorder.records(core.state))
 
 
 def run_reference(case: Case) -> Run:

@@ -61,7 +61,7 @@ def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
     core = EngineCore(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
     env = simpy.Environment()
     serve_open(env, [core], Gateway(env, RoundRobin(), len(source)), source)
-    records = recorder.records(core.scheduler)
+    records = recorder.records(core.state)
     gaps = np.repeat(records.itl_s, records.itl_count)
     assert (gaps > 1).tolist().count(True) == (max_passes >= 9)
     assert len(gaps) == np.maximum(0, records.requests.generated_tokens - 1).sum()

@@ -8,7 +8,8 @@ import pytest
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import KVGroup
 from sim.engine.request import Request
-from sim.engine.scheduler import Scheduler, UnexpectedPreemptionError
+from sim.engine.scheduler import Scheduler
+from sim.engine.scheduler_state import UnexpectedPreemptionError
 from sim.engine.windows import WindowFrees
 from tests.engine.test_metamorphic import facts
 from tests.engines import ENGINES
@@ -146,12 +147,12 @@ def test_a_scheduler_that_counts_on_no_preemption_says_so() -> None:
     config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
     scheduler = Scheduler(config, expects_preemption=False)
     for row, name in enumerate("AB"):
-        scheduler.admission.add(Request(row, name, 0.0, 30, 40))
+        scheduler.add_request(Request(row, name, 0.0, 30, 40))
 
     def run() -> None:
         for step in range(200):
             scheduler.schedule(step)
-            scheduler.num_collected = step + 1
+            scheduler.state.num_collected = step + 1
 
     with pytest.raises(UnexpectedPreemptionError):
         run()
