@@ -26,7 +26,7 @@ from sim.report.validation import (
     summary_rows,
     unreplayed,
 )
-from sim.steptime.roofline import Composition
+from sim.steptime.options import Composition
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/accuracy.md"

@@ -18,12 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
+from sim.deployment import Deployment
 from sim.engine.records import Floats
-from sim.measure.replay import Served, replay, serve
+from sim.measure.replay import replay, serve
 from sim.measure.runs import OpenLoop, Run, read_runs
 from sim.specs.hardware import HardwareProfile, load_gpu
-from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepShape
+from sim.steptime.roofline import RooflineStepTime
 from sim.units import MS, NS, US
 
 OUTPUT = Path(__file__).with_name("serving_fits.json")
@@ -35,7 +36,7 @@ class Point(NamedTuple):
     """One stage of a run with what was measured in it; `num_decodes` by Little's law."""
 
     run: Run
-    served: Served
+    served: Deployment
     rate_rps: float
     num_decodes: float
     tpot_s: float
@@ -65,7 +66,7 @@ def _points(run: Run) -> list[Point]:
     ]
 
 
-def _point(run: Run, served: Served, workload: OpenLoop, stage: int, figures: dict[str, float]) -> Point:
+def _point(run: Run, served: Deployment, workload: OpenLoop, stage: int, figures: dict[str, float]) -> Point:
     rate_rps, tpot_s = workload.stages[stage].rate_rps, figures["tpot_mean"] * MS
     num_decodes = rate_rps * tpot_s * workload.output_tokens
     return Point(run, served, rate_rps, num_decodes, tpot_s, figures["ttft_mean"] * MS, stage)
@@ -82,7 +83,7 @@ def _tpot_s(point: Point, theta: Floats) -> float:
     """The mean step at the measured concurrency: some steps also compute the uncached end of a prompt."""
     served, workload = point.served, point.run.workload
     assert isinstance(workload, OpenLoop), "points are of open loops"
-    model = step_time_model(served.model, _with(served.gpu, theta), served.engine)
+    model = RooflineStepTime(served.model, _with(served.gpu, theta), served.engine)
     prompt_tokens = workload.prompts.shared_tokens + workload.prompts.unique_tokens
     context_tokens, tail = prompt_tokens + workload.output_tokens / 2, prompt_tokens % BLOCK or BLOCK
     count = max(1, round(point.num_decodes))

@@ -17,6 +17,7 @@ import pandas as pd
 
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
+from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -34,7 +35,6 @@ from sim.steptime.prefill import (
     riding_work,
     together,
 )
-from sim.steptime.routing import Routing
 from sim.units import US
 
 GPUS = {
@@ -193,7 +193,7 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
     def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
         rows = rows_of(data, "moe", name)
         distribution = "power_law_1.01" if name == "A100" else "balanced"
-        routing: Routing = "uniform" if name == "A100" else "balanced"
+        routing: ExpertRouting = "uniform" if name == "A100" else "balanced"
         chosen = (rows["moe_dtype"] == moe_dtype) & (rows["distribution"] == distribution) & (rows["moe_ep_size"] == 1)
         if weight.compute not in gpu.peak_flops:
             return
@@ -209,7 +209,7 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
     return calls
 
 
-def _experts_of(tokens: float, experts: Experts, routing: Routing) -> Callable[[HardwareProfile], float]:
+def _experts_of(tokens: float, experts: Experts, routing: ExpertRouting) -> Callable[[HardwareProfile], float]:
     return lambda gpu: experts_s(tokens, experts, gpu, routing)
 
 

@@ -16,8 +16,8 @@ from sim.specs.hardware_file import HardwareFile, ProfileFile
 from sim.specs.hardware_rules import complete, nearest_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
-from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepShape
+from sim.steptime.roofline import RooflineStepTime
 
 SHEET = (
     "name",
@@ -63,7 +63,7 @@ def _errors(fitted: HardwareProfile, derived: HardwareProfile, steps: list[StepS
 
 def _seconds(gpu: HardwareProfile, steps: list[StepShape]) -> list[float]:
     model = load_model("Llama-3.1-8B")
-    times = step_time_model(model, gpu, resolve_engine(EngineConfig(), model, gpu))
+    times = RooflineStepTime(model, gpu, resolve_engine(EngineConfig(), model, gpu))
     return [times.step_s(step) for step in steps]
 
 

@@ -31,8 +31,8 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
-from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import RooflineStepTime
 from sim.workload.readers import read_trace
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
@@ -145,7 +145,7 @@ def deployment(case: Case) -> tuple[SchedulerConfig, StepTimeModel]:
     config = SchedulerConfig(
         engine.max_num_seqs, engine.max_num_batched_tokens, case.max_model_len, case.num_gpu_blocks, rules=engine.rules
     )
-    return config, step_time_model(model, gpu, engine)
+    return config, RooflineStepTime(model, gpu, engine)
 
 
 PROCESS = """

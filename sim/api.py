@@ -9,36 +9,27 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sim import __version__
 from sim.cluster import simulation
-from sim.engine.config import SchedulerConfig, scheduler_config
-from sim.engine.kv_cache_manager import can_ever_fit
+from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
-from sim.errors import ConfigError, DoesNotFitError
-from sim.measure.confidence import confidence
-from sim.measure.forecast import confidence_json, forecast
-from sim.measure.likeness import regime, traits
+from sim.errors import ConfigError
+from sim.measure.forecast import confidence_json, confidence_of, forecast_of
 from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.memory.design import GraphMemoryModel
-from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan
-from sim.memory.startup import start_up
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.cost import cost
-from sim.metrics.summary import summarize
-from sim.metrics.what_limits import StepTimeOn, what_limits
+from sim.metrics.summary import summary_of
+from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
-from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
-from sim.specs.models import load_model
 from sim.specs.sampling import Sampling
-from sim.steptime import model as steptime
-from sim.steptime.graphs import GraphDispatch
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition, Traffic
-from sim.steptime.routing import Routing
-from sim.units import MS
 from sim.workload.load import load_json
 from sim.workload.rates import scale_rate
 from sim.workload.readers import TraceLike, as_trace
@@ -52,20 +43,7 @@ if TYPE_CHECKING:
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
 
-DEFAULTS = EngineConfig()
 PlotKind = Literal["timeline", "latency"]
-
-
-class Deployment(NamedTuple):
-    """A model on GPUs, its engine arguments resolved and its memory planned."""
-
-    model: ModelSpec
-    gpu: HardwareProfile
-    engine: ResolvedEngine
-    plan: MemoryPlan
-
-    def __str__(self) -> str:
-        return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
 
 
 @dataclass(frozen=True)
@@ -119,30 +97,8 @@ class Result:
         raise ConfigError(f"plot draws `timeline` or `latency`, got {kind!r}.")
 
     def _step_columns(self) -> Columns:
-        plan, engine = self.deployment.plan, self.deployment.engine
-        return step_columns(self.records.steps, num_gpu_blocks=plan.num_gpu_blocks, dispatch=GraphDispatch.of(engine))
-
-
-def deploy(
-    model: str | Path | ModelSpec,
-    gpu: str | Path | HardwareProfile,
-    *,
-    engine: EngineConfig = DEFAULTS,
-    vllm_version: str | None = None,
-    graph_memory: GraphMemoryModel = "measured",
-    prediction_layers: bool = False,
-) -> Deployment:
-    """What `vllm serve` would make of these arguments at start-up, whether or not it fits.
-
-    Model and GPU are names, paths or specs; `vllm_version` None is the newest known. `graph_memory` "design" plans CUDA
-    graphs by the original design's formula; `prediction_layers` loads those for multi-token prediction. Raises SimError
-    for bad input.
-    """
-    profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
-    spec = model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
-    spec = with_prediction_layers(spec) if prediction_layers else spec
-    started = start_up(spec, profile, engine, vllm_version=vllm_version, graph_memory=graph_memory)
-    return Deployment(spec, profile, started.engine, started.plan)
+        num_gpu_blocks, dispatch = self.deployment.plan.num_gpu_blocks, self.deployment.graph_dispatch
+        return step_columns(self.records.steps, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
 
 
 def plan_memory(
@@ -156,12 +112,13 @@ def plan_memory(
 ) -> MemoryPlan:
     """What each GPU's memory goes to and how many KV blocks that leaves; `reason` says why it does not fit, if so.
 
-    Arguments and errors as for `simulate` and `deploy`.
+    `graph_memory` "design" plans CUDA graphs by the original design's formula; `prediction_layers` loads those for
+    multi-token prediction. The rest as for `simulate`. Raises SimError for bad input.
     """
     return deploy(
         model,
         gpu,
-        engine=engine,
+        engine,
         vllm_version=vllm_version,
         graph_memory=graph_memory,
         prediction_layers=prediction_layers,
@@ -181,7 +138,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
-    routing: Routing = "skewed",
+    routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     intervals: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -199,35 +156,16 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
     started_s = time.perf_counter()
-    _require_one_stage(engine)
-    deployment = deploy(model, gpu, engine=engine, vllm_version=vllm_version)
-    _require_fit(deployment, has_step_times=step_time_model is not None)
-    roofline = _roofline(deployment.model, composition, Traffic(sampling, routing))
-    given = None if step_time_model is None else _step_time(step_time_model)
-    step_time = given or roofline(deployment.gpu, deployment.engine)
+    step_times = step_time_options(composition, sampling, routing, step_time_model)
+    deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
-    config = scheduler_config(deployment.engine, deployment.plan)
+    config, step_time = deployment.config, deployment.step_time
     records = simulation.simulate(requests, config, step_time, on_progress=progress, step_log=step_log).merged
     load = load_json(requests, request_rate=request_rate, rate_scale=rate_scale, limit=limit)
-    summary = _summary(deployment, engine, load, records)
-    found = what_limits(records, config, deployment.gpu, deployment.engine, None if given else roofline)
-    summary["limits"] = found
-    summary["step_time"] = _timed_by(step_time_model, composition, sampling, routing)
-    num_gpus, price = deployment.engine.num_gpus, deployment.gpu.price_usd_per_hour
-    summary |= cost(summary, num_gpus=num_gpus, usd_per_hour=price)
-    summary["seed"] = seed
-    replayed = _Replayed(deployment, requests, config, step_time, composition, is_given=given is not None)
-    summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
+    summary = _summary(deployment, engine, load, records) | {"seed": seed}
+    summary["confidence"] = _confidence(_Replayed(deployment, requests), summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
-
-
-def _require_one_stage(engine: EngineConfig) -> None:
-    if engine.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"pipeline_parallel_size {engine.pipeline_parallel_size} is planned by `servecast memory` but not simulated; "
-            "use tensor_parallel_size instead."
-        )
 
 
 def read_measured(
@@ -297,39 +235,10 @@ def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Se
     return select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
 
 
-def _require_fit(deployment: Deployment, *, has_step_times: bool) -> None:
-    """Blocks that an override asks for beyond the memory there is are a what-if; too few for one request are a mistake."""
-    plan, engine = deployment.plan, deployment.engine
-    if plan.feasible or (engine.num_gpu_blocks_override and has_step_times):
-        return
-    if engine.num_gpu_blocks_override:
-        config = scheduler_config(engine, plan)
-        if can_ever_fit(config.max_model_len, config):
-            return
-    raise DoesNotFitError(f"{deployment} does not start: {plan.reason}")
-
-
-def _timed_by(
-    given: str | Path | StepTimeModel | None, composition: Composition, sampling: Sampling, routing: Routing
-) -> dict[str, str]:
-    """What step times come from: the roofline and its choices, or what was given in its place."""
-    if given is None:
-        return {"model": "roofline", "composition": composition, "sampling": sampling, "expert_routing": routing}
-    return {"model": str(given) if isinstance(given, str | Path) else type(given).__name__}
-
-
-def _roofline(model: ModelSpec, composition: Composition, traffic: Traffic) -> StepTimeOn:
-    """The model's step times on any GPU and under any engine arguments."""
-    return lambda gpu, engine: steptime.step_time_model(model, gpu, engine, composition=composition, traffic=traffic)
-
-
-def _step_time(given: str | Path | StepTimeModel) -> StepTimeModel:
-    return steptime.load_step_time_model(given) if isinstance(given, str | Path) else given
-
-
 def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
     """What was run, and what came of it."""
-    engine = deployment.engine
+    engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
+    figures = summary_of(deployment, records)
     return {
         "model_id": deployment.model.name,
         "gpu": deployment.gpu.name,
@@ -338,44 +247,32 @@ def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], 
         **load,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
-    } | _figures(deployment, records)
-
-
-def _figures(deployment: Deployment, records: Records) -> dict[str, Any]:
-    """All that follows from the records."""
-    dispatch = GraphDispatch.of(deployment.engine)
-    return summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=dispatch)
+        **figures,
+        "limits": what_limits(deployment, records),
+        "step_time": deployment.step_times.to_json(),
+        **cost(figures, num_gpus=engine.num_gpus, usd_per_hour=price),
+    }
 
 
 class _Replayed(NamedTuple):
     """What is replayed, to be replayed with step times that are off, and at other rates."""
 
     deployment: Deployment
-    requests: Trace
-    config: SchedulerConfig
-    step_time: StepTimeModel
-    composition: Composition
-    is_given: bool  # the step times are
+    trace: Trace
 
-    def replay(self, factor: float, rate_share: float) -> dict[str, Any]:
+    def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
-        step_time = PerturbedStepTime(self.step_time, all_off_by(factor))
-        records = simulation.simulate(scale_rate(self.requests, rate_share), self.config, step_time).merged
-        return _figures(self.deployment, records)
+        step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
+        trace = scale_rate(self.trace, rate_share)
+        return summary_of(self.deployment, simulation.simulate(trace, self.deployment.config, step_time).merged)
 
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:
     """How far the forecast can be trusted, by the errors on measured runs like it."""
-    model, gpu, engine, _ = replayed.deployment
-    load = regime(summary)
-    found = (
-        None if replayed.is_given else confidence(traits(model, gpu, engine, load, composition=replayed.composition))
-    )
-    if not intervals or load is None:
-        return confidence_json(found)
-    late_s = 0.0 if replayed.is_given else gpu.operators.host.front_end_s
-    rate = replayed.requests.request_rate
-    return forecast(found, summary, replayed.replay, request_rate=rate, late_ms=late_s / MS)
+    deployment, rate = replayed.deployment, replayed.trace.request_rate
+    if not intervals:
+        return confidence_json(confidence_of(deployment, summary))
+    return forecast_of(deployment, summary, replayed.at, request_rate=rate)
 
 
 def _frame(columns: Columns) -> "pd.DataFrame":

@@ -13,7 +13,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.specs.serve_command import ParsedServe
 
 if TYPE_CHECKING:
-    from sim.api import Deployment
+    from sim.deployment import Deployment
     from sim.memory.startup_log import StartupLog
     from sim.specs.model import ModelSpec
 
@@ -50,7 +50,7 @@ def memory(
 
     The exit status is 0 either way, or with --require-fit 3 where it does not fit.
     """
-    from sim import api
+    from sim.deployment import deploy
 
     parsed = engine_flags(ctx)
     warn(parsed.warnings)
@@ -66,10 +66,10 @@ def memory(
         return
     if num_kv_buffers:
         raise ConfigError("--num-kv-buffers changes nothing without --offload layerwise; leave it out.")
-    deployment = api.deploy(
+    deployment = deploy(
         _loaded(chosen_model(model, parsed), parsed) if log else chosen_model(model, parsed),
         gpu,
-        engine=parsed.engine,
+        parsed.engine,
         vllm_version=parsed.vllm_version,
         graph_memory=graph_memory_model,
         prediction_layers=mtp,
@@ -109,7 +109,7 @@ def _print_plan(deployment: "Deployment", log: "StartupLog | None", graphs: Grap
     from sim.report.memory import memory_table, remedy_lines
     from sim.report.startup_log import log_comparison, log_notes, log_table
 
-    model, gpu, engine, plan = deployment
+    model, gpu, engine, plan = deployment.model, deployment.gpu, deployment.engine, deployment.plan
     typer.echo(f"{deployment}, vLLM {engine.vllm_version}\n")
     typer.echo(memory_table(plan, explain=explain) + "\n")
     advice = replay_lines(engine) if plan.feasible else remedy_lines(remedies(model, gpu, engine, graph_memory=graphs))

@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from math import log, log1p
 from typing import Any, NamedTuple
 
+from sim.deployment import Deployment
 from sim.errors import SimError
-from sim.measure.confidence import Bands, Confidence
+from sim.measure.confidence import Bands, Confidence, confidence
 from sim.measure.intervals import Intervals, ends, intervals
+from sim.measure.likeness import regime, traits_of
+from sim.units import MS
 
 Replay = Callable[[float, float], Mapping[str, Any]]
 """The figures of a replay with step times so many times as long, at a share of the request rate. May raise SimError."""
@@ -18,6 +21,29 @@ LOWER_RATES = tuple(0.75**power for power in range(1, 7))
 NARROWINGS = 2  # halvings of the gap between a rate that is steady and one that is not
 P99S = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT", "p99_itl_ms": "P99 ITL", "p99_e2el_ms": "P99 E2EL"}
 AS_GIVEN = Bands(step=log1p(GIVEN_BAND), ttft=0.0, tail=0.0, blocks=0.0)
+
+
+def confidence_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Confidence | None:
+    """By the errors on measured runs like it, and like the load that its figures tell of; None where step times are given."""
+    if deployment.step_times.given:
+        return None
+    return confidence(traits_of(deployment, metrics))
+
+
+def forecast_of(
+    deployment: Deployment,
+    metrics: Mapping[str, Any],
+    replay: Replay,
+    *,
+    request_rate: float | None,
+    says_limit: bool = True,
+) -> dict[str, Any]:
+    """How far its figures can be trusted, with an interval for each; as `forecast` has it."""
+    found = confidence_of(deployment, metrics)
+    if regime(metrics) is None:
+        return confidence_json(found)
+    late_ms = deployment.gpu.operators.host.front_end_s / MS if found else 0.0
+    return forecast(found, metrics, replay, request_rate=request_rate, late_ms=late_ms, says_limit=says_limit)
 
 
 def confidence_json(found: Confidence | None) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple
 
+from sim.deployment import Deployment
 from sim.errors import ProfileError
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.operator_fits import Basis
 from sim.specs.releases import NEWEST, parse_version
-from sim.steptime.roofline import Composition
+from sim.steptime.options import Composition
 
 LIKE_NUMBERS = 2.0  # sizes, lengths and batches within this factor are alike
 MOSTLY = 0.5  # of the prompts' tokens found in the prefix cache
@@ -132,6 +133,12 @@ def traits(
         composition=composition,
         regime=regime,
     )
+
+
+def traits_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Traits:
+    """Those of a deployment; with its figures, under the load that they tell of."""
+    of, load = deployment, regime(metrics) if metrics else None
+    return traits(of.model, of.gpu, of.engine, load, composition=of.step_times.composition)
 
 
 def regime(metrics: Mapping[str, Any]) -> Regime | None:

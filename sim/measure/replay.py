@@ -8,26 +8,21 @@ import numpy as np
 
 from sim.cluster.clients import ClosedLoop
 from sim.cluster.simulation import simulate
-from sim.engine.config import SchedulerConfig, scheduler_config
+from sim.deployment import Deployment, deploy
 from sim.engine.records import Floats, Records, RequestRecords
-from sim.errors import DoesNotFitError, RunsError, nearest
-from sim.measure.likeness import Traits, regime, traits
+from sim.errors import RunsError, nearest
+from sim.measure.likeness import Traits, traits_of
 from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
-from sim.memory.plan import MemoryPlan
-from sim.memory.startup import start_up
 from sim.metrics.statistics import Statistics, statistics
-from sim.metrics.summary import is_completed, summarize, time_per_output_token_s
-from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.metrics.summary import is_completed, summary_of, time_per_output_token_s
+from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.operator_fits import HostFit
-from sim.steptime.graphs import GraphDispatch
-from sim.steptime.model import step_time_model
-from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition, Traffic
+from sim.steptime.options import Composition, StepTimeOptions
 from sim.units import MS
 
 # Arguments that leave such a run as it is: offloaded KV is read only once the cache has overflowed.
@@ -36,21 +31,10 @@ Figures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A run's deployment, ready to be replayed."""
-
-    model: ModelSpec
-    gpu: HardwareProfile
-    engine: ResolvedEngine
-    plan: MemoryPlan
-    config: SchedulerConfig
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
     """What the replay of a run says would have been measured: by stage, None for the whole run."""
 
-    served: Served
+    served: Deployment
     figures: dict[int | None, Figures]
 
 
@@ -59,14 +43,12 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     return load_model(name, quantization=precision)
 
 
-def serve(run: Run, gpu: HardwareProfile | None = None) -> Served:
+def serve(run: Run, gpu: HardwareProfile | None = None, composition: Composition = "additive") -> Deployment:
     """What the run's server was, with `gpu` in place of the profile it names; raises SimError where it cannot be known."""
-    engine = engine_config(run)
     model, profile = _model(run.model, run.weights_precision), gpu or load_gpu(run.gpu)
-    resolved, plan = start_up(model, profile, engine, vllm_version=run.vllm_version)
-    if not plan.feasible and not engine.num_gpu_blocks_override:
-        raise DoesNotFitError(f"it does not start: {plan.reason}")
-    return Served(model, profile, resolved, plan, scheduler_config(resolved, plan))
+    step_times = StepTimeOptions(composition, run.asks_for, run.spreads)
+    engine, version = engine_config(run), run.vllm_version
+    return deploy(model, profile, engine, vllm_version=version, step_times=step_times).require_runnable()
 
 
 def engine_config(run: Run) -> EngineConfig:
@@ -87,28 +69,24 @@ class Prepared:
     """A run ready to be replayed with step times as modelled, or off by a factor."""
 
     run: Run
-    served: Served
+    served: Deployment
     requests: Asked
-    step_time: StepTimeModel
 
     def records(self, factor: float = 1.0) -> Records:
         """What happens where each step takes `factor` times as long."""
-        requests, config, host = self.requests, self.served.config, self.served.gpu.operators.host
-        step_time = self.step_time if factor == 1.0 else PerturbedStepTime(self.step_time, all_off_by(factor))
-        delay_s = host.front_end_s if self.run.clock == "client" else 0.0
+        requests, served = self.requests, self.served
+        step_time = served.step_time if factor == 1.0 else PerturbedStepTime(served.step_time, all_off_by(factor))
+        delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
         clients = None if requests.concurrency is None else ClosedLoop(requests.concurrency, delay_s)
-        return simulate(requests.trace, config, step_time, clients=clients).merged
+        return simulate(requests.trace, served.config, step_time, clients=clients).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""
         return _figures_by_stage(self.run, records.requests, self.requests, self.served.gpu.operators.host)
 
-    def traits(self, records: Records, composition: Composition = "additive") -> Traits:
+    def traits(self, records: Records) -> Traits:
         """What the run was and what it put the engine through; its version is left open where the file does not say."""
-        served = self.served
-        dispatch = GraphDispatch.of(served.engine)
-        summary = summarize(records, num_gpu_blocks=served.plan.num_gpu_blocks, dispatch=dispatch)
-        found = traits(served.model, served.gpu, served.engine, regime(summary), composition=composition)
+        found = traits_of(self.served, summary_of(self.served, records))
         return found if self.run.vllm_version else found._replace(vllm_version=None)
 
 
@@ -116,11 +94,8 @@ def prepare(
     run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "additive", seed: int = 0
 ) -> Prepared:
     """Everything that replays of a run share, with `gpu` in place of the profile that it names. Raises SimError."""
-    served = serve(run, gpu)
-    requests = asked(run.workload, seed=seed, block_size=served.config.block_size)
-    traffic = Traffic(run.asks_for, run.spreads)
-    step_time = step_time_model(served.model, served.gpu, served.engine, composition=composition, traffic=traffic)
-    return Prepared(run, served, requests, step_time)
+    served = serve(run, gpu, composition)
+    return Prepared(run, served, asked(run.workload, seed=seed, block_size=served.config.block_size))
 
 
 def replay(

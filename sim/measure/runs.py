@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from sim.errors import RunsError
 from sim.specs.sampling import Sampling
 from sim.specs.strict_yaml import Count, Positive, Strict, read_json
-from sim.steptime.routing import Routing
+from sim.steptime.expert_routing import ExpertRouting
 
 Clock = Literal["client", "engine"]
 UNKNOWN_DISTINCT_PROMPTS = 45  # what most of the published runs had
@@ -138,7 +138,7 @@ class Run(Strict):
         return self.sampling or ("default" if self.workload.kind == "open_loop" else "greedy")
 
     @property
-    def spreads(self) -> Routing:
+    def spreads(self) -> ExpertRouting:
         """Random tokens, as closed loops send, spread evenly over experts; a few prompts of text again and again do not."""
         return "uniform" if self.workload.kind == "closed_loop" else "skewed"
 

@@ -14,7 +14,7 @@ from sim.measure.likeness import Traits
 from sim.measure.replay import Figures, Prepared, prepare
 from sim.measure.runs import Run
 from sim.specs.hardware import HardwareProfile
-from sim.steptime.roofline import Composition
+from sim.steptime.options import Composition
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +178,7 @@ def _around(prepared: Prepared, records: Records, figures: ByStage, options: Opt
     """The intervals of each stage's figures; none where nobody judges."""
     if options.judge is None:
         return {}
-    bands = options.judge(prepared.run, prepared.traits(records, options.composition)).bands
+    bands = options.judge(prepared.run, prepared.traits(records)).bands
     low, high = (_with_blocks(prepared, prepared.figures(prepared.records(factor))) for factor in ends(bands))
     point = _with_blocks(prepared, figures)
     return {stage: intervals(point[stage], low[stage], high[stage], bands) for stage in figures}

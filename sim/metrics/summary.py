@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.deployment import Deployment
 from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.statistics import Statistics, statistics
@@ -44,6 +45,11 @@ def latencies(requests: RequestRecords) -> Latencies:
         tpot_s=tpot_s[np.isfinite(tpot_s)],
         e2el_s=(requests.finish_s - requests.arrival_s)[done],
     )
+
+
+def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
+    """The figures of a deployment's run."""
+    return summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:

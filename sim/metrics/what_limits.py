@@ -1,41 +1,25 @@
 """What limits a run, in one object of its summary."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from sim.engine.config import SchedulerConfig
+from sim.deployment import Deployment
 from sim.engine.records import Records, RequestRecords
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
 from sim.metrics.statistics import percentiles
-from sim.specs.engine import ResolvedEngine
-from sim.specs.hardware import HardwareProfile
-from sim.steptime.protocol import StepTimeModel
-
-StepTimeOn = Callable[[HardwareProfile, ResolvedEngine], StepTimeModel]
 
 
-def what_limits(
-    records: Records,
-    config: SchedulerConfig,
-    gpu: HardwareProfile,
-    engine: ResolvedEngine,
-    step_time_on: StepTimeOn | None,
-) -> dict[str, Any]:
+def what_limits(deployment: Deployment, records: Records) -> dict[str, Any]:
     """All of it told from the records; docs/results.md explains the keys.
 
-    `step_time_on` is the roofline on a GPU and under engine arguments; None where step times are given, and then nothing
-    is said about resources.
+    Where step times are given nothing is said about resources, which only the roofline knows.
     """
-    leaps = records.leaps
-    roofline_on = None if step_time_on is None else lambda other: step_time_on(other, engine)
+    leaps, config = records.leaps, deployment.config
     samples = sampled_shapes(leaps, config)
-    found = limits_of(records, config, gpu, roofline_on, samples, span_s=_span_s(records))
-    timed_under = None if step_time_on is None else partial(step_time_on, gpu)
-    cliffs = graph_cliffs(leaps, engine, samples, timed_under)
+    found = limits_of(records, config, deployment.gpu, deployment.roofline_on, samples, span_s=_span_s(records))
+    cliffs = graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under)
     return {
         "busy": dict(found.busy),
         "queued": dict(found.queued),

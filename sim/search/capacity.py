@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 from sim.errors import ConfigError
 from sim.inputs import LARGEST, SMALLEST, is_sane
-from sim.measure.forecast import confidence_json
+from sim.measure.forecast import confidence_json, confidence_of, forecast_of
 from sim.measure.perturbed import all_off_by
 from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
 from sim.search.evaluate import Scenario
 from sim.search.objectives import share_unserved
-from sim.search.rate_probe import Deployment, Probe
+from sim.search.rate_probe import Probe, RateProber
 from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
-from sim.search.uncertainty import forecast_confidence, forecast_of
 from sim.specs.serve_command import serve_command
 from sim.units import MS
 from sim.version import __version__
@@ -36,37 +35,37 @@ class Sizing(NamedTuple):
     alone: Probe  # one replica at its share of the rate
 
 
-def highest_rate(deployment: Deployment, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
+def highest_rate(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
     """The highest rate that keeps all limits, to PRECISION, and the lowest tried that does not; None where there is none."""
-    unservable = deployment.scenario.unservable
+    unservable = prober.scenario.unservable
     if unservable and unservable.broken:
-        return None, deployment.measure(deployment.trace_rate, replicas)
-    kept, broken = _bracket(deployment, replicas, on_probe)
+        return None, prober.measure(prober.trace_rate, replicas)
+    kept, broken = _bracket(prober, replicas, on_probe)
     while kept and broken and broken.request_rate / kept.request_rate > 1 + PRECISION:
         middle = math.sqrt(kept.request_rate * broken.request_rate)
-        probe = _probe(deployment, middle, replicas, on_probe)
+        probe = _probe(prober, middle, replicas, on_probe)
         kept, broken = (probe, broken) if probe.keeps else (kept, probe)
     return kept, broken
 
 
-def _bracket(deployment: Deployment, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
+def _bracket(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
     """Doubling or halving from the trace's own rate."""
-    probe = _probe(deployment, deployment.trace_rate, replicas, on_probe)
+    probe = _probe(prober, prober.trace_rate, replicas, on_probe)
     factor = 2.0 if probe.keeps else 0.5
     for _ in range(MOST_DOUBLINGS):
-        following = _probe(deployment, probe.request_rate * factor, replicas, on_probe)
+        following = _probe(prober, probe.request_rate * factor, replicas, on_probe)
         if following.keeps != probe.keeps:
             return (probe, following) if probe.keeps else (following, probe)
         probe = following
     return (probe, None) if probe.keeps else (None, probe)
 
 
-def _probe(deployment: Deployment, rate: float, replicas: int, on_probe: OnProbe) -> Probe:
+def _probe(prober: RateProber, rate: float, replicas: int, on_probe: OnProbe) -> Probe:
     on_probe(f"{rate:.3g} requests/s on {replicas} replica{'s' if replicas > 1 else ''}")
-    return deployment.probe(rate, replicas)
+    return prober.probe(rate, replicas)
 
 
-def replicas_for(deployment: Deployment, rate: float, one: Probe, on_probe: OnProbe) -> Sizing:
+def replicas_for(prober: RateProber, rate: float, one: Probe, on_probe: OnProbe) -> Sizing:
     """The fewest replicas that keep all limits at that rate, sought around what multiplication says.
 
     Raises ConfigError where more than MOST_REPLICAS would be needed.
@@ -76,17 +75,17 @@ def replicas_for(deployment: Deployment, rate: float, one: Probe, on_probe: OnPr
         raise ConfigError(
             f"--rate {rate:g} takes about {multiplied:,} replicas, more than the {MOST_REPLICAS} simulated."
         )
-    probe = _probe(deployment, rate, multiplied, on_probe)
+    probe = _probe(prober, rate, multiplied, on_probe)
     while probe.keeps and probe.replicas > 1:
-        fewer = _probe(deployment, rate, probe.replicas - 1, on_probe)
+        fewer = _probe(prober, rate, probe.replicas - 1, on_probe)
         if not fewer.keeps:
             break
         probe = fewer
     while not probe.keeps:
         if probe.replicas == MOST_REPLICAS:
             raise ConfigError(f"--rate {rate:g} is not kept by {MOST_REPLICAS} replicas; relax the limits.")
-        probe = _probe(deployment, rate, probe.replicas + 1, on_probe)
-    return Sizing(probe, multiplied, deployment.measure(rate / probe.replicas))
+        probe = _probe(prober, rate, probe.replicas + 1, on_probe)
+    return Sizing(probe, multiplied, prober.measure(rate / probe.replicas))
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
@@ -121,43 +120,41 @@ def capacity(
         raise ConfigError(f"--rate must be above 0, and from {SMALLEST:g} to {LARGEST:g} requests/s, got {rate:g}.")
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ConfigError(f"--replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
-    deployment = Deployment(scenario)
-    kept, broken = highest_rate(deployment, replicas, on_probe)
-    curve = _curve(deployment, kept or broken, replicas, on_probe)
+    prober = RateProber(scenario)
+    kept, broken = highest_rate(prober, replicas, on_probe)
+    curve = _curve(prober, kept or broken, replicas, on_probe)
     check = (
-        verification(scenario, {REPLICAS: replicas}, deployment.at_rate(kept.request_rate), bench_dataset)
-        if kept
-        else None
+        verification(scenario, {REPLICAS: replicas}, prober.at_rate(kept.request_rate), bench_dataset) if kept else None
     )
     summary = {
         **_head(scenario, replicas),
         **_most(scenario, kept, broken, check),
         "curve": [_curve_row(scenario, probe) for probe in curve],
         "knee_request_rate": _knee(scenario, curve),
-        "sizing": _sizing(scenario, deployment, rate, replicas, kept, on_probe) if rate else None,
-        "confidence": _confidence(deployment, kept, intervals=intervals),
+        "sizing": _sizing(scenario, prober, rate, replicas, kept, on_probe) if rate else None,
+        "confidence": _confidence(prober, kept, intervals=intervals),
     }
     return summary, check.load if check else None
 
 
-def _confidence(deployment: Deployment, kept: Probe | None, *, intervals: bool) -> dict[str, Any]:
+def _confidence(prober: RateProber, kept: Probe | None, *, intervals: bool) -> dict[str, Any]:
     """That of the figures at the highest rate; without one, that of the deployment."""
-    scenario, metrics = deployment.scenario, kept.metrics if kept else None
+    deployment, metrics = prober.deployment, kept.metrics if kept else None
     if kept is None or not intervals:
-        return confidence_json(forecast_confidence(scenario, {}, metrics))
+        return confidence_json(confidence_of(deployment, metrics))
 
     def replay(factor: float, rate_share: float) -> Mapping[str, Any]:
-        return deployment.measure(rate_share * kept.request_rate, kept.replicas, all_off_by(factor)).metrics
+        return prober.measure(rate_share * kept.request_rate, kept.replicas, all_off_by(factor)).metrics
 
-    return forecast_of(scenario, {}, kept.metrics, replay, request_rate=kept.request_rate)
+    return forecast_of(deployment, kept.metrics, replay, request_rate=kept.request_rate)
 
 
-def _curve(deployment: Deployment, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:
+def _curve(prober: RateProber, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:
     assert around is not None, "at least one rate was tried"
     probes = []
     for share in CURVE:
         on_probe(f"curve at {share:.0%} of {around.request_rate:.3g} requests/s")
-        probes.append(deployment.measure(share * around.request_rate, replicas))
+        probes.append(prober.measure(share * around.request_rate, replicas))
     return probes
 
 
@@ -237,14 +234,14 @@ def _knee(scenario: Scenario, curve: Sequence[Probe]) -> float | None:
 
 
 def _sizing(
-    scenario: Scenario, deployment: Deployment, rate: float, replicas: int, kept: Probe | None, on_probe: OnProbe
+    scenario: Scenario, prober: RateProber, rate: float, replicas: int, kept: Probe | None, on_probe: OnProbe
 ) -> dict[str, Any]:
     if scenario.unservable and scenario.unservable.broken:
         raise ConfigError(f"no number of replicas keeps these limits: {scenario.unservable}")
-    one = kept if replicas == 1 else highest_rate(deployment, 1, on_probe)[0]
+    one = kept if replicas == 1 else highest_rate(prober, 1, on_probe)[0]
     if one is None:
         raise ConfigError("no number of replicas keeps these limits: a lone one breaks them at any rate; relax them.")
-    found = replicas_for(deployment, rate, one, on_probe)
+    found = replicas_for(prober, rate, one, on_probe)
     size = _size(scenario, found.probe.replicas)
     per_hour = size["usd_per_hour"]
     return {

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sim.deployment import DEFAULTS
 from sim.errors import ConfigError, SimError
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
@@ -15,7 +16,7 @@ from sim.search.answer import answer
 from sim.search.bench_command import DATASET, verification
 from sim.search.capacity import OnProbe
 from sim.search.capacity import capacity as find_capacity
-from sim.search.evaluate import DEFAULTS, Scenario
+from sim.search.evaluate import Scenario
 from sim.search.executors import executor
 from sim.search.final_selection import with_forecasts
 from sim.search.optimize import Scorer
@@ -32,9 +33,9 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.options import Composition
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition
-from sim.steptime.routing import Routing
 from sim.workload.profiles import TargetMetric
 from sim.workload.readers import TraceLike
 
@@ -63,7 +64,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     routing: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
-    expert_routing: Routing = "skewed",
+    expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     parameters: AutotuningParameters | None = None,
     intervals: bool = True,
@@ -138,7 +139,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     routing: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
-    expert_routing: Routing = "skewed",
+    expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     bench_dataset: str | Path = DATASET,
     intervals: bool = True,

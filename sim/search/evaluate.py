@@ -8,31 +8,26 @@ from typing import Any, NamedTuple
 
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
-from sim.engine.config import scheduler_config
+from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
 from sim.errors import SimError
 from sim.measure.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
-from sim.memory.startup import Started, start_up
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import usd_per_million
-from sim.metrics.summary import summarize
+from sim.metrics.summary import summary_of
 from sim.search.objectives import Target
 from sim.search.slices import WHOLE, Slice
 from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
 from sim.search.unservable import Unservable, unservable
-from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.steptime.graphs import GraphDispatch
-from sim.steptime.model import step_time_model
-from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import DEFAULT_TRAFFIC, Composition, Traffic
+from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.workload.load import load_json
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
-DEFAULTS = EngineConfig()
 MANY_REPLICAS = 16
 
 
@@ -70,7 +65,7 @@ class Outcome(NamedTuple):
 class Scenario:
     """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
 
-    `base` holds the engine arguments that a candidate does not name. `step_time` replaces the roofline.
+    `base` holds the engine arguments that a candidate does not name.
     `request_rate`, `rate_scale` and `limit` say how `trace` was made.
     """
 
@@ -81,9 +76,7 @@ class Scenario:
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
     routing: str = "least_loaded"
-    composition: Composition = "additive"
-    traffic: Traffic = DEFAULT_TRAFFIC
-    step_time: StepTimeModel | None = None
+    step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     request_rate: float | None = None
     rate_scale: float = 1.0
     limit: int | None = None
@@ -109,9 +102,10 @@ class Scenario:
     def engine(self, params: Params) -> EngineConfig:
         return engine_config(self.base, params)
 
-    def deploy(self, params: Params) -> Started:
+    def deploy(self, params: Params) -> Deployment:
         """The candidate as vLLM would start it. Raises SimError for what vLLM refuses."""
-        return start_up(self.model, self.gpu, self.engine(params), vllm_version=self.vllm_version)
+        engine, version = self.engine(params), self.vllm_version
+        return deploy(self.model, self.gpu, engine, vllm_version=version, step_times=self.step_times)
 
     def try_out(self, task: Task) -> Outcome:
         """Plan, replay, measure."""
@@ -119,7 +113,7 @@ class Scenario:
             deployed = self.deploy(task.params)
         except SimError as error:
             return Outcome(str(error), {})
-        if reason := self.why_not(task.params, deployed):
+        if reason := self.why_not(deployed):
             return Outcome(reason, {})
         trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
         try:
@@ -129,12 +123,11 @@ class Scenario:
         found = self._limits(deployed, records) if task.explains else None
         return Outcome(None, self.metrics(task.params, deployed, records), found)
 
-    def why_not(self, params: Params, deployed: Started) -> str | None:
+    def why_not(self, deployed: Deployment) -> str | None:
         """Why the candidate cannot serve every request of the trace; None where it can."""
+        if reason := deployed.why_not(what_if=False):
+            return reason
         plan, longest = deployed.plan, self.longest_request
-        takes_given_blocks = self.step_time is not None and self.engine(params).num_gpu_blocks_override
-        if plan.reason is not None and not takes_given_blocks:
-            return plan.reason
         if plan.max_model_len < longest:
             return f"max_model_len={plan.max_model_len:,} is too short for the longest request of the trace, {longest:,} tokens."
         if plan.longest_model_len < longest:
@@ -144,30 +137,23 @@ class Scenario:
         return None
 
     def replay(
-        self, trace: Trace, params: Params, deployed: Started, perturbation: Perturbation = AS_MODELLED
+        self, trace: Trace, params: Params, deployed: Deployment, perturbation: Perturbation = AS_MODELLED
     ) -> ClusterRecords:
         """Any trace through the candidate's replicas."""
-        config = scheduler_config(deployed.engine, deployed.plan)
-        step_time = self.step_time or self._roofline(self.gpu, deployed.engine)
+        step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
         if (count := num_replicas(params)) > MANY_REPLICAS:
             gc.collect()  # replicas refer to each other and hold much: those of the last replay would stay for long
-        return simulate(trace, config, step_time, num_replicas=count, routing=self.routing)
+        return simulate(trace, deployed.config, step_time, num_replicas=count, routing=self.routing)
 
-    def _limits(self, deployed: Started, records: ClusterRecords) -> Limits:
-        config, span_s = scheduler_config(deployed.engine, deployed.plan), records.span_s * len(records.replicas)
-        roofline_on = None if self.step_time is not None else lambda gpu: self._roofline(gpu, deployed.engine)
-        return limits(records.merged, config, self.gpu, roofline_on, span_s=span_s)
+    def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
+        span_s = records.span_s * len(records.replicas)
+        return limits(records.merged, deployed.config, self.gpu, deployed.roofline_on, span_s=span_s)
 
-    def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
-        return step_time_model(self.model, gpu, engine, composition=self.composition, traffic=self.traffic)
-
-    def metrics(self, params: Params, deployed: Started, records: ClusterRecords) -> dict[str, Any]:
+    def metrics(self, params: Params, deployed: Deployment, records: ClusterRecords) -> dict[str, Any]:
         """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""
-        engine, plan = deployed
-        dispatch = GraphDispatch.of(engine)
-        metrics = summarize(records.merged, num_gpu_blocks=plan.num_gpu_blocks, dispatch=dispatch)
+        metrics = summary_of(deployed, records.merged)
         metrics["gpu_busy_fraction"] = records.busy_fraction
         metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}
         return metrics | self._slos(metrics, records.merged) | self._cost(metrics)

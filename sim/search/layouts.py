@@ -72,6 +72,6 @@ def _others(space: Space) -> Iterator[dict[str, Any]]:
 
 def _serves(scenario: Scenario, params: Params) -> bool:
     try:
-        return scenario.why_not(params, scenario.deploy(params)) is None
+        return scenario.why_not(scenario.deploy(params)) is None
     except SimError:
         return False

@@ -93,11 +93,11 @@ def _advice(
     scenario: Scenario, verdict: Verdict, constants: AutotuningParameters, reactions: Sensitivity
 ) -> tuple[str, ...]:
     winner = verdict.winner
-    engine, plan = scenario.deploy(winner.candidate.params)
+    deployment = scenario.deploy(winner.candidate.params)
     return recommendations(
         Facts(
-            engine,
-            plan,
+            deployment.engine,
+            deployment.plan,
             winner.whole,
             scenario.target,
             winner.robustness,

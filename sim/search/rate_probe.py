@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.deployment import Deployment
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.perturbed import AS_MODELLED, Perturbation
-from sim.memory.startup import Started
 from sim.search.evaluate import Scenario
 from sim.search.slo import Slo, is_over
 from sim.search.space import REPLICAS
@@ -35,19 +35,19 @@ class Probe(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Deployment:
+class RateProber:
     """A deployment to be probed. Raises DoesNotFitError where it cannot serve the trace at any rate."""
 
     scenario: Scenario
 
     def __post_init__(self) -> None:
-        if (reason := self.scenario.why_not({}, self._deployed)) is not None:
+        if (reason := self.scenario.why_not(self.deployment)) is not None:
             raise DoesNotFitError(f"{self.scenario.model.name} on {self.scenario.gpu.name}: {reason}")
         if self.scenario.trace.duration_s <= 0:
             raise ConfigError("a trace whose requests all come at once has no rate to scale; use one with gaps.")
 
     @cached_property
-    def _deployed(self) -> Started:
+    def deployment(self) -> Deployment:
         return self.scenario.deploy({})
 
     @cached_property
@@ -70,7 +70,7 @@ class Deployment:
     def measure(self, rate: float, replicas: int = 1, off_by: Perturbation = AS_MODELLED) -> Probe:
         """Replay all of the trace at that rate, with step times that are off by so much, whatever comes of it."""
         records = self._replay(self.at_rate(rate), replicas, off_by)
-        metrics = self.scenario.metrics({REPLICAS: replicas}, self._deployed, records)
+        metrics = self.scenario.metrics({REPLICAS: replicas}, self.deployment, records)
         keeps = self.scenario.target.violation(metrics) == 0 and not _is_overloaded(records.merged.requests)
         return Probe(rate, replicas, keeps, metrics)
 
@@ -81,7 +81,7 @@ class Deployment:
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
 
     def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> Any:
-        return self.scenario.replay(trace, {REPLICAS: replicas}, self._deployed, off_by)
+        return self.scenario.replay(trace, {REPLICAS: replicas}, self.deployment, off_by)
 
 
 def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:

@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from sim.cluster.router import router
+from sim.deployment import DEFAULTS, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
-from sim.search.evaluate import DEFAULTS, Outcome, Scenario, Task
+from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
 from sim.search.slo import parse_slos
 from sim.search.space import check_knob
 from sim.search.unservable import unservable
 from sim.specs.engine import EngineConfig
-from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.models import load_model
 from sim.specs.sampling import Sampling
-from sim.steptime.model import load_step_time_model
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import Composition, Traffic
-from sim.steptime.routing import Routing
 from sim.workload.readers import TraceLike, as_trace
 
 
@@ -39,30 +38,27 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     routing: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
-    expert_routing: Routing = "skewed",
+    expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
 ) -> Scenario:
     """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
-    if engine.pipeline_parallel_size > 1:
-        raise ConfigError("pipeline_parallel_size is planned by `servecast memory` but not simulated; leave it out.")
+    require_one_stage(engine)
     router(routing)
     target = parse_target(objective, parse_slos(slo))
-    profile = gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
+    profile = as_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
         raise ConfigError(
             f"--objective cost needs the price of {profile.name}, and its profile has none; give one with --price (USD per GPU hour)."
         )
     found = Scenario(
-        model=model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization),
+        model=as_model(model, engine),
         gpu=profile,
         trace=as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit),
         target=target,
         base=engine,
         vllm_version=vllm_version,
         routing=routing,
-        composition=composition,
-        traffic=Traffic(sampling, expert_routing),
-        step_time=load_step_time_model(step_time_model) if isinstance(step_time_model, str | Path) else step_time_model,
+        step_times=step_time_options(composition, sampling, expert_routing, step_time_model),
         request_rate=request_rate,
         rate_scale=rate_scale,
         limit=limit,

@@ -133,9 +133,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.base,
         scenario.vllm_version,
         scenario.routing,
-        scenario.composition,
-        scenario.traffic,
-        scenario.step_time,
+        scenario.step_times._replace(source=None),
         trace.priority is None or trace.priority.tolist(),
         trace.segments,
     )

@@ -28,9 +28,10 @@ class Distinct:
     def key(self, params: Params) -> str:
         """Equal for candidates that start alike. `max_model_len` only decides whether the trace's requests fit."""
         try:
-            engine, plan = self._scenario.deploy(params)
+            deployed = self._scenario.deploy(params)
         except SimError:
             return canonical(params)
+        engine, plan = deployed.engine, deployed.plan
         fits = plan.feasible and plan.max_model_len >= self._scenario.longest_request
         if not fits:
             return canonical(params)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.specs.operator_fits import ComputeDtype
-from sim.steptime.routing import Routing, expected_distinct_experts
+from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
@@ -106,13 +106,13 @@ def decode_attention_s(work: DecodeAttention, context_tokens: float) -> float:
     return smooth_max(memory_s, work.compute_per_token_s * context_tokens, 3)
 
 
-def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, routing: Routing = "skewed") -> float:
+def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed") -> float:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
     dtype = compute_dtype(experts.weight, gpu)
     fit = gpu.operators.experts[dtype]
     routed = tokens * experts.num_experts_per_tok
     weight_bytes = (
-        expected_distinct_experts(tokens, experts, routing)
+        expected_distinct_experts(tokens, experts, expert_routing)
         * experts.num_weights_per_expert
         * _bytes_per_weight(experts.weight)
     )

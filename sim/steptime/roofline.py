@@ -2,30 +2,18 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.sampling import Sampling, truncation
+from sim.specs.sampling import truncation
 from sim.steptime.attention import AttentionWork, DecodeCurve
 from sim.steptime.graphs import GraphDispatch
+from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
 from sim.steptime.protocol import StepShape
-from sim.steptime.routing import Routing
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
-
-Composition = Literal["additive", "two_pass", "max"]
-
-
-class Traffic(NamedTuple):
-    """What a step costs beyond its shape: how clients ask to be sampled, and how their tokens spread over experts."""
-
-    sampling: Sampling = "default"
-    routing: Routing = "skewed"
-
-
-DEFAULT_TRAFFIC = Traffic()
 
 
 class Batch(NamedTuple):
@@ -55,17 +43,16 @@ class RooflineStepTime:
         model: ModelSpec,
         gpu: HardwareProfile,
         engine: ResolvedEngine,
-        composition: Composition = "additive",
-        traffic: Traffic = DEFAULT_TRAFFIC,
+        options: StepTimeOptions = DEFAULT_STEP_TIMES,
     ) -> None:
         ranks = engine.tensor_parallel_size
-        truncated_by = truncation(model.name, engine.vllm_version, traffic.sampling)
-        self._token_work = TokenWork(model, gpu, ranks, traffic.routing)
+        truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
+        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
         self._graphs = GraphDispatch.of(engine)
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
-        self._composition: Composition = composition
+        self._composition: Composition = options.composition
         self._batch = cache(self._time_batch)
         self._sampling_s = cache(SamplingWork(model, gpu, ranks, truncated_by).seconds)
         self._decode_attention = cache(self._attention.decode)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
+from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -13,7 +14,6 @@ from sim.steptime.operators import (
     experts_s,
     gemm_s,
 )
-from sim.steptime.routing import Routing
 
 KeyT = TypeVar("KeyT")
 
@@ -28,12 +28,16 @@ class TokenWork:
     """One GPU's share of a model, kernel by kernel; equal kernels are timed once and multiplied."""
 
     def __init__(
-        self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int, routing: Routing = "skewed"
+        self,
+        model: ModelSpec,
+        gpu: HardwareProfile,
+        tensor_parallel_size: int,
+        expert_routing: ExpertRouting = "skewed",
     ) -> None:
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
         norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
         self._gpu = gpu
-        self._routing = routing
+        self._expert_routing = expert_routing
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
         self._num_all_reduces = 1 + 2 * model.num_layers if tensor_parallel_size > 1 else 0
@@ -53,7 +57,7 @@ class TokenWork:
         for linear, count in self._linears.items():
             seconds[linear.name] += count * gemm_s(rows, linear, gpu)
         for experts, count in self._experts.items():
-            seconds["experts"] += count * experts_s(rows, experts, gpu, self._routing)
+            seconds["experts"] += count * experts_s(rows, experts, gpu, self._expert_routing)
         for moved_bytes, count in self._elementwise.items():
             seconds["elementwise"] += count * elementwise_s(rows * moved_bytes, gpu)
         if self._num_all_reduces:

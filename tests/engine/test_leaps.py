@@ -12,7 +12,7 @@ from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
 from sim.steptime.linear import LinearDecodeCurve
-from sim.steptime.model import step_time_model
+from sim.steptime.roofline import RooflineStepTime
 
 leaps = st.builds(
     Leap,
@@ -102,7 +102,7 @@ def test_leaps_end_when_steps_would(num_decodes: int, mean_tokens: int, num_step
 def test_a_roofline_is_leapt_over_in_few_panels() -> None:
     """100 steps of 100 decodes whose contexts are 1,250 tokens on average: two leaps."""
     model, gpu = load_model("Llama-3.1-8B"), load_gpu("h100-sxm")
-    curve = step_time_model(model, gpu, resolve_engine(EngineConfig(), model, gpu)).decode_curve(100)
+    curve = RooflineStepTime(model, gpu, resolve_engine(EngineConfig(), model, gpu)).decode_curve(100)
     assert [leap.num_steps for leap in leap_over(DecodeSteps(curve, 100), 100, 125_000, 100)] == [61, 39]
 
 

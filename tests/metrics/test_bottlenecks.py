@@ -10,7 +10,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
-from sim.steptime.model import step_time_model
+from sim.steptime.roofline import RooflineStepTime
 from tests.metrics.makers import Life, Step, make_records
 
 H100 = load_gpu("h100-sxm")
@@ -68,7 +68,7 @@ def busy(*steps: Step, model: str = "Llama-3.1-8B", tensor_parallel_size: int = 
     engine = resolve_engine(EngineConfig(tensor_parallel_size=tensor_parallel_size), spec, H100)
     records = make_records(Life(), steps=steps)
     config = replace(CONFIG, num_gpu_blocks=10_000, max_num_batched_tokens=8192)
-    return limits(records, config, H100, lambda gpu: step_time_model(spec, gpu, engine), span_s=1.0)
+    return limits(records, config, H100, lambda gpu: RooflineStepTime(spec, gpu, engine), span_s=1.0)
 
 
 def test_a_few_decodes_are_bound_by_bandwidth_and_a_long_prompt_by_compute() -> None:

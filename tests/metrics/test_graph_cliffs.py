@@ -9,8 +9,8 @@ from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
-from sim.steptime.model import step_time_model
 from sim.steptime.protocol import StepShape, StepTimeModel
+from sim.steptime.roofline import RooflineStepTime
 from tests.metrics.makers import Step, make_leaps
 
 QWEN, H100 = load_model("Qwen3-0.6B"), load_gpu("h100-sxm")
@@ -21,7 +21,7 @@ def make_engine(**arguments: Any) -> ResolvedEngine:
 
 
 def timed_under(engine: ResolvedEngine) -> StepTimeModel:
-    return step_time_model(QWEN, H100, engine)
+    return RooflineStepTime(QWEN, H100, engine)
 
 
 def cliffs(engine: ResolvedEngine, *steps: Step) -> tuple[GraphCliff, ...]:

@@ -16,6 +16,7 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.steptime.linear import LinearStepTime
+from sim.steptime.options import StepTimeOptions
 from sim.workload.trace import Trace
 
 STEPS = LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)
@@ -45,14 +46,14 @@ def make_trace(num_requests: int = 60, *, rate_rps: float = 20.0, seed: int = 0,
 def make_scenario(
     trace: Trace | None = None, *, objective: str = "latency", slo: tuple[str, ...] = (), **changes: Any
 ) -> Scenario:
-    """Linear step times on an H100 with a context of 2,048 tokens."""
+    """Linear step times on an H100 with a context of 2,048 tokens; the roofline's for `step_time` None."""
     facts: dict[str, Any] = {
         "model": model(),
         "gpu": gpu(),
         "trace": trace or make_trace(),
         "target": parse_target(objective, parse_slos(slo)),
         "base": EngineConfig(max_model_len=2048),
-        "step_time": STEPS,
+        "step_times": StepTimeOptions(given=changes.pop("step_time", STEPS)),
     }
     return Scenario(**{**facts, **changes})
 

@@ -8,7 +8,7 @@ import sim
 from sim.errors import ConfigError, DoesNotFitError
 from sim.search.capacity import PRECISION, knee
 from sim.search.evaluate import Task
-from sim.search.rate_probe import Deployment
+from sim.search.rate_probe import RateProber
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
@@ -69,7 +69,7 @@ def test_a_limit_below_a_single_step_is_kept_at_no_rate() -> None:
 def test_overload_is_seen_before_the_end() -> None:
     """A hopeless rate is given up after a part of the trace, with the verdict of a replay in full."""
     scenario = make_scenario(steady_trace(), slo=("ttft_p99=50ms",), base=ENGINE, step_time=STEPS)
-    deployment = Deployment(scenario)
+    deployment = RateProber(scenario)
     early, full = deployment.probe(40.0), deployment.measure(40.0)
     assert early.keeps is full.keeps is False
     assert (early.metrics == {}, full.metrics != {}) == (True, True)
@@ -92,7 +92,7 @@ def test_a_cluster_of_one_more_keeps_what_it_says() -> None:
     """The sized cluster keeps the limit in `optimize`'s own scorer; one replica less does not."""
     trace, slo = make_trace(620, rate_rps=10.0, most=200), ("ttft_p99=1s",)
     engine = EngineConfig(max_model_len=2048, max_num_seqs=2)
-    deployment = Deployment(make_scenario(trace, slo=slo, base=engine, step_time=STEPS))
+    deployment = RateProber(make_scenario(trace, slo=slo, base=engine, step_time=STEPS))
     found = answer(trace, rate=deployment.trace_rate, slo=slo, engine=engine)
     replicas = found["sizing"]["replicas"]
     assert replicas > 1

@@ -109,10 +109,12 @@ def test_an_answer_on_the_whole_trace_has_one_score() -> None:
 
 def facts(neighbours: dict[str, tuple[Point, ...]], **metrics: Any) -> Facts:
     scenario = make_scenario(base=EngineConfig(max_model_len=2048, cudagraph_capture_sizes=(1, 2, 4)), step_time=None)
-    engine, plan = scenario.deploy({})
+    deployment = scenario.deploy({})
     outcome = scenario.try_out(Task({}))
     changed = outcome._replace(metrics=outcome.metrics | {"cudagraph_step_fraction": 0.3} | metrics)
-    return Facts(engine, plan, changed, scenario.target, 1.0, AutotuningParameters(), neighbours, 0.05)
+    return Facts(
+        deployment.engine, deployment.plan, changed, scenario.target, 1.0, AutotuningParameters(), neighbours, 0.05
+    )
 
 
 @pytest.mark.parametrize(("sizes", "is_advised"), [((1, 2), True), ((1, 2, 4, 8), False), (None, False)])

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from sim.deployment import deploy
 from sim.errors import ConfigError, ModelError
 from sim.measure.confidence import confidence
 from sim.measure.likeness import traits
-from sim.memory.startup import start_up
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.model import ModelSpec
@@ -91,7 +91,7 @@ def test_sparse_weights_take_less_memory_and_less_time(tmp_path: Path) -> None:
     gpu = load_gpu("h100")
     sparse = large(tmp_path, tensors(FP8, FP8, sparsity_config={**TWO_OF_FOUR, "ignore": []}))
     dense = large(tmp_path, tensors(FP8, FP8))
-    plans = [start_up(m, gpu, EngineConfig(), vllm_version="0.18.0").plan for m in (sparse, dense)]
+    plans = [deploy(m, gpu, vllm_version="0.18.0").plan for m in (sparse, dense)]
     parts = [next(line for line in plan.ledger if line.name == "attention and dense layers") for plan in plans]
     assert parts[0].num_bytes == pytest.approx(parts[1].num_bytes * 5 / 8)
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import ProfileError
-from sim.steptime.linear import LinearStepTime
-from sim.steptime.model import load_step_time_model
+from sim.steptime.linear import LinearStepTime, read_linear
 from sim.steptime.protocol import StepShape
 
 YAML = "kind: linear\nbase_s: 0.01\nper_token_s: 0.001\nper_context_token_s: 0.0001\n"
@@ -20,7 +19,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_base_tokens_and_contexts_after_the_step(tmp_path: Path) -> None:
     """10 ms, 1 ms for each of 2 + 5 tokens, 0.1 ms for each of 30 + (5 + 8) context tokens."""
-    model = load_step_time_model(write(tmp_path, YAML))
+    model = read_linear(write(tmp_path, YAML))
     assert model.step_s(StepShape(2, 30, ((5, 8),), 2)) == pytest.approx(0.010 + 0.007 + 0.0043)
 
 
@@ -46,5 +45,5 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, problem: str) -
     """File, field, rule and what was got."""
     path = write(tmp_path, text)
     with pytest.raises(ProfileError) as caught:
-        load_step_time_model(path)
+        read_linear(path)
     assert str(caught.value).startswith(f"{path}: {problem}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.models import load_model
-from sim.steptime.model import step_time_model
+from sim.steptime.options import Composition, StepTimeOptions
 from sim.steptime.prefill import (
     prefill_attention,
     prefill_attention_s,
@@ -20,7 +20,7 @@ from sim.steptime.prefill import (
     together,
 )
 from sim.steptime.protocol import StepShape
-from sim.steptime.roofline import Composition, RooflineStepTime
+from sim.steptime.roofline import RooflineStepTime
 from tests.steptime.makers import FITS, FULL, faster, h100, make_engine, make_model
 
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
@@ -33,7 +33,7 @@ def steps(
     **arguments: Any,
 ) -> RooflineStepTime:
     model, gpu = model or make_model(), gpu or h100()
-    return step_time_model(model, gpu, make_engine(model, gpu, **arguments), composition=composition)
+    return RooflineStepTime(model, gpu, make_engine(model, gpu, **arguments), StepTimeOptions(composition))
 
 
 def decode(num_decodes: int, context: int) -> StepShape:

@@ -40,7 +40,7 @@ def analytic_outcome(
     It knows utilisation, capture sizes, context length and the cache's dtype; what else differs, it scores alike.
     """
     try:
-        engine, _ = scenario.deploy(params)
+        engine = scenario.deploy(params).engine
     except SimError as error:
         return Outcome(str(error), {})
     model = vLLMPerformanceModel.from_transformers_config(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs.model import Experts
-from sim.steptime.routing import Routing, expected_distinct_experts
+from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 MIXTRAL = Experts(8, 2, 4096, 14336)
 SCOUT = Experts(16, 1, 5120, 8192)
@@ -40,7 +40,7 @@ def test_an_expert_is_chosen_at_most_once_a_token() -> None:
 def test_the_more_even_the_more_experts(num_experts: int, chosen: int, tokens: int) -> None:
     """Skewed wakes at most as many as uniform, uniform as balanced; never fewer than one token does, never more than all."""
     experts = Experts(num_experts, min(chosen, num_experts), 64, 64)
-    routings: tuple[Routing, ...] = ("skewed", "uniform", "balanced")
+    routings: tuple[ExpertRouting, ...] = ("skewed", "uniform", "balanced")
     skewed, uniform, balanced = (expected_distinct_experts(tokens, experts, routing) for routing in routings)
     assert experts.num_experts_per_tok <= skewed + 1e-9
     assert skewed <= uniform + 1e-9 <= balanced + 2e-9 <= num_experts + 3e-9

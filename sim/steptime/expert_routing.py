@@ -8,7 +8,7 @@ import numpy as np
 from sim.specs.model import Experts
 from sim.steptime.protocol import FloatArray
 
-Routing = Literal["skewed", "uniform", "balanced"]
+ExpertRouting = Literal["skewed", "uniform", "balanced"]
 """`skewed`: experts are popular by Zipf's law; `uniform`: each token chooses evenly; `balanced`: as few repeat as can be."""
 
 # Step times of Mixtral-8x7B and Llama-4-Scout served on H100s tell of 6.5 and 6.7 experts read at 10 and 11 tokens, as this
@@ -16,11 +16,11 @@ Routing = Literal["skewed", "uniform", "balanced"]
 ZIPF_EXPONENT = 1.0
 
 
-def expected_distinct_experts(tokens: float, experts: Experts, routing: Routing = "skewed") -> float:
+def expected_distinct_experts(tokens: float, experts: Experts, expert_routing: ExpertRouting = "skewed") -> float:
     """How many experts at least one of so many tokens chooses."""
-    if routing == "balanced":
+    if expert_routing == "balanced":
         return min(float(experts.num_experts), tokens * experts.num_experts_per_tok)
-    exponent = ZIPF_EXPONENT if routing == "skewed" else 0.0
+    exponent = ZIPF_EXPONENT if expert_routing == "skewed" else 0.0
     idle = (1 - _chosen(experts.num_experts, experts.num_experts_per_tok, exponent)) ** tokens
     return float(experts.num_experts - idle.sum())
 

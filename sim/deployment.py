@@ -1,0 +1,131 @@
+"""A model on GPUs: its engine arguments resolved, its memory planned, its steps timed. The one place that composes these."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from sim.engine.config import SchedulerConfig, scheduler_config
+from sim.engine.kv_cache_manager import can_ever_fit
+from sim.errors import ConfigError, DoesNotFitError
+from sim.memory.design import GraphMemoryModel
+from sim.memory.loading import with_prediction_layers
+from sim.memory.plan import MemoryPlan, plan_memory
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import load_model
+from sim.specs.vllm import resolve_engine
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
+from sim.steptime.protocol import StepTimeModel
+from sim.steptime.roofline import RooflineStepTime
+
+ModelLike = str | Path | ModelSpec
+GpuLike = str | Path | HardwareProfile
+DEFAULTS = EngineConfig()
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What `vllm serve` makes of its arguments at start-up, whether or not it fits; `engine` has the plan's context length."""
+
+    model: ModelSpec
+    gpu: HardwareProfile
+    engine: ResolvedEngine
+    plan: MemoryPlan
+    step_times: StepTimeOptions = DEFAULT_STEP_TIMES
+
+    def __str__(self) -> str:
+        return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
+
+    @cached_property
+    def config(self) -> SchedulerConfig:
+        """What its scheduler is told."""
+        return scheduler_config(self.engine, self.plan)
+
+    @cached_property
+    def graph_dispatch(self) -> GraphDispatch:
+        return GraphDispatch.of(self.engine)
+
+    @cached_property
+    def step_time(self) -> StepTimeModel:
+        """The step times that are given, else the roofline."""
+        return self.step_times.given or self._roofline(self.gpu, self.engine)
+
+    @property
+    def roofline_on(self) -> Callable[[HardwareProfile], StepTimeModel] | None:
+        """Step times on another GPU; None where step times are given."""
+        return None if self.step_times.given else lambda gpu: self._roofline(gpu, self.engine)
+
+    @property
+    def roofline_under(self) -> Callable[[ResolvedEngine], StepTimeModel] | None:
+        """Step times under other engine arguments; None where step times are given."""
+        return None if self.step_times.given else lambda engine: self._roofline(self.gpu, engine)
+
+    def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
+        return RooflineStepTime(self.model, gpu, engine, self.step_times)
+
+    def why_not(self, *, what_if: bool = True) -> str | None:
+        """Why it does not start; None where it does, or where `num_gpu_blocks_override` is taken at its word.
+
+        That is so where step times are given as well. As a `what_if` it is so where as many blocks hold one request:
+        more blocks than there is memory for are a question, too few a mistake.
+        """
+        override = self.engine.num_gpu_blocks_override
+        is_given = override and self.step_times.given is not None
+        if self.plan.feasible or is_given or (override and what_if and self._holds_one_request):
+            return None
+        return self.plan.reason
+
+    @property
+    def _holds_one_request(self) -> bool:
+        return can_ever_fit(self.config.max_model_len, self.config)
+
+    def require_runnable(self) -> "Deployment":
+        """Itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError where it does not start."""
+        require_one_stage(self.engine)
+        if reason := self.why_not():
+            raise DoesNotFitError(f"{self} does not start: {reason}")
+        return self
+
+
+def deploy(
+    model: ModelLike,
+    gpu: GpuLike,
+    engine: EngineConfig = DEFAULTS,
+    *,
+    vllm_version: str | None = None,
+    step_times: StepTimeOptions = DEFAULT_STEP_TIMES,
+    graph_memory: GraphMemoryModel = "measured",
+    prediction_layers: bool = False,
+) -> Deployment:
+    """What `vllm serve` would make of these arguments, whether or not it fits.
+
+    `vllm_version` None is the newest known. `graph_memory` "design" plans CUDA graphs by the original design's formula;
+    `prediction_layers` loads those for multi-token prediction. Raises SimError for bad input, and for what vLLM refuses.
+    """
+    profile, spec = as_gpu(gpu), as_model(model, engine)
+    spec = with_prediction_layers(spec) if prediction_layers else spec
+    resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
+    plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory)
+    return Deployment(spec, profile, replace(resolved, max_model_len=plan.max_model_len), plan, step_times)
+
+
+def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:
+    """A model by name, path or spec; one that is looked up is quantised as the engine is told to."""
+    return model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
+
+
+def as_gpu(gpu: GpuLike) -> HardwareProfile:
+    """A GPU by name, path or profile."""
+    return gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
+
+
+def require_one_stage(engine: EngineConfig | ResolvedEngine) -> None:
+    """Raises ConfigError for pipeline stages."""
+    if engine.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"pipeline_parallel_size {engine.pipeline_parallel_size} is planned by `servecast memory` but not simulated; "
+            "use tensor_parallel_size instead."
+        )

@@ -1,0 +1,47 @@
+"""How steps are timed: the choices of the roofline, or step times that stand in its place."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from sim.specs.sampling import Sampling
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.linear import read_linear
+from sim.steptime.protocol import StepTimeModel
+
+Composition = Literal["additive", "two_pass", "max"]
+
+
+class StepTimeOptions(NamedTuple):
+    """`composition` times mixed steps, `sampling` is what clients ask of the sampler, `expert_routing` how tokens spread.
+
+    Where step times are `given`, all three mean nothing; `source` is the file that they were read from.
+    """
+
+    composition: Composition = "additive"
+    sampling: Sampling = "default"
+    expert_routing: ExpertRouting = "skewed"
+    given: StepTimeModel | None = None
+    source: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """What step times come from, as summaries say it."""
+        if self.given is not None:
+            return {"model": self.source or type(self.given).__name__}
+        choices = {"composition": self.composition, "sampling": self.sampling, "expert_routing": self.expert_routing}
+        return {"model": "roofline", **choices}
+
+
+DEFAULT_STEP_TIMES = StepTimeOptions()
+
+
+def step_time_options(
+    composition: Composition = "additive",
+    sampling: Sampling = "default",
+    expert_routing: ExpertRouting = "skewed",
+    step_time_model: str | Path | StepTimeModel | None = None,
+) -> StepTimeOptions:
+    """The options, with the step times of a YAML file (`kind: linear`) read. Raises ProfileError where it is invalid."""
+    options = StepTimeOptions(composition, sampling, expert_routing)
+    if isinstance(step_time_model, str | Path):
+        return options._replace(given=read_linear(Path(step_time_model)), source=str(step_time_model))
+    return options._replace(given=step_time_model)

@@ -1,0 +1,67 @@
+"""Where a model, GPUs, engine arguments, a memory plan and step times become one deployment."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.deployment import Deployment, deploy
+from sim.errors import ConfigError, DoesNotFitError
+from sim.specs.engine import EngineConfig
+from sim.steptime.linear import LinearStepTime
+from sim.steptime.options import StepTimeOptions
+from sim.steptime.roofline import RooflineStepTime
+
+LINEAR = LinearStepTime(0.01, 0.0, 0.0)
+LARGE = EngineConfig(max_model_len=1024)  # the weights of 70 B parameters leave no room for it
+
+
+def deployed(model: str = "Llama-3.1-70B", *, blocks: int | None = None, given: bool = False) -> Deployment:
+    options = StepTimeOptions(given=LINEAR) if given else StepTimeOptions()
+    return deploy(model, "h100-sxm", replace(LARGE, num_gpu_blocks_override=blocks), step_times=options)
+
+
+def test_what_does_not_fit_is_planned_and_not_run() -> None:
+    """The plan says why; to run it is an error of one sentence."""
+    deployment = deployed()
+    assert deployment.why_not() == deployment.plan.reason
+    with pytest.raises(DoesNotFitError, match=r"Llama-3\.1-70B on 1 x h100-sxm does not start: "):
+        deployment.require_runnable()
+
+
+def test_blocks_beyond_the_memory_are_a_question_and_no_recommendation() -> None:
+    """64 blocks of 16 tokens and the null block hold one request of 1,024: a what-if, which a search must not answer with."""
+    deployment = deployed(blocks=65)
+    assert deployment.require_runnable() is deployment
+    assert deployment.why_not(what_if=False) == deployment.plan.reason
+
+
+def test_too_few_blocks_are_a_mistake_unless_step_times_are_given() -> None:
+    """One block less holds no whole request; with step times of one's own any number is taken at its word."""
+    assert deployed(blocks=64).why_not() is not None
+    assert deployed(blocks=64, given=True).why_not(what_if=False) is None
+    assert deployed(given=True).why_not() is not None
+
+
+def test_pipeline_stages_are_planned_and_not_simulated() -> None:
+    """Whoever wants to run them is told what to do."""
+    deployment = deploy("Qwen3-0.6B", "h100-sxm", EngineConfig(pipeline_parallel_size=2))
+    assert deployment.plan.feasible
+    with pytest.raises(
+        ConfigError, match="pipeline_parallel_size 2 is planned by `servecast memory` but not simulated"
+    ):
+        deployment.require_runnable()
+
+
+def test_step_times_are_the_roofline_unless_they_are_given() -> None:
+    """Nothing is known of other GPUs or engine arguments where step times come from elsewhere."""
+    roofline, given = deployed("Qwen3-0.6B"), deployed("Qwen3-0.6B", given=True)
+    assert isinstance(roofline.step_time, RooflineStepTime)
+    assert given.step_time is LINEAR
+    assert (given.roofline_on, given.roofline_under) == (None, None)
+    assert None not in {roofline.roofline_on, roofline.roofline_under}
+
+
+def test_the_context_length_is_that_of_the_plan() -> None:
+    """`auto` is resolved once memory is planned, for the engine and its scheduler alike."""
+    deployment = deploy("Llama-3.1-8B", "rtx-4090", EngineConfig(max_model_len="auto"))
+    assert deployment.engine.max_model_len == deployment.config.max_model_len == deployment.plan.max_model_len
