@@ -61,18 +61,14 @@ class SchedulerConfig:
 
     @property
     def num_batches_in_flight(self) -> int:
-        """Async scheduling launches the next batch while one runs."""
+        """Batches that are launched before the oldest has to come back: async scheduling launches the next while one runs."""
         return 2 if self.async_scheduling else 1
-
-    @property
-    def lag(self) -> int:
-        """Batches that have not come back when a pass begins, once requests keep running."""
-        return self.num_batches_in_flight - 1
 
     @property
     def passing_delays(self) -> tuple[int | None, ...]:
         """For each KV group with a window how long after its epoch a decode begins to pass blocks: see windows.py."""
-        return tuple(None if group.window is None else self.lag + group.window for group in self.kv_groups)
+        ahead = self.num_batches_in_flight - 1
+        return tuple(None if group.window is None else ahead + group.window for group in self.kv_groups)
 
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:

@@ -36,8 +36,8 @@ class Plan(NamedTuple):
 class EngineCore:
     """A scheduler and a device that runs one batch after the other.
 
-    Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, at most `_lag` + 1, which is 1
-    or 2: the last ends at `_device_free_s`, the other at `_oldest_end_s`. `now_s` is the time of the next pass, if there is work.
+    Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, at most `_most_in_flight`; they
+    end at `_ends_s`, and the device is free at `_device_free_s`. `now_s` is the time of the next pass, if there is work.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class EngineCore:
         log: StepLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
-        self._lag = config.lag
+        self._most_in_flight = config.num_batches_in_flight
+        self._ends_s: list[float] = []
         self._step_time = step_time
         self._decode_steps: dict[int, DecodeSteps] = {}
         self._recorder = recorder
         self._log = log
         self._passes_left = max_passes
         self._num_launched = 0
-        self.num_in_flight = 0
-        self.now_s = self._device_free_s = self._oldest_end_s = start_s
+        self.now_s = self._device_free_s = start_s
         self._num_fruitless_preemptions = 0
         self._num_finished_last = 0
         self._scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
@@ -73,6 +73,11 @@ class EngineCore:
         self._scheduler.add_request(request)
         if self._log:
             self._log.arrived(request)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Batches that have been launched and have not come back."""
+        return len(self._ends_s)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -88,23 +93,28 @@ class EngineCore:
 
     def advance(self, until_s: float) -> None:
         """Do the passes that begin before that time."""
-        state, planner, lag = self.state, self._planner, self._lag
         while self.now_s < until_s and self._passes_left > 0:
-            num_passes = planner.num_passes(self._num_launched) if self.num_in_flight == lag else 0
+            num_passes = self._num_certain()
             if num_passes == 0:
                 if not self.launch():
                     if self.num_in_flight == 0:
                         return
                     self.collect()
-            elif state.prefills:
+            elif self.state.prefills:
                 self._fill(num_passes, until_s)
             else:
                 self._leap(num_passes, until_s)
 
+    def _num_certain(self) -> int:
+        """How many passes are certain to be alike; none while fewer batches are in flight than could be."""
+        if len(self._ends_s) + 1 < self._most_in_flight:
+            return 0
+        return self._planner.num_passes(self._num_launched)
+
     def _leap(self, max_passes: int, until_s: float) -> None:
         """Do steady passes, as many as begin before that time, and collect as many batches."""
         leap = self._next_leap(max_passes)
-        num_passes = num_launched_before(leap, until_s, self._lag)
+        num_passes = num_launched_before(leap, until_s, self._most_in_flight)
         to_release = self._planner.num_to_release(self._num_launched, num_passes)
         self._do_steady(leap, to_release)
         if to_release < num_passes and self.now_s < until_s:
@@ -138,7 +148,7 @@ class EngineCore:
     def plan(self) -> Plan | None:
         """The next passes as far as they are certain and nobody finishes before their end; None where one has to be launched."""
         planner = self._planner
-        num_passes = planner.num_passes(self._num_launched) if self.num_in_flight == self._lag else 0
+        num_passes = self._num_certain()
         if num_passes == 0:
             return None
         if self.state.prefills:
@@ -148,11 +158,11 @@ class EngineCore:
         return self._plan(leap, planner.num_to_release(self._num_launched, leap.num_steps), 0)
 
     def _plan(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> Plan:
-        return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes - self._lag))
+        return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes + 1 - self._most_in_flight))
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned passes, at least one, begin before that time."""
-        return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._lag))
+        return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._most_in_flight))
 
     def commit(self, plan: Plan, num_passes: int) -> Sequence[Request]:
         """Do the first passes that were planned; who has finished with the last of them, which is nobody before the plan's end."""
@@ -169,18 +179,18 @@ class EngineCore:
         if batch.preempted or self._num_fruitless_preemptions:
             self._require_progress(batch)
         self._launch(batch)
-        return self.num_in_flight <= self._lag
+        return self.num_in_flight < self._most_in_flight
 
     @property
     def next_collect_s(self) -> float:
         """When the oldest batch in flight comes back."""
-        return max(self.now_s, self._oldest_end_s if self.num_in_flight > 1 else self._device_free_s)
+        return max(self.now_s, self._ends_s[0])
 
     def collect(self) -> Sequence[Request]:
         """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
         self.now_s = self.next_collect_s
         oldest = self._num_launched - self.num_in_flight
-        self.num_in_flight -= 1
+        self._ends_s.pop(0)
         return self._take_in(oldest)
 
     # -- both ways -------------------------------------------------------------------------------------------------
@@ -199,8 +209,16 @@ class EngineCore:
         self._passes_left -= num_passes
         self._num_launched = step + num_passes
         self._device_free_s = end_s(leap, num_passes)
-        self.now_s = end_s(leap, num_passes - 1) if self._lag else self._device_free_s
-        return self._take_in(self._num_launched - 1 - self._lag)
+        self._bring_back(leap, num_passes)
+        return self._take_in(self._num_launched - self._most_in_flight)
+
+    def _bring_back(self, leap: Leap, num_passes: int) -> None:
+        """The first passes of a leap have been launched, each as the oldest batch in flight came back."""
+        ends_s, num_left = self._ends_s, self._most_in_flight - 1
+        for number in range(max(1, num_passes - num_left), num_passes + 1):
+            ends_s.append(end_s(leap, number))
+        while len(ends_s) > num_left:
+            self.now_s = max(self.now_s, ends_s.pop(0))
 
     def _require_progress(self, batch: Batch) -> None:
         """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
@@ -218,10 +236,9 @@ class EngineCore:
     def _launch(self, batch: Batch) -> None:
         start_s = max(self.now_s, self._device_free_s)
         duration_s = self._step_time.step_s(batch.shape) if batch.shape else 0.0
-        self._oldest_end_s = self._device_free_s
         self._device_free_s = start_s + duration_s
+        self._ends_s.append(self._device_free_s)
         self._num_launched += 1
-        self.num_in_flight += 1
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s

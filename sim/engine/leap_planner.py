@@ -17,7 +17,7 @@ class LeapPlanner:
         self._decodes = state.decodes
         self._kv = state.kv
         self._token_budget = state.config.token_budget
-        self._lag = state.config.lag
+        self._num_in_flight = state.config.num_batches_in_flight
         self._threshold_varies = state.config.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
@@ -57,7 +57,7 @@ class LeapPlanner:
     def num_to_release(self, step: int, limit: int) -> int:
         """How many passes from `step` on come before blocks are released, at most `limit`."""
         ended = self._state.ended
-        return min(limit, next(iter(ended)) + self._lag + 1 - step) if ended else limit
+        return min(limit, next(iter(ended)) + self._num_in_flight - step) if ended else limit
 
     @property
     def num_chunk_tokens(self) -> int:

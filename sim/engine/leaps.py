@@ -44,12 +44,12 @@ def after(leap: Leap, num_steps: int) -> Leap:
     )
 
 
-def num_launched_before(leap: Leap, until_s: float, lag: int) -> int:
+def num_launched_before(leap: Leap, until_s: float, num_batches_in_flight: int) -> int:
     """How many steps of a leap, at least one, are launched before that time.
 
-    A step is launched when the one before it ends or, with a lag of 1, the one before that.
+    A step is launched when the one so many places before it ends: its predecessor, where one batch is in flight.
     """
-    last = leap.num_steps - 1 - lag
+    last = leap.num_steps - num_batches_in_flight
     if last < 0 or until_s <= leap.start_s:
         return 1
     last_end_s = end_s(leap, last)
@@ -60,7 +60,7 @@ def num_launched_before(leap: Leap, until_s: float, lag: int) -> int:
         count += 1
     while end_s(leap, count - 1) >= until_s:
         count -= 1
-    return count + lag
+    return count + num_batches_in_flight - 1
 
 
 class Panel(NamedTuple):

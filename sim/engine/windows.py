@@ -1,10 +1,10 @@
 """The blocks that attention windows leave behind, counted for all decodes together.
 
 A window of `w` tokens has passed a block when the next token sees nothing of it; the block is given back.
-A decode in steady progress has processed `step - epoch - 1 - lag` tokens before pass `step`, where `lag` batches are in
+A decode in steady progress has processed `step - epoch - n` tokens before pass `step`, where batch `step` is one of `n` in
 flight. So each of its windows passes a block in every pass that is `begin` modulo the block size and comes after it:
 
-    begin  =  epoch + lag + window
+    begin  =  epoch + n - 1 + window
 
 Blocks whose contents others may ask for are given back one request after the other, in order of admission.
 """
@@ -27,7 +27,7 @@ class Windows:
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self._kv = kv
-        self._lag = config.lag
+        self._num_in_flight = config.num_batches_in_flight
         self._settling: dict[Request, None] = {}
         self._settled = WindowFrees(config.passing_delays, config.block_size)
         self._keyed = StepCalendar()
@@ -95,7 +95,7 @@ class Windows:
         """After pass `step` and what it has ended: count those that are in steady progress."""
         self._settled.advance(step)
         for request in list(self._settling):
-            if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._lag:
+            if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._num_in_flight - 1:
                 del self._settling[request]
                 if self._kv.may_pass_keys(request):
                     self._keyed.add(request, self._settled.next_passing(request, step))

@@ -53,30 +53,30 @@ def test_the_rest_of_a_leap_goes_on(leap: Leap, number: int) -> None:
     assert ends_of(rest) == pytest.approx(ends_of(leap)[number:], rel=1e-12, abs=1e-12)
 
 
-@given(leaps, st.floats(-6, 100), st.sampled_from([0, 1]))
-def test_a_step_is_launched_when_one_before_it_ends(leap: Leap, until_s: float, lag: int) -> None:
-    """The first step at any rate; each further one if the step before, or with a lag the one before that, ended earlier."""
+@given(leaps, st.floats(-6, 100), st.sampled_from([1, 2]))
+def test_a_step_is_launched_when_one_before_it_ends(leap: Leap, until_s: float, in_flight: int) -> None:
+    """The first step at any rate; each further one if the step before, or with two in flight the one before that, ended earlier."""
     ends = ends_of(leap)
-    launched_s = ends[: leap.num_steps] if lag == 0 else [ends[0], *ends[: leap.num_steps - 1]]
+    launched_s = ends[: leap.num_steps] if in_flight == 1 else [ends[0], *ends[: leap.num_steps - 1]]
     expected = 1 + sum(when_s < until_s for when_s in launched_s[1:])
-    assert num_launched_before(leap, until_s, lag) == expected
+    assert num_launched_before(leap, until_s, in_flight) == expected
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "lag", "expected"), [(4, 0, [1, 1, 2, 3, 4]), (4, 1, [1, 2, 3, 4, 4]), (2, 1, [1, 2, 2, 2, 2])]
+    ("num_steps", "in_flight", "expected"), [(4, 1, [1, 1, 2, 3, 4]), (4, 2, [1, 2, 3, 4, 4]), (2, 2, [1, 2, 2, 2, 2])]
 )
 def test_a_step_that_is_launched_at_that_very_instant_does_not_count(
-    num_steps: int, lag: int, expected: list[int]
+    num_steps: int, in_flight: int, expected: list[int]
 ) -> None:
-    """Steps of a second from 0 on: before 0, 1, 2, 3 and 4 so many have been launched, one more with a lag."""
+    """Steps of a second from 0 on: before 0, 1, 2, 3 and 4 so many have been launched, one more with two in flight."""
     leap = Leap(num_steps, 0.0, 1.0, 0.0, 0.0)
-    assert [num_launched_before(leap, float(until_s), lag) for until_s in range(5)] == expected
+    assert [num_launched_before(leap, float(until_s), in_flight) for until_s in range(5)] == expected
 
 
 def test_steps_may_become_shorter() -> None:
     """By a 32nd of a second each: of what is launched before the k-th step ends there are k steps."""
     leap = Leap(16, 0.0, 1.0, -1 / 64, 0.0)
-    assert [num_launched_before(leap, end_s(leap, number), lag=0) for number in range(1, 16)] == list(range(1, 16))
+    assert [num_launched_before(leap, end_s(leap, number), 1) for number in range(1, 16)] == list(range(1, 16))
 
 
 def leap_over(steps: DecodeSteps, num_decodes: int, context_tokens: int, num_steps: int) -> list[Leap]:
@@ -136,4 +136,4 @@ def test_a_knee_anywhere_in_a_panel_is_seen(where: float) -> None:
 def test_steps_that_take_no_time_are_one_leap() -> None:
     """A linear model may have nothing but zeros."""
     leap = DecodeSteps(LinearDecodeCurve(0.0, 0.0), 3).leap(5000, 10, 7.0)
-    assert (leap.num_steps, end_s(leap, 10), num_launched_before(leap, 7.5, 0)) == (10, 7.0, 10)
+    assert (leap.num_steps, end_s(leap, 10), num_launched_before(leap, 7.5, 1)) == (10, 7.0, 10)
