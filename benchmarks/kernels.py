@@ -193,7 +193,7 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
     def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
         rows = rows_of(data, "moe", name)
         distribution = "power_law_1.01" if name == "A100" else "balanced"
-        routing: ExpertRouting = "uniform" if name == "A100" else "balanced"
+        expert_routing: ExpertRouting = "uniform" if name == "A100" else "balanced"
         chosen = (rows["moe_dtype"] == moe_dtype) & (rows["distribution"] == distribution) & (rows["moe_ep_size"] == 1)
         if weight.compute not in gpu.peak_flops:
             return
@@ -204,13 +204,13 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
             read = min(experts.num_experts, routed) * experts.num_weights_per_expert * weight.bits / 8
             plain_s = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read, weight)
             shape = f"{row.num_experts}/{row.topk}/{row.hidden_size}/{per_gpu}"
-            yield Call(shape, row.time_us * US, _experts_of(float(row.num_tokens), experts, routing), plain_s)
+            yield Call(shape, row.time_us * US, _experts_of(float(row.num_tokens), experts, expert_routing), plain_s)
 
     return calls
 
 
-def _experts_of(tokens: float, experts: Experts, routing: ExpertRouting) -> Callable[[HardwareProfile], float]:
-    return lambda gpu: experts_s(tokens, experts, gpu, routing)
+def _experts_of(tokens: float, experts: Experts, expert_routing: ExpertRouting) -> Callable[[HardwareProfile], float]:
+    return lambda gpu: experts_s(tokens, experts, gpu, expert_routing)
 
 
 def _all_reduce(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:

@@ -138,7 +138,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
-    routing: ExpertRouting = "skewed",
+    expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     intervals: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -150,13 +150,13 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     over n/R seconds in their own pattern, all at 0 where it is infinite. A replay draws nothing at random:
     `seed` is stamped on the summary, for those who made the trace with it. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
-    costs, and `routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
+    costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
     started_s = time.perf_counter()
-    step_times = step_time_options(composition, sampling, routing, step_time_model)
+    step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config, step_time = deployment.config, deployment.step_time

@@ -1,7 +1,7 @@
 """Everything Servecast raises at a user: one sentence that names the place, the rule, what was got and what to do."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class SimError(Exception):
@@ -34,6 +34,12 @@ class EngineCrashError(SimError):
 
 class DoesNotFitError(SimError):
     """A model that leaves no room for its KV cache on the chosen GPUs."""
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raises ConfigError where `value` is none of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:

@@ -242,7 +242,7 @@ def test_what_requests_ask_and_where_tokens_go_is_an_input() -> None:
 
     assert tpot_ms("Llama-3.1-8B", sampling="greedy") < tpot_ms("Llama-3.1-8B")
     skewed, uniform, balanced = (
-        tpot_ms("Mixtral-8x7B-v0.1", routing=name) for name in ("skewed", "uniform", "balanced")
+        tpot_ms("Mixtral-8x7B-v0.1", expert_routing=name) for name in ("skewed", "uniform", "balanced")
     )
     assert skewed < uniform < balanced
 

@@ -60,7 +60,7 @@ Slos = Annotated[
     ),
 ]
 RouterName = Literal["round_robin", "least_loaded"]  # that of sim.cluster.router, without loading it
-Routing = Annotated[RouterName, typer.Option(help="How requests are shared out to replicas.")]
+Router = Annotated[RouterName, typer.Option(help="How requests are shared out to replicas.")]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["additive", "two_pass", "max"]  # that of sim.steptime.roofline, without loading it
 HowTimed = Annotated[
@@ -73,7 +73,7 @@ HowSampled = Annotated[
     ),
 ]
 ExpertRouting = Annotated[
-    Literal["skewed", "uniform", "balanced"] | None,  # that of sim.steptime.routing, without loading it
+    Literal["skewed", "uniform", "balanced"] | None,  # that of sim.steptime.expert_routing, without loading it
     typer.Option("--expert-routing", help="How tokens spread over experts, skewed (by Zipf's law) when absent."),
 ]
 UNMET = 3  # exit status: answered, and what was asked for cannot be had

@@ -85,7 +85,7 @@ def simulate(
             limit=limit,
             composition=composition or "additive",
             sampling=sampling or "default",
-            routing=expert_routing or "skewed",
+            expert_routing=expert_routing or "skewed",
             step_time_model=step_time_model,
             intervals=intervals,
             progress=progress,

@@ -1,11 +1,11 @@
 """Which replica of a cluster gets the next request."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from sim.cluster.replica import Replica
 from sim.engine.request import Request
-from sim.errors import ConfigError, nearest
+from sim.errors import check_choice
 
 RouterName = Literal["round_robin", "least_loaded"]
 
@@ -53,10 +53,7 @@ class LeastLoaded:
 ROUTERS: dict[str, type[RoundRobin] | type[LeastLoaded]] = {"round_robin": RoundRobin, "least_loaded": LeastLoaded}
 
 
-def router(name: str) -> Router:
+def make_router(name: str) -> Router:
     """A fresh router of that name; ConfigError for an unknown one."""
-    if name not in ROUTERS:
-        raise ConfigError(
-            f"routing must be one of {', '.join(get_args(RouterName))}, got {name!r}.{nearest(name, ROUTERS)}"
-        )
+    check_choice("router", name, ROUTERS)
     return ROUTERS[name]()

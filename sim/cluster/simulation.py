@@ -9,7 +9,7 @@ from sim.cluster.clients import ClosedLoop, client
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica
-from sim.cluster.router import router
+from sim.cluster.router import make_router
 from sim.engine.config import SchedulerConfig
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
@@ -29,7 +29,7 @@ def simulate(
     step_time: StepTimeModel,
     *,
     num_replicas: int = 1,
-    routing: str = "least_loaded",
+    router: str = "least_loaded",
     clients: ClosedLoop | None = None,
     on_progress: Progress | None = None,
     step_log: Callable[[LogRow], None] | None = None,
@@ -38,7 +38,7 @@ def simulate(
 
     With `clients`, they send the requests, and records have the real times of arrival. `on_progress` is called with
     (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
-    run are rejected with their reason and stall nobody. Raises ConfigError for an unknown routing.
+    run are rejected with their reason and stall nobody. Raises ConfigError for an unknown router.
     """
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
     rows = FirstTime(step_log) if step_log else None
@@ -57,7 +57,7 @@ def simulate(
             for recorder in recorders
         ]  # fmt: skip
         env = simpy.Environment(initial_time=start_s)
-        gateway = Gateway(env, router(routing), len(trace))
+        gateway = Gateway(env, make_router(router), len(trace))
         requests = told.passing(source) if on_progress else source
         if clients is None:
             serve_open(env, cores, gateway, requests)

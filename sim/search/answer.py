@@ -65,9 +65,7 @@ def deploy_commands(scenario: Scenario, params: Params) -> str:
     """The line to paste; each replica runs it once."""
     command = serve_command(scenario.model.name, scenario.engine(params))
     count = num_replicas(params)
-    return (
-        command if count == 1 else f"{command}  # {count} times, behind a {scenario.routing.replace('_', '-')} router"
-    )
+    return command if count == 1 else f"{command}  # {count} times, behind a {scenario.router.replace('_', '-')} router"
 
 
 def _config(scenario: Scenario, params: Params) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def _head(scenario: Scenario, replicas: int) -> dict[str, Any]:
         "vllm_version": scenario.deploy({}).engine.vllm_version,
         "servecast_version": __version__,
         "slo": {slo.name: slo.limit_ms for slo in scenario.target.limits},
-        "routing": scenario.routing,
+        "router": scenario.router,
         **_size(scenario, replicas),
         "serve_command": serve_command(scenario.model.name, scenario.base),
     }

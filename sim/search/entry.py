@@ -61,7 +61,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     rate_scale: float = 1.0,
     request_rate: float | None = None,
     limit: int | None = None,
-    routing: str = "least_loaded",
+    router: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -81,7 +81,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
     laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `composition` and `sampling` are as for `simulate`,
-    `expert_routing` is its `routing`, and `routing` how replicas share requests. More than one of `workers` needs a script guarded by
+    `expert_routing` too, and `router` says how replicas share requests. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
     writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
@@ -99,7 +99,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
         rate_scale=rate_scale,
         request_rate=request_rate,
         limit=limit,
-        routing=routing,
+        router=router,
         composition=composition,
         sampling=sampling,
         expert_routing=expert_routing,
@@ -136,7 +136,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     limit: int | None = None,
-    routing: str = "least_loaded",
+    router: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -159,7 +159,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
         engine=engine,
         vllm_version=vllm_version,
         limit=limit,
-        routing=routing,
+        router=router,
         composition=composition,
         sampling=sampling,
         expert_routing=expert_routing,

@@ -75,7 +75,7 @@ class Scenario:
     target: Target
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
-    routing: str = "least_loaded"
+    router: str = "least_loaded"
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     request_rate: float | None = None
     rate_scale: float = 1.0
@@ -145,7 +145,7 @@ class Scenario:
             step_time = PerturbedStepTime(step_time, perturbation)
         if (count := num_replicas(params)) > MANY_REPLICAS:
             gc.collect()  # replicas refer to each other and hold much: those of the last replay would stay for long
-        return simulate(trace, deployed.config, step_time, num_replicas=count, routing=self.routing)
+        return simulate(trace, deployed.config, step_time, num_replicas=count, router=self.router)
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
         span_s = records.span_s * len(records.replicas)

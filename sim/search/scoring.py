@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.cluster.router import router
+from sim.cluster.router import make_router
 from sim.deployment import DEFAULTS, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
 from sim.search.evaluate import Outcome, Scenario, Task
@@ -35,7 +35,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
     rate_scale: float = 1.0,
     request_rate: float | None = None,
     limit: int | None = None,
-    routing: str = "least_loaded",
+    router: str = "least_loaded",
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -43,7 +43,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Scenario:
     """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
     require_one_stage(engine)
-    router(routing)
+    make_router(router)
     target = parse_target(objective, parse_slos(slo))
     profile = as_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
@@ -57,7 +57,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
         target=target,
         base=engine,
         vllm_version=vllm_version,
-        routing=routing,
+        router=router,
         step_times=step_time_options(composition, sampling, expert_routing, step_time_model),
         request_rate=request_rate,
         rate_scale=rate_scale,

@@ -132,7 +132,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.target.slos,
         scenario.base,
         scenario.vllm_version,
-        scenario.routing,
+        scenario.router,
         scenario.step_times._replace(source=None),
         trace.priority is None or trace.priority.tolist(),
         trace.segments,

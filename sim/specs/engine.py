@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, get_args
 
-from sim.errors import ConfigError, nearest
+from sim.errors import ConfigError, check_choice
 from sim.specs.rules import SchedulingRules
 
 Policy = Literal["fcfs", "priority"]
@@ -94,7 +94,7 @@ class EngineConfig:
             _check_switch(name, getattr(self, name))
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) is not None:
-                _check_choice(name, value, choices)
+                check_choice(name, value, choices)
         _check_max_model_len(self.max_model_len)
         _check_memory_fractions(self.gpu_memory_utilization, self.watermark)
         _check_block_size(self.block_size)
@@ -181,11 +181,6 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
 def _check_switch(name: str, value: object) -> None:
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, got {value!r}.")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
 
 
 def _check_max_model_len(value: object) -> None:

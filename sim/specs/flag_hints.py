@@ -50,7 +50,7 @@ _MEANINGS = {
     "space": "search-space knobs parameters params grid",
     "store": "db database storage study cache",
     "replicas": "num-replicas instances num-instances data-parallel dp servers",
-    "routing": "router load-balancer lb load-balancing balancer routing-policy",
+    "router": "routing load-balancer lb load-balancing balancer routing-policy",
     "seed": "random-seed rng",
     "step-time-model": "step-times latency-model perf-model performance-model",
     "step-log": "log schedule-log log-steps steps",

@@ -1,8 +1,9 @@
 """How steps are timed: the choices of the roofline, or step times that stand in its place."""
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from sim.errors import check_choice
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.linear import read_linear
@@ -40,7 +41,13 @@ def step_time_options(
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
 ) -> StepTimeOptions:
-    """The options, with the step times of a YAML file (`kind: linear`) read. Raises ProfileError where it is invalid."""
+    """The options, with the step times of a YAML file (`kind: linear`) read.
+
+    Raises ConfigError for an unknown choice, ProfileError for an invalid file.
+    """
+    check_choice("composition", composition, get_args(Composition))
+    check_choice("sampling", sampling, get_args(Sampling))
+    check_choice("expert_routing", expert_routing, get_args(ExpertRouting))
     options = StepTimeOptions(composition, sampling, expert_routing)
     if isinstance(step_time_model, str | Path):
         return options._replace(given=read_linear(Path(step_time_model)), source=str(step_time_model))

@@ -53,7 +53,7 @@ BAD_CALLS = {
     "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --workers -1": "--workers must be at least 1",
     "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --gpus 0": "at least 1, got 0",
     "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --executor slurm": "slurm",
-    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --routing best": "best",
+    "optimize Llama-3.1-8B --gpu h100-sxm --trace chat --router best": "best",
     "optimize Llama-3.1-405B --gpu l4 --trace chat --limit 5 --trials 2 --workers 1": "none of",
     "capacity Llama-3.1-8B --gpu h100-sxm --trace chat": "give some, such as --slo",
     "capacity Llama-3.1-8B --gpu h100-sxm --trace chat --slo ttft_p99=1s --rate 0": "--rate must be",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.records import ClusterRecords
-from sim.cluster.router import LeastLoaded, RoundRobin, Router, router
+from sim.cluster.router import LeastLoaded, RoundRobin, Router, make_router
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Ints
@@ -25,9 +25,9 @@ CONFIG = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=256, max_model_l
 
 
 def cluster(
-    trace: Trace, num_replicas: int, routing: str = "least_loaded", config: SchedulerConfig = CONFIG
+    trace: Trace, num_replicas: int, router: str = "least_loaded", config: SchedulerConfig = CONFIG
 ) -> ClusterRecords:
-    return simulate_cluster(trace, config, STEPS, num_replicas=num_replicas, routing=routing)
+    return simulate_cluster(trace, config, STEPS, num_replicas=num_replicas, router=router)
 
 
 def some(trace: Trace, rows: Ints) -> Trace:
@@ -67,7 +67,7 @@ def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, 
 @settings(max_examples=60)
 def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, num_replicas: int) -> None:
     """Times, work and free blocks of every step, within leaps too; the span is that of the longest, busy are all of them."""
-    found = simulate_cluster(*workload, num_replicas=num_replicas, routing="round_robin")
+    found = simulate_cluster(*workload, num_replicas=num_replicas, router="round_robin")
     for column in fields(found.merged.steps):
         parts = [getattr(part.steps, column.name) for part in found.replicas]
         np.testing.assert_array_equal(getattr(found.merged.steps, column.name), np.concatenate(parts))
@@ -95,10 +95,10 @@ def test_round_robin_is_every_nth_request_by_itself(
 
 @given(st.integers(1, 80), st.integers(1, 5), st.sampled_from(["round_robin", "least_loaded"]))
 @settings(max_examples=25, deadline=None)
-def test_every_request_is_served_once(num_requests: int, num_replicas: int, routing: str) -> None:
+def test_every_request_is_served_once(num_requests: int, num_replicas: int, router: str) -> None:
     """All finish, and all their tokens were made by the replicas together."""
     trace = make_trace(num_requests, rate_rps=100.0)
-    records = cluster(trace, num_replicas, routing)
+    records = cluster(trace, num_replicas, router)
     assert np.isfinite(records.merged.requests.finish_s).all()
     assert records.merged.requests.generated_tokens.sum() == trace.output_tokens.sum()
     assert sum(part.requests.generated_tokens.sum() for part in records.replicas) == trace.output_tokens.sum()
@@ -142,6 +142,6 @@ def test_a_waiting_request_weighs_four_running_ones() -> None:
     assert [choose(turns, (9, 9), (0, 0)) for _ in range(3)] == [0, 1, 0]
 
 
-def test_an_unknown_routing_names_its_neighbours() -> None:
+def test_an_unknown_router_names_its_neighbours() -> None:
     with pytest.raises(ConfigError, match="Did you mean round_robin"):
-        router("roundrobin")
+        make_router("roundrobin")

@@ -17,7 +17,7 @@ from tests.reference.cluster import ROUTERS, Served, simulate_cluster
 from tests.workloads import Workload, workloads
 
 panel_bits = st.sampled_from((leaps.PANEL_BITS, (1,)))
-routings = st.sampled_from(sorted(ROUTERS))
+routers = st.sampled_from(sorted(ROUTERS))
 
 
 def assert_same_run(found: ClusterRecords, expected: Served) -> None:
@@ -44,20 +44,20 @@ def gaps(records: Records) -> Counter[float]:
 
 
 @settings(max_examples=150)
-@given(workload=workloads(), num_replicas=st.integers(1, 3), routing=routings, panel_bits=panel_bits)
-def test_requests_of_a_trace(workload: Workload, num_replicas: int, routing: str, panel_bits: tuple[int, ...]) -> None:
+@given(workload=workloads(), num_replicas=st.integers(1, 3), router=routers, panel_bits=panel_bits)
+def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str, panel_bits: tuple[int, ...]) -> None:
     """Whole numbers, so that arrivals, answers and passes of several replicas often fall on one instant."""
     trace, config, step_time = workload[0], workload[1], Telling(workload[2])
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, config, step_time, num_replicas=num_replicas, routing=routing)
-    assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, routing=routing))
+        found = simulate(trace, config, step_time, num_replicas=num_replicas, router=router)
+    assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router))
 
 
 @settings(max_examples=200)
 @given(
     workload=workloads(),
     num_replicas=st.integers(1, 3),
-    routing=routings,
+    router=routers,
     concurrency=st.integers(1, 5),
     delay_s=st.sampled_from([0.0, 1.0, 17.0]),
     panel_bits=panel_bits,
@@ -65,7 +65,7 @@ def test_requests_of_a_trace(workload: Workload, num_replicas: int, routing: str
 def test_requests_of_clients(
     workload: Workload,
     num_replicas: int,
-    routing: str,
+    router: str,
     concurrency: int,
     delay_s: float,
     panel_bits: tuple[int, ...],
@@ -74,8 +74,8 @@ def test_requests_of_clients(
     trace, config, step_time = workload[0], workload[1], Telling(workload[2])
     clients = ClosedLoop(concurrency, delay_s)
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, config, step_time, num_replicas=num_replicas, routing=routing, clients=clients)
+        found = simulate(trace, config, step_time, num_replicas=num_replicas, router=router, clients=clients)
     expected = simulate_cluster(
-        trace, config, step_time, num_replicas=num_replicas, routing=routing, concurrency=concurrency, delay_s=delay_s
+        trace, config, step_time, num_replicas=num_replicas, router=router, concurrency=concurrency, delay_s=delay_s
     )
     assert_same_run(found, expected)

@@ -83,13 +83,13 @@ def simulate_cluster(
     step_time: StepTimeModel,
     *,
     num_replicas: int,
-    routing: str,
+    router: str,
     concurrency: int | None = None,
     delay_s: float = 0.0,
 ) -> Served:
     """Requests come when the trace says or, with a `concurrency`, from so many clients."""
     env = simpy.Environment(initial_time=0.0 if concurrency else min(0.0, float(trace.arrival_s[0])))
-    gateway = Gateway(env, ROUTERS[routing]())
+    gateway = Gateway(env, ROUTERS[router]())
     recorders = [Recorder() for _ in range(num_replicas)]
     gateway.replicas = [
         Replica(env, config, step_time, recorder, on_finished=gateway.finished) for recorder in recorders
