@@ -138,7 +138,7 @@ def _overridden(result: "Result") -> Iterator[str]:
 
 def _rejections(result: "Result") -> Iterator[str]:
     """How many requests never ran, and why the first of them; requests.csv has all reasons."""
-    reasons = [reason for reason in result.records.requests.rejected if reason]
+    reasons = list(result.records.requests.rejected.values())
     if reasons:
         yield f"{len(reasons):,} of {len(result.trace):,} requests were rejected, the first for {reasons[0]}."
 

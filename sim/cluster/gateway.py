@@ -2,30 +2,26 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import simpy
 
 from sim.cluster.clock import Answer
 from sim.cluster.replica import Replica
 from sim.cluster.router import Router
-from sim.engine.records import Ints
 from sim.engine.request import Request
 
 
 class Gateway:
-    """The way from those who ask to the replicas; `replica` has who served each row of the trace, -1 for nobody."""
+    """The way from those who ask to the replicas."""
 
-    def __init__(self, env: simpy.Environment, router: Router, num_requests: int) -> None:
+    def __init__(self, env: simpy.Environment, router: Router) -> None:
         self._env = env
         self._router = router
         self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
-        self.replica: Ints = np.full(num_requests, -1, dtype=np.int64)
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
         chosen = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        self.replica[request.index] = chosen
         self.replicas[chosen].submit(request)
 
     def ask(self, request: Request) -> Answer:

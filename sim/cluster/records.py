@@ -2,28 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sim.engine.records import Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import EngineRecords, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.request_table import RequestTable
 
 
 class ClusterRecords(NamedTuple):
-    """All replicas' records as one, requests in trace order and steps replica by replica; and each replica's own.
+    """The run as a whole, requests in trace order and steps replica by replica; and what each replica did.
 
-    `replica` tells which replica served each request, -1 for those rejected at the door.
+    `replica` tells who served each request, NO_REPLICA for those rejected at the door.
     """
 
     merged: Records
-    replicas: tuple[Records, ...]
+    replicas: tuple[EngineRecords, ...]
     replica: Ints
 
     @classmethod
-    def of(cls, parts: Sequence[Records], replica: Ints) -> Self:
-        """What each replica recorded, and which of them served each request."""
-        merged = parts[0] if len(parts) == 1 else _merged(parts, replica)
-        return cls(merged, tuple(parts), replica)
+    def of(cls, parts: Sequence[EngineRecords], requests: RequestTable) -> Self:
+        """What each replica recorded, and the table that all of them filled in."""
+        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica)
 
     @property
     def span_s(self) -> float:
@@ -37,41 +38,27 @@ class ClusterRecords(NamedTuple):
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
 
 
-def _merged(parts: Sequence[Records], replica: Ints) -> Records:
+def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:
     return Records(
-        requests=_merged_requests([part.requests for part in parts], np.maximum(replica, 0)),
+        requests=requests,
         leaps=_joined_leaps([part.leaps for part in parts]),
-        itl_s=np.concatenate([part.itl_s for part in parts]),
-        itl_count=np.concatenate([part.itl_count for part in parts]),
+        itl_s=_joined([part.itl_s for part in parts]),
+        itl_count=_joined([part.itl_count for part in parts]),
         prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
     )
 
 
-MEASURED = (
-    "arrival_s",
-    "generated_tokens",
-    "first_scheduled_s",
-    "first_token_s",
-    "finish_s",
-    "num_preemptions",
-    "num_cached_tokens",
-)
-
-
-def _merged_requests(parts: Sequence[RequestRecords], replica: Ints) -> RequestRecords:
-    """Each request as the replica that served it recorded it."""
-    rows = np.arange(len(replica))
-    served = {name: np.stack([getattr(part, name) for part in parts])[replica, rows] for name in MEASURED}
-    first = parts[0]
-    return RequestRecords(
-        prompt_tokens=first.prompt_tokens, output_tokens=first.output_tokens, rejected=first.rejected, **served
-    )
+def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One after the other; one alone is not copied."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
     """One replica's leaps after the other's, passes numbered through."""
+    if len(parts) == 1:
+        return parts[0]
     counts = [len(part.step_end_s) for part in parts]
     offsets = np.cumsum([0, *counts[:-1]])
     columns = (

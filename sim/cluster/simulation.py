@@ -1,6 +1,7 @@
 """The one run: a trace's requests, who sends them, and the replicas that serve them, on SimPy's clock."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 import simpy
 
@@ -15,6 +16,7 @@ from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
 from sim.engine.scheduler_state import UnexpectedPreemptionError
 from sim.engine.step_log import FirstTime, LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
@@ -46,7 +48,8 @@ def simulate(
     source = RequestSource(trace, config)
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
-        recorders = [Recorder(source) for _ in range(num_replicas)]
+        table = RequestTable(source, sent_by_clients=clients is not None)
+        recorders = [Recorder(table, number) for number in range(num_replicas)]
         start_s = 0.0 if clients else min(0.0, float(trace.arrival_s[0]))
         cores = [
             EngineCore(
@@ -57,14 +60,14 @@ def simulate(
             for recorder in recorders
         ]  # fmt: skip
         env = simpy.Environment(initial_time=start_s)
-        gateway = Gateway(env, make_router(router), len(trace))
+        gateway = Gateway(env, make_router(router))
         requests = told.passing(source) if on_progress else source
         if clients is None:
             serve_open(env, cores, gateway, requests)
         else:
             serve_clients(env, cores, gateway, iter(requests), clients)
         parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]
-        return ClusterRecords.of(parts, gateway.replica)
+        return ClusterRecords.of(parts, table)
 
     records = _without_preemption_if_possible(attempt)
     told.all()
@@ -93,10 +96,9 @@ def serve_clients(
 
 def _without_preemption_if_possible(attempt: Callable[[bool], ClusterRecords]) -> ClusterRecords:
     """A simulation that counts on no preemption or, where one comes after all, done again and expecting it."""
-    try:
+    with suppress(UnexpectedPreemptionError):
         return attempt(False)
-    except UnexpectedPreemptionError:
-        return attempt(True)
+    return attempt(True)  # here, where the exception has let go of all that the first attempt held
 
 
 class _Told:

@@ -242,17 +242,20 @@ class EngineCore:
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s
+        for chunk in batch.chunks:
+            if chunk.samples and chunk.request.num_sampled_tokens == 1:
+                chunk.request.first_token_s = self._device_free_s
         self._recorder.step(batch, start_s, duration_s, self.state)
         if self._log:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))
 
     def _take_in(self, batch: int) -> Sequence[Request]:
-        """A batch has come back."""
+        """A batch has come back now, at its end."""
         self.state.num_collected = batch + 1
         finished = self.state.release_ended(batch) if batch in self.state.ended else ()
         if self._log:
             self._log.collected(self.state, batch, finished)
         self._num_finished_last = len(finished)
         for request in finished:
-            self._recorder.request(request, request.max_tokens)
+            self._recorder.request(request, request.max_tokens, self.now_s)
         return finished

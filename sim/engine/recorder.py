@@ -1,6 +1,7 @@
-"""Facts of a run, appended as they happen: a row a leap, a number a step, a row a request."""
+"""Facts of a replica, appended as they happen: a row a leap, and what became of each request in the table of all."""
 
 from array import array
+from math import nan
 from struct import Struct
 from typing import Any
 
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 from sim.engine.batch import Batch
 from sim.engine.leaps import Leap
 from sim.engine.progress import num_returned_tokens
-from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, EngineRecords, Floats, Ints, LeapRecords
 from sim.engine.request import Request
-from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
 from sim.engine.scheduler_state import SchedulerState
 
 LEAP_FACTS = (
@@ -27,25 +28,17 @@ LEAP_FACTS = (
 )
 LEAP_TIMES = ("start_s", "linear_s", "square_s", "cube_s")
 LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] + [(name, "f8") for name in LEAP_TIMES])
-REQUEST_FACTS = ("generated_tokens", "num_preemptions", "num_cached_tokens", "arrival_s", "first_scheduled_s")
-REQUEST_STEPS = ("first_token_step", "last_token_step")
-REQUEST = np.dtype([(name, "f8" if name.endswith("_s") else "i8") for name in (*REQUEST_FACTS, *REQUEST_STEPS)])
 LEAPS_AT_ONCE = 16_384
 pack_leap = Struct("8i4d").pack
-pack_request_into = Struct("3q2d2q").pack_into
 
 
 class Recorder:
-    """Leaps in rows, the end of every step, and what became of each request, by row of the trace."""
+    """Leaps of one replica in rows, and the rows of its requests in the table that it shares with the others."""
 
-    def __init__(self, source: RequestSource) -> None:
-        self._incoming = source
+    def __init__(self, requests: RequestTable, replica: int = 0) -> None:
         self._leaps = bytearray()
-        self._requests = np.zeros(len(source), dtype=REQUEST)
-        self._requests["arrival_s"] = source.trace.arrival_s
-        self._requests["first_scheduled_s"] = np.nan
-        self._requests["first_token_step"] = self._requests["last_token_step"] = -1
-        self._request_bytes = self._requests.data.cast("B")
+        self._requests = requests
+        self._replica = replica
 
     def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], state: SchedulerState) -> None:
         """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
@@ -84,49 +77,27 @@ class Recorder:
             0.0,
         )
 
-    def request(self, request: Request, num_generated: int) -> None:
-        """What became of a request."""
-        pack_request_into(
-            self._request_bytes,
-            request.index * REQUEST.itemsize,
-            num_generated,
-            request.num_preemptions,
-            request.num_cached_tokens,
-            request.arrival_s,
-            request.first_scheduled_s,
-            request.first_token_pass if num_generated else -1,
-            request.last_pass if num_generated == request.max_tokens else -1,
-        )
+    def request(self, request: Request, num_generated: int, finish_s: float) -> None:
+        """What became of a request; `finish_s` is NaN where it has not ended."""
+        self._requests.write(request, num_generated, finish_s, self._replica)
 
-    def records(self, state: SchedulerState) -> Records:
-        """Everything recorded, in columns; to be asked for once, for the rows of leaps are let go."""
+    def records(self, state: SchedulerState) -> EngineRecords:
+        """All that is not in the table, in columns; to be asked for once, for the rows of leaps are let go."""
         for request in (*state.running, *state.waiting):
-            self.request(request, num_returned_tokens(request, state.num_collected))
+            self.request(request, num_returned_tokens(request, state.num_collected), nan)
         leaps, self._leaps = np.frombuffer(self._leaps, dtype=LEAP), bytearray()
         ends_s = _step_ends_s(leaps)
         num_continued = _narrow(leaps["num_continued"])
         facts = {name: leaps[name].copy() for name in LEAP_FACTS}
         del leaps  # near half of it is times, which nobody needs now that those of the steps are known
         itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), state)
-        return Records(
-            requests=self._request_records(ends_s),
+        return EngineRecords(
             leaps=LeapRecords(step_end_s=ends_s, decode_stretches=_decode_stretches(state), **facts),
             itl_s=itl_s,
             itl_count=itl_count,
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.num_evictions,
-        )
-
-    def _request_records(self, ends_s: Floats) -> RequestRecords:
-        table, rejected = self._requests, self._incoming.rejected
-        return RequestRecords(
-            prompt_tokens=self._incoming.trace.prompt_tokens,
-            output_tokens=self._incoming.max_tokens,
-            first_token_s=_ends_of(table["first_token_step"], ends_s),
-            finish_s=_ends_of(table["last_token_step"], ends_s),
-            rejected=tuple(rejected.get(row) for row in range(len(table))),
-            **{name: table[name] for name in REQUEST_FACTS},
         )
 
 
@@ -152,13 +123,6 @@ def _narrow(counts: Ints) -> Ints:
 def _view(column: "array[Any]", dtype: type[np.generic]) -> NDArray[Any]:
     """The column as numpy, not copied."""
     return np.frombuffer(column, dtype=dtype) if column else np.zeros(0, dtype=dtype)
-
-
-def _ends_of(steps: Ints, ends_s: Floats) -> Floats:
-    """When these steps ended; NaN for step -1, which never was."""
-    if not len(ends_s):
-        return np.full(len(steps), np.nan)
-    return np.where(steps >= 0, ends_s[steps], np.nan)
 
 
 def _decode_stretches(state: SchedulerState) -> DecodeStretches:

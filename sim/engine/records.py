@@ -1,5 +1,6 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,7 @@ class RequestRecords:
     finish_s: Floats
     num_preemptions: Ints
     num_cached_tokens: Ints  # prefix-cache hit at first admission
-    rejected: tuple[str | None, ...]  # the reason, or None
+    rejected: Mapping[int, str]  # the reasons, by row
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -167,10 +168,9 @@ def _with_the_next(counts: Ints, ran: NDArray[np.bool_]) -> Ints:
 
 
 @dataclass(frozen=True)
-class Records:
-    """What a run leaves: requests, leaps, inter-token gaps with how often each occurred, and cache totals."""
+class EngineRecords:
+    """What a replica leaves: its leaps, inter-token gaps with how often each occurred, and cache totals."""
 
-    requests: RequestRecords
     leaps: LeapRecords
     itl_s: Floats
     itl_count: Ints
@@ -182,3 +182,10 @@ class Records:
     def steps(self) -> StepRecords:
         """Every step by itself, expanded from the leaps when first asked for."""
         return self.leaps.steps()
+
+
+@dataclass(frozen=True)
+class Records(EngineRecords):
+    """What a run leaves: that of all replicas one after the other, and the requests."""
+
+    requests: RequestRecords

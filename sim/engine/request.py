@@ -55,10 +55,10 @@ class Request:
     resumes_at: int = 0
     wasted_pass: int = -1
     passed_over_pass: int = -1
-    first_token_pass: int = -1
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     first_scheduled_s: float = nan
+    first_token_s: float = nan
     passed_blocks: list[int] | None = None
 
     @property

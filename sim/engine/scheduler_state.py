@@ -96,9 +96,7 @@ class SchedulerState:
     def finish_prefill(self, request: Request, step: int) -> None:
         """The request samples a token in this pass and decodes from the next on, unless that was its last."""
         del self.prefills[request]
-        if request.num_sampled_tokens == 0:
-            request.first_token_pass = step
-        else:
+        if request.num_sampled_tokens:
             self.history.resumes(request, step)
         request.epoch = step - request.num_tokens
         request.first_decode_pass = request.stretch_pass = step + 1

@@ -110,7 +110,7 @@ def _figures_by_stage(run: Run, records: RequestRecords, requests: Asked, host: 
     seen_late_s = _front_end_s(records, host) if run.clock == "client" else np.zeros(len(records))
     done = is_completed(records)
     if not done.any():
-        raise RunsError(f"none of its requests can run: {next(reason for reason in records.rejected if reason)}.")
+        raise RunsError(f"none of its requests can run: {next(iter(records.rejected.values()))}.")
     wanted = [figures.stage for figures in run.measured]
     return {
         stage: _figures(run, records, seen_late_s, done if stage is None else done & (requests.stage == stage))

@@ -117,7 +117,8 @@ def _next_prompt(records: Records) -> Ints:
     none.
     """
     requests = records.requests
-    scheduled_s = np.where([reason is None for reason in requests.rejected], requests.first_scheduled_s, -np.inf)
+    scheduled_s = requests.first_scheduled_s.copy()
+    scheduled_s[list(requests.rejected)] = -np.inf
     scheduled_s = np.maximum.accumulate(np.where(np.isnan(scheduled_s), np.inf, scheduled_s))
     heads = np.searchsorted(scheduled_s, records.leaps.start_s, side="right")
     tokens = np.append(requests.prompt_tokens - requests.num_cached_tokens, 0)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.records import RequestRecords, StepRecords
@@ -32,7 +33,7 @@ def _outcome(requests: RequestRecords) -> Columns:
     return {
         "prompt_tokens": requests.prompt_tokens,
         "output_tokens": requests.output_tokens,
-        "generated_tokens": requests.generated_tokens,
+        "generated_tokens": requests.generated_tokens.astype(np.int64),
         "first_scheduled_s": requests.first_scheduled_s,
         "first_token_s": requests.first_token_s,
         "finish_s": requests.finish_s,
@@ -40,9 +41,9 @@ def _outcome(requests: RequestRecords) -> Columns:
         "ttft_ms": (requests.first_token_s - requests.arrival_s) / MS,
         "tpot_ms": time_per_output_token_s(requests) / MS,
         "e2el_ms": (requests.finish_s - requests.arrival_s) / MS,
-        "num_cached_tokens": requests.num_cached_tokens,
-        "num_preemptions": requests.num_preemptions,
-        "rejected": requests.rejected,
+        "num_cached_tokens": requests.num_cached_tokens.astype(np.int64),
+        "num_preemptions": requests.num_preemptions.astype(np.int64),
+        "rejected": [requests.rejected.get(row) for row in range(len(requests))],
     }
 
 

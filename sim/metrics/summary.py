@@ -95,7 +95,7 @@ def gpu_busy_fraction(records: Records) -> float | None:
 def _totals(requests: RequestRecords) -> dict[str, Any]:
     done = is_completed(requests)
     num_completed = int(done.sum())
-    num_rejected = sum(reason is not None for reason in requests.rejected)
+    num_rejected = len(requests.rejected)
     duration_s = float(requests.finish_s[done].max() - requests.arrival_s[0]) if num_completed else None
     input_tokens = int(requests.prompt_tokens[done].sum())
     output_tokens = int(requests.generated_tokens[done].sum())

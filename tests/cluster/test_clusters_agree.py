@@ -11,7 +11,7 @@ from sim.cluster.clients import ClosedLoop
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.engine import leaps
-from sim.engine.records import Records, RequestRecords
+from sim.engine.records import EngineRecords, RequestRecords
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.reference.cluster import ROUTERS, Served, simulate_cluster
 from tests.workloads import Workload, workloads
@@ -36,7 +36,7 @@ def assert_same_run(found: ClusterRecords, expected: Served) -> None:
         )
 
 
-def gaps(records: Records) -> Counter[float]:
+def gaps(records: EngineRecords) -> Counter[float]:
     counted: Counter[float] = Counter()
     for gap_s, count in zip(records.itl_s.tolist(), records.itl_count.tolist(), strict=True):
         counted[gap_s] += count

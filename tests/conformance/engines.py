@@ -12,8 +12,9 @@ from sim.cluster.router import RoundRobin
 from sim.cluster.simulation import serve_open
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
-from sim.engine.records import Records
+from sim.engine.records import RequestRecords
 from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
 from sim.engine.step_log import StepLogger
 from tests.conformance.case import Case
 from tests.reference.arrivals import arrivals
@@ -35,7 +36,8 @@ def run_fast(case: Case) -> Run:
     """Replay with counters and leaps."""
     steps: list[LogRow] = []
     source = RequestSource(case.trace, case.config, capacity_too=False)
-    recorder = Recorder(source)
+    table = RequestTable(source)
+    recorder = Recorder(table)
     core = EngineCore(
         case.config,
         case.step_time,
@@ -46,8 +48,9 @@ def run_fast(case: Case) -> Run:
         max_passes=case.max_passes or sys.maxsize,
     )
     env = simpy.Environment()
-    serve_open(env, [core], Gateway(env, RoundRobin(), len(source)), source)
-    return _run(case, steps, recorder.records(core.state))
+    serve_open(env, [core], Gateway(env, RoundRobin()), source)
+    recorder.records(core.state)  # which writes down who has not ended
+    return _run(case, steps, table.records())
 
 
 def run_reference(case: Case) -> Run:
@@ -60,20 +63,19 @@ def run_reference(case: Case) -> Run:
     env.process(replica.run())
     env.process(arrivals(env, let_in(requests), replica))
     env.run()
-    return _run(case, steps, recorder.records(requests, replica.scheduler))
+    return _run(case, steps, recorder.records(requests, replica.scheduler).requests)
 
 
-def _run(case: Case, steps: list[LogRow], records: Records) -> Run:
+def _run(case: Case, steps: list[LogRow], requests: RequestRecords) -> Run:
     steps.sort(key=lambda step: int(step["i"]))
-    return Run(steps, dict(_lives(case, records)))
+    return Run(steps, dict(_lives(case, requests)))
 
 
-def _lives(case: Case, records: Records) -> Mapping[str, LogRow]:
+def _lives(case: Case, requests: RequestRecords) -> Mapping[str, LogRow]:
     """Each request's life in the recorder's words; never-scheduled requests have no cached tokens."""
-    requests = records.requests
     lives = {}
     for row, request_id in enumerate(case.trace.request_id):
-        if requests.rejected[row]:
+        if row in requests.rejected:
             continue
         was_scheduled = not math.isnan(requests.first_scheduled_s[row])
         lives[request_id] = {

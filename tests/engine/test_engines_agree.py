@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine import leaps
 from sim.engine.config import KVGroup, SchedulerConfig
-from sim.engine.records import Records
+from sim.engine.records import EngineRecords, Records
 from sim.errors import EngineCrashError
 from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve
@@ -54,7 +54,7 @@ def assert_same_records(one: Records, other: Records) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def assert_same_steps(one: Records, other: Records) -> None:
+def assert_same_steps(one: EngineRecords, other: EngineRecords) -> None:
     """Every step's times, work, queues and blocks, and what is made of them all."""
     for column in fields(one.steps):
         np.testing.assert_array_equal(getattr(one.steps, column.name), getattr(other.steps, column.name))

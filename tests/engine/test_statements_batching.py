@@ -174,17 +174,16 @@ def test_what_never_fits_is_rejected_and_stalls_nobody(engine: Engine) -> None:
     """Statement 38: A16 needs 4 of 3 blocks and would block vLLM's queue for ever; here it is rejected and B runs."""
     done = run(engine, [Ask("A", 16, 1), Ask("B", 4, 1)], num_gpu_blocks=4)
     assert done.tokens == [{"B": 4}]
-    assert done.records.requests.rejected == (
-        "16 tokens of prompt and output need more than the 3 KV blocks there are",
-        None,
-    )
+    assert done.records.requests.rejected == {
+        0: "16 tokens of prompt and output need more than the 3 KV blocks there are"
+    }
     assert np.isnan(done.of("A", "first_scheduled_s"))
 
 
 def test_what_just_fits_is_served(engine: Engine) -> None:
     """The last token returned needs no KV slot: 9 prompt and 4 output tokens fill 3 blocks of 4, a fifth would not."""
     asks = [Ask("A", 9, 4), Ask("B", 9, 5)]
-    assert [bool(reason) for reason in run(engine, asks, num_gpu_blocks=4).records.requests.rejected] == [False, True]
+    assert list(run(engine, asks, num_gpu_blocks=4).records.requests.rejected) == [1]
 
 
 def test_a_prompt_that_leaves_no_room_for_output_is_rejected(engine: Engine) -> None:

@@ -52,7 +52,7 @@ def make_requests(*lives: Life) -> RequestRecords:
         finish_s=np.asarray(columns["finish_s"], dtype=float),
         num_preemptions=np.asarray(columns["num_preemptions"], dtype=np.int64),
         num_cached_tokens=np.zeros(len(lives), dtype=np.int64),
-        rejected=tuple(columns["rejected"]),
+        rejected={row: reason for row, reason in enumerate(columns["rejected"]) if reason},
     )
 
 
