@@ -5,6 +5,7 @@ All times are integers, so that sums of them are exact and two engines can be he
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
 from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
+from sim.workload.prefixes import blocks
 from sim.workload.trace import Segment, Trace
 from tests.conformance.case import RecordedStepTime
 
@@ -62,18 +64,18 @@ SINCE_0_12 = VERSIONS[: VERSIONS.index("0.12.0") + 1]
 @st.composite
 def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> Trace:
     """Bursts, ties and idle gaps; private prompts, shared prefixes, hashed blocks, and sessions that quote outputs."""
-    count = draw(st.integers(1, max_requests))
-    gaps = draw(st.lists(st.sampled_from((0, 0, 0, 1, 2, 7, 30, 500)), min_size=count, max_size=count))
-    outputs = draw(st.lists(st.integers(1, 30), min_size=count, max_size=count))
+    num_requests = draw(st.integers(1, max_requests))
+    gaps = draw(st.lists(st.sampled_from((0, 0, 0, 1, 2, 7, 30, 500)), min_size=num_requests, max_size=num_requests))
+    outputs = draw(st.lists(st.integers(1, 30), min_size=num_requests, max_size=num_requests))
     prompts: list[Prompt] = []
     is_hashed = sharing and draw(st.integers(0, 2)) == 2
-    for row in range(count):
+    for row in range(num_requests):
         kind = hashed_prompts() if is_hashed else shared_prompts(row, prompts, outputs)
         prompts.append(draw(kind if sharing else private_prompts(row)))
-    urgencies = st.lists(st.integers(0, 2), min_size=count, max_size=count)
-    priority = draw(st.none() | urgencies | st.permutations(range(count)))
+    urgencies = st.lists(st.integers(0, 2), min_size=num_requests, max_size=num_requests)
+    priority = draw(st.none() | urgencies | st.permutations(range(num_requests)))
     return Trace(
-        request_id=tuple(f"r{row}" for row in range(count)),
+        request_id=tuple(f"r{row}" for row in range(num_requests)),
         arrival_s=np.cumsum(gaps).astype(np.float64),
         prompt_tokens=np.array([sum(tokens for _, tokens in prompt) for prompt in prompts], dtype=np.int64),
         output_tokens=np.array(outputs, dtype=np.int64),
@@ -105,6 +107,45 @@ def shared_prompts(draw: st.DrawFn, row: int, earlier: Sequence[Prompt], outputs
         head = (*earlier[previous], (output_id(previous), draw(st.integers(1, outputs[previous]))))
     own = draw(st.integers(0 if head else 1, 16))
     return (*head, (private_prompt_id(row), own)) if own else head
+
+
+@st.composite
+def conversations(draw: st.DrawFn, *, max_requests: int = 10) -> Trace:
+    """Turns of a few sessions in turn: prompts that go on, break off before, or begin anew; in some with hash ids.
+
+    Ids are those of blocks of `hash_block_size` tokens; the last one of a prompt mostly keeps its id as the block fills.
+    """
+    num_turns, num_sessions = draw(st.integers(1, max_requests)), draw(st.integers(1, 3))
+    sessions = draw(st.lists(st.integers(0, num_sessions - 1), min_size=num_turns, max_size=num_turns))
+    gaps = draw(st.lists(st.sampled_from((0, 0, 1, 2, 7, 30, 200)), min_size=num_turns, max_size=num_turns))
+    outputs = draw(st.lists(st.integers(1, 30), min_size=num_turns, max_size=num_turns))
+    said, prompts = dict.fromkeys(range(num_sessions), 0), []
+    for session, output in zip(sessions, outputs, strict=True):
+        prompts.append(max(1, said[session] + draw(st.sampled_from((1, 2, 3, 5, 16, 20, 0, -1, -7, -40)))))
+        said[session] = prompts[-1] + output
+    return Trace(
+        request_id=tuple(f"r{row}" for row in range(num_turns)),
+        arrival_s=np.cumsum(gaps).astype(np.float64),
+        prompt_tokens=np.array(prompts, dtype=np.int64),
+        output_tokens=np.array(outputs, dtype=np.int64),
+        session_id=tuple(f"s{session}" for session in sessions),
+        segments=draw(st.none() | hashed_turns(sessions, prompts)),
+    )
+
+
+@st.composite
+def hashed_turns(draw: st.DrawFn, sessions: Sequence[int], prompts: Sequence[int]) -> list[Prompt]:
+    """Prompts in blocks of one size; a session's blocks keep their ids from turn to turn, or all change from some place on."""
+    size, fresh = draw(st.sampled_from((3, 8, 16))), count(0)
+    ids: dict[int, list[int]] = {session: [] for session in sessions}
+    found = []
+    for session, tokens in zip(sessions, prompts, strict=True):
+        known, num_blocks = ids[session], -(-tokens // size)
+        if draw(st.integers(0, 4)) == 4:
+            del known[draw(st.integers(0, num_blocks)) :]
+        known.extend(next(fresh) for _ in range(num_blocks - len(known)))
+        found.append(blocks(known[:num_blocks], tokens, size))
+    return found
 
 
 @st.composite

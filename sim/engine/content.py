@@ -10,10 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
+from sim.engine.conversations import SharedBlocks, key_ranges
 from sim.engine.prefix_cache import Keys
-from sim.workload.trace import Segment, Trace
+from sim.workload.conversations import Path, num_tokens, session_numbers, with_answers
+from sim.workload.trace import Trace
 
-Path = Sequence[Segment]
 flattened = chain.from_iterable
 
 
@@ -49,19 +50,34 @@ class KeyRanges:
         return [keys[first:end] for first, end in pairwise(ends[bounds - bounds[0]].tolist())]
 
 
-def shared_block_keys(trace: Trace, block_size: int) -> tuple[KeysByRow, int]:
-    """For each request the keys of its leading blocks that others have too, and the number of keys in all."""
-    assert trace.segments is not None, "a trace that says what its prompts are made of"
-    depths = np.fromiter(map(len, trace.segments), dtype=np.int64)
-    segments = np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64)
+def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[KeysByRow, int]:
+    """For each request the keys of its leading blocks that others have too, and the number of keys in all.
+
+    `answers` are the tokens that each generates, 0 for those that are rejected.
+    """
+    sessions = None if trace.session_id is None else session_numbers(trace.session_id)
+    if trace.segments is None:
+        assert sessions is not None, "a trace that says what its prompts are made of"
+        shared = SharedBlocks(sessions, trace.prompt_tokens, answers, block_size)
+        first_keys, num_keys, depths, num_in_all = key_ranges(shared)
+        return KeyRanges(first_keys, num_keys, depths), num_in_all
+    paths = trace.segments if sessions is None else with_answers(trace.segments, sessions, answers.tolist())
+    return _keys_of_paths(paths, trace.prompt_tokens + answers, block_size)
+
+
+def _keys_of_paths(paths: Sequence[Path], totals: Keys, block_size: int) -> tuple[KeysByRow, int]:
+    """Keys of prompts, and as much of their answers as is known, of which `totals` are all tokens."""
+    depths = np.fromiter(map(len, paths), dtype=np.int64)
+    segments = np.fromiter(flattened(flattened(paths)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
     is_last = np.zeros(len(lengths), dtype=np.bool_)
     is_last[np.cumsum(depths)[depths > 0] - 1] = True
     if content_ids.min(initial=0) >= 0 and (is_last | (lengths % block_size == 0)).all():
         return _keys_of_segments(content_ids, lengths, depths, block_size)
-    outputs = trace.output_tokens.tolist()
-    paths = [(*path, (output_id(index), outputs[index])) for index, path in enumerate(trace.segments)]
-    return _keys_of_blocks(paths, block_size)
+    rows = enumerate(zip(paths, totals.tolist(), strict=True))
+    return _keys_of_blocks(
+        [(*path, (output_id(row), total - num_tokens(path))) for row, (path, total) in rows], block_size
+    )
 
 
 def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[KeyRanges, int]:

@@ -29,12 +29,17 @@ class RequestSource:
             trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens)
         )
         self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
-        shares = config.enable_prefix_caching and trace.segments is not None
         self._keys: KeysByRow | None = None
         self.num_keys = 0
-        if shares:
-            self._keys, self.num_keys = shared_block_keys(trace, config.block_size)
+        if config.enable_prefix_caching and trace.says_contents:
+            self._keys, self.num_keys = shared_block_keys(trace, self._answers(), config.block_size)
         self._num_groups = len(config.kv_groups)
+
+    def _answers(self) -> Ints:
+        """Tokens that each request generates."""
+        answers = self.max_tokens.copy()
+        answers[list(self.rejected)] = 0
+        return answers
 
     def __len__(self) -> int:
         return len(self.trace)

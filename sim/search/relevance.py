@@ -17,7 +17,7 @@ def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> di
 
 def _by_workload(trace: Trace) -> Mapping[str, str]:
     reasons = {}
-    if trace.segments is None or not reusable_tokens(trace, block_size=1):
+    if not reusable_tokens(trace, block_size=1):
         reasons["enable_prefix_caching"] = "no prompts of the trace share a prefix"
     if trace.priority is None or len(set(trace.priority.tolist())) == 1:
         reasons["scheduling_policy"] = "all requests of the trace have the same priority"

@@ -135,6 +135,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.router,
         scenario.step_times._replace(source=None),
         trace.priority is None or trace.priority.tolist(),
+        trace.session_id,
         trace.segments,
     )
     digest.update(repr(facts).encode())

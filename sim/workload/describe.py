@@ -66,7 +66,7 @@ def describe(trace: Trace) -> TraceDescription:
         gap_cv=float(gaps.std() / gaps.mean()) if spread else None,
         prompt_tokens=prompts,
         output_tokens=LengthSummary.of(trace.output_tokens),
-        max_prefix_cache_hit_rate=reusable_tokens(trace) / prompts.total if trace.segments is not None else None,
+        max_prefix_cache_hit_rate=reusable_tokens(trace) / prompts.total if trace.says_contents else None,
         num_sessions=len(set(trace.session_id)) if trace.session_id is not None else None,
         requests_by_priority=_by_priority(trace),
     )

@@ -2,18 +2,39 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from sim.workload.conversations import repeated_tokens, session_numbers, with_answers
 from sim.workload.trace import Segment, Trace
 
 
 def reusable_tokens(trace: Trace, block_size: int = 16) -> int:
-    """Prompt tokens that a prefix cache with room for everything would serve.
+    """Prompt tokens that a prefix cache with room for everything would serve, answers that later turns repeat included.
 
-    Whole blocks only, and never the last token of a prompt, as vLLM looks them up; generated tokens are not counted,
-    since a trace does not say which prompts repeat them.
+    Whole blocks only, and never the last token of a prompt, as vLLM looks them up, nor that of an answer, which is never
+    computed.
     """
+    if trace.segments is not None:
+        shared = np.array(_known_before(trace, trace.segments))
+    elif trace.session_id is not None:
+        shared = repeated_tokens(session_numbers(trace.session_id), trace.prompt_tokens, trace.output_tokens - 1)
+    else:
+        return 0
+    return int((np.minimum(shared, trace.prompt_tokens - 1) // block_size * block_size).sum())
+
+
+def _known_before(trace: Trace, prompts: Sequence[tuple[Segment, ...]]) -> list[int]:
+    """How many of its first tokens each prompt shares with what was there before it."""
     tree = _PrefixTree()
-    prompts = zip(trace.segments or (), trace.prompt_tokens.tolist(), strict=False)
-    return sum(min(tree.add(segments), tokens - 1) // block_size * block_size for segments, tokens in prompts)
+    if trace.session_id is None:
+        return [tree.add(prompt) for prompt in prompts]
+    answers = np.maximum(0, trace.output_tokens - 1).tolist()
+    paths = with_answers(prompts, session_numbers(trace.session_id), answers)
+    shared = []
+    for prompt, path in zip(prompts, paths, strict=True):
+        shared.append(tree.add(prompt))
+        tree.add(path)
+    return shared
 
 
 class _PrefixTree:

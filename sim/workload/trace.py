@@ -18,7 +18,7 @@ class Trace:
 
     `arrival_s` starts anywhere, is finite and never falls. Prompts and outputs read from a file are at least one token, as
     vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
-    that equal prefixes can be found; None where nothing is known to be shared. Content ids of at least 0 belong to the
+    that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
     trace; the engine gives private prompts and outputs negative ones. `notes` are sentences on what the file
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
@@ -55,6 +55,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def says_contents(self) -> bool:
+        """Whether it says what prompts are made of: by hash ids, or by the sessions whose turns repeat what was said."""
+        return self.segments is not None or self.session_id is not None
 
     @property
     def duration_s(self) -> float:

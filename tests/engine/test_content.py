@@ -31,7 +31,7 @@ def trace_of(prompts: list[Prompt]) -> Trace:
 
 def keys_of(prompts: list[Prompt]) -> tuple[list[Keys], int]:
     """The keys of all, asked for in two parts, and the number of keys."""
-    keys, num_keys = shared_block_keys(trace_of(prompts), BLOCK_SIZE)
+    keys, num_keys = shared_block_keys(trace_of(prompts), np.ones(len(prompts), dtype=np.int64), BLOCK_SIZE)
     half = len(prompts) // 2
     return keys[slice(0, half)] + keys[slice(half, len(prompts) + 1)], num_keys
 

@@ -4,6 +4,33 @@ from collections.abc import Sequence
 
 from sim.workload.trace import Segment
 
+Piece = tuple[int, int, int]
+"""`(content id, first token, tokens)`."""
+
+
+def pieces(segments: Sequence[Segment]) -> list[Piece]:
+    return [(content_id, 0, tokens) for content_id, tokens in segments]
+
+
+def cut(whole: Sequence[Piece], first: int, end: int) -> list[Piece]:
+    """The tokens of these pieces from number `first` to before `end`, or to their own end."""
+    found, place = [], 0
+    for content_id, offset, tokens in whole:
+        low, high = max(first - place, 0), min(end - place, tokens)
+        if low < high:
+            found.append((content_id, offset + low, high - low))
+        place += tokens
+    return found
+
+
+def tokens_of(whole: Sequence[Piece]) -> list[tuple[int, int]]:
+    """Each token by itself."""
+    return [(content_id, number) for content_id, first, count in whole for number in range(first, first + count)]
+
+
+def num_tokens(whole: Sequence[Piece]) -> int:
+    return sum(tokens for _, _, tokens in whole)
+
 
 class BlockKeys:
     """The keys of one request's full blocks, chained over its prefix as vLLM chains hashes; made as far as asked.
@@ -11,12 +38,12 @@ class BlockKeys:
     `interned` belongs to the run and is shared by its requests: it gives equal chains the same small integer.
     """
 
-    def __init__(self, segments: Sequence[Segment], block_size: int, interned: dict[tuple[object, ...], int]) -> None:
-        self._segments = segments
+    def __init__(self, whole: Sequence[Piece], block_size: int, interned: dict[tuple[object, ...], int]) -> None:
+        self._pieces = whole
         self._block_size = block_size
         self._interned = interned
         self._keys: list[int] = []
-        self._segment = 0
+        self._piece = 0
         self._offset = 0
 
     def upto(self, num_blocks: int) -> Sequence[int]:
@@ -27,17 +54,17 @@ class BlockKeys:
             self._keys.append(self._interned.setdefault(chained, len(self._interned)))
         return self._keys
 
-    def _next_block(self) -> list[tuple[int, int, int]]:
-        """The pieces `(content id, first token, tokens)` of the block after the last keyed one."""
-        pieces = []
+    def _next_block(self) -> list[tuple[int, int]]:
+        """The tokens of the block after the last keyed one."""
+        found = []
         missing = self._block_size
         while missing:
-            content_id, length = self._segments[self._segment]
+            content_id, first, length = self._pieces[self._piece]
             taken = min(missing, length - self._offset)
             if taken:
-                pieces.append((content_id, self._offset, taken))
+                found.append((content_id, first + self._offset, taken))
             missing -= taken
             self._offset += taken
             if self._offset == length:
-                self._segment, self._offset = self._segment + 1, 0
-        return pieces
+                self._piece, self._offset = self._piece + 1, 0
+        return tokens_of(found)

@@ -6,32 +6,66 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
 from sim.engine.request_source import rejections
 from sim.workload.trace import Trace
-from tests.reference.content import BlockKeys
+from tests.reference.content import BlockKeys, Piece, cut, num_tokens, pieces, tokens_of
 from tests.reference.request import Request
 
 
 def make_requests(trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> list[Request]:
     """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason."""
+    max_tokens = np.clip(trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens))
+    rejected = rejections(trace, max_tokens, config, capacity_too=capacity_too)
+    answers = [0 if row in rejected else int(tokens) for row, tokens in enumerate(max_tokens)]
     interned: dict[tuple[object, ...], int] = {}
-    requests = []
-    for index, request_id in enumerate(trace.request_id):
-        num_prompt_tokens, num_output_tokens = int(trace.prompt_tokens[index]), int(trace.output_tokens[index])
-        known = trace.segments[index] if trace.segments else ((private_prompt_id(index), num_prompt_tokens),)
-        segments = (*known, (output_id(index), num_output_tokens))
-        request = Request(
+    contents = _contents(trace, answers)
+    return [
+        Request(
             index=index,
             request_id=request_id,
             arrival_s=float(trace.arrival_s[index]),
-            num_prompt_tokens=num_prompt_tokens,
-            max_tokens=max(0, min(num_output_tokens, config.max_model_len - num_prompt_tokens)),
-            block_keys=BlockKeys(segments, config.block_size, interned),
+            num_prompt_tokens=int(trace.prompt_tokens[index]),
+            max_tokens=int(max_tokens[index]),
+            block_keys=BlockKeys(contents[index], config.block_size, interned),
             priority=int(trace.priority[index]) if trace.priority is not None else 0,
+            rejected=rejected.get(index),
         )
-        requests.append(request)
-    max_tokens = np.array([request.max_tokens for request in requests])
-    for row, reason in rejections(trace, max_tokens, config, capacity_too=capacity_too).items():
-        requests[row].rejected = reason
-    return requests
+        for index, request_id in enumerate(trace.request_id)
+    ]
+
+
+def _contents(trace: Trace, answers: list[int]) -> list[list[Piece]]:
+    """What each request's prompt and answer are made of."""
+    prompts = [
+        pieces(trace.segments[row]) if trace.segments else _said(trace, answers, row) for row in range(len(trace))
+    ]
+    following = {_previous(trace, row): row for row in range(len(trace))}
+    return [
+        prompt + _answer(prompt, row, answers[row], prompts[following[row]] if row in following else [])
+        for row, prompt in enumerate(prompts)
+    ]
+
+
+def _previous(trace: Trace, row: int) -> int | None:
+    """The turn before this one in its session."""
+    sessions = trace.session_id
+    return max((turn for turn in range(row) if sessions[turn] == sessions[row]), default=None) if sessions else None
+
+
+def _said(trace: Trace, answers: list[int], row: int) -> list[Piece]:
+    """A prompt of which nothing is known but its session: what was said before, and what is new."""
+    prompt_tokens, previous = int(trace.prompt_tokens[row]), _previous(trace, row)
+    if previous is None:
+        return [(private_prompt_id(row), 0, prompt_tokens)]
+    before = _said(trace, answers, previous)
+    heard = cut([*before, (output_id(previous), 0, answers[previous])], 0, prompt_tokens)
+    return [*heard, (private_prompt_id(row), 0, prompt_tokens - num_tokens(heard))]
+
+
+def _answer(prompt: list[Piece], row: int, num_answered: int, following: list[Piece]) -> list[Piece]:
+    """What the next prompt has in its place, if that begins with this one; what it does not have is the answer's own."""
+    repeats = tokens_of(following)[: num_tokens(prompt)] == tokens_of(prompt) and bool(prompt)
+    repeated = cut(following, num_tokens(prompt), num_tokens(prompt) + num_answered) if repeats else []
+    first = num_tokens(repeated)
+    return [*repeated, (output_id(row), first, num_answered - first)]
 
 
 def let_in(requests: list[Request]) -> list[Request]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sim.engine.content import output_id, private_prompt_id
 from sim.workload.trace import Segment
-from tests.reference.content import BlockKeys
+from tests.reference.content import BlockKeys, pieces
 
 prompts = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=5)
 
@@ -21,7 +21,7 @@ def test_keys_are_equal_exactly_where_prefixes_are(one: list[Segment], other: li
     interned: dict[tuple[object, ...], int] = {}
     tokens = [spell(one), spell(other)]
     blocks = min(map(len, tokens)) // block_size
-    keys = [BlockKeys(prompt, block_size, interned).upto(blocks) for prompt in (one, other)]
+    keys = [BlockKeys(pieces(prompt), block_size, interned).upto(blocks) for prompt in (one, other)]
     for block in range(blocks):
         end = (block + 1) * block_size
         assert (keys[0][block] == keys[1][block]) == (tokens[0][:end] == tokens[1][:end])

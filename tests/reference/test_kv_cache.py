@@ -13,7 +13,7 @@ from tests.reference.request import Request
 def make_request(num_tokens: int, config: SchedulerConfig, interned: dict[tuple[object, ...], int]) -> Request:
     """A request whose prompt everybody shares and whose output is its own."""
     index = len(interned)
-    keys = BlockKeys(((7, num_tokens), (-2 * index - 2, 100)), config.block_size, interned)
+    keys = BlockKeys(((7, 0, num_tokens), (-2 * index - 2, 0, 100)), config.block_size, interned)
     return Request(index, str(index), 0.0, num_tokens, 100, keys)
 
 

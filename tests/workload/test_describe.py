@@ -1,5 +1,7 @@
 """The figures of a trace, on traces small enough to count."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,15 @@ def test_sessions_and_priorities_are_counted() -> None:
     figures = describe(make_trace(session_id=("a", "b", "a"), priority=np.array([1, 0, 1])))
     assert (figures.num_sessions, figures.requests_by_priority) == (2, {0: 1, 1: 2})
     assert describe(make_trace()).num_sessions is None
+
+
+def test_turns_reuse_what_was_said() -> None:
+    """160 + 160 tokens and a prompt of 480: the last token of the answer is never computed, so 304 of 640 at best."""
+    turns = make_trace((0.0, 9.0), prompt_tokens=(160, 480), output_tokens=(160, 160), session_id=("a", "b"))
+    assert describe(turns).max_prefix_cache_hit_rate == 0
+    assert describe(replace(turns, session_id=("a", "a"))).max_prefix_cache_hit_rate == 304 / 640
+    hashed = replace(turns, session_id=("a", "a"), segments=[((1, 160),), ((1, 160), (2, 320))])
+    assert reusable_tokens(hashed) == 304
 
 
 @pytest.mark.parametrize(

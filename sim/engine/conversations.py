@@ -1,0 +1,57 @@
+"""Keys of what the turns of a conversation share, where a trace says no more of its prompts than their sessions."""
+
+from array import array
+from itertools import pairwise
+
+import numpy as np
+
+from sim.engine.prefix_cache import Keys
+from sim.workload.conversations import repeated_tokens
+
+
+class SharedBlocks:
+    """Turns in order of their rows, session by session: how many leading blocks each has from the turn before it (`kept`)
+    and leaves to the one after it (`passed_on`).
+    """
+
+    def __init__(self, sessions: Keys, prompts: Keys, answers: Keys, block_size: int) -> None:
+        self.rows = np.argsort(sessions, kind="stable")
+        repeated = repeated_tokens(sessions, prompts, answers)
+        self.kept: list[int] = (repeated[self.rows] // block_size).tolist()
+        self.passed_on = [*self.kept[1:], 0]
+
+
+def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
+    """Keys of blocks that two turns have, as ranges: `(first keys, numbers of keys, ranges of each row, keys in all)`.
+
+    A conversation that only grows is one range. Where a prompt is shorter than what was said, later turns have the ranges
+    of the blocks before and new ones behind.
+    """
+    first_keys, num_keys, depths = array("q"), array("q"), array("q")
+    ways: list[
+        tuple[int, int]
+    ] = []  # (block, key): from that block on, up to the next way's, keys follow from that one
+    num_given = 0
+    for kept, passed_on in zip(shared.kept, shared.passed_on, strict=True):
+        while ways and ways[-1][0] >= kept:
+            ways.pop()
+        if passed_on > kept:
+            if not ways or ways[-1][1] - ways[-1][0] != num_given - kept:
+                ways.append((kept, num_given))
+            num_given += passed_on - kept
+        for (block, key), (end, _) in pairwise((*ways, (max(kept, passed_on), 0))):
+            first_keys.append(key)
+            num_keys.append(end - block)
+        depths.append(len(ways))
+    return (*_by_row(shared.rows, first_keys, num_keys, depths), num_given)
+
+
+def _by_row(
+    rows: Keys, first_keys: "array[int]", num_keys: "array[int]", depths: "array[int]"
+) -> tuple[Keys, Keys, Keys]:
+    """The ranges in order of the trace."""
+    num_ranges = np.array(depths, dtype=np.int64)
+    order = np.argsort(np.repeat(rows, num_ranges), kind="stable")
+    by_row = np.zeros_like(num_ranges)
+    by_row[rows] = num_ranges
+    return np.array(first_keys, dtype=np.int64)[order], np.array(num_keys, dtype=np.int64)[order], by_row
