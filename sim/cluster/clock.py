@@ -4,6 +4,7 @@ SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; thes
 """
 
 from heapq import heappush
+from math import floor
 
 import simpy
 from simpy.events import EventPriority
@@ -37,3 +38,10 @@ class Answer(simpy.Event):
         self._ok = True
         self._value = None
         self.env.schedule(self, ASK)
+
+
+def last_multiple(now_s: float, interval_s: float) -> float:
+    """The last multiple of an interval that has come."""
+    number = floor(now_s / interval_s)
+    at_s = number * interval_s
+    return at_s if at_s <= now_s else (number - 1) * interval_s

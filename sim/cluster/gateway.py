@@ -6,7 +6,7 @@ import simpy
 
 from sim.cluster.clock import Answer
 from sim.cluster.replica import Replica
-from sim.cluster.router import Router
+from sim.cluster.routers.router import Router
 from sim.engine.request import Request
 
 
@@ -15,13 +15,13 @@ class Gateway:
 
     def __init__(self, env: simpy.Environment, router: Router) -> None:
         self._env = env
-        self._router = router
+        self.router = router
         self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
-        chosen = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
+        chosen = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.replicas[chosen].submit(request)
 
     def ask(self, request: Request) -> Answer:
@@ -30,7 +30,11 @@ class Gateway:
         self.submit(request)
         return answer
 
-    def answered(self, finished: Sequence[Request]) -> None:
-        """These have ended: wake whoever waits for them."""
+    def answered(self, replica: int, finished: Sequence[Request]) -> None:
+        """These have ended at a replica: tell the router, and wake whoever waits for them."""
         for request in finished:
-            self._answers.pop(request).give()
+            if self.router.listens and len(self.replicas) > 1:
+                self.router.answered(request, replica)
+            answer = self._answers.pop(request, None)
+            if answer is not None:
+                answer.give()

@@ -11,11 +11,13 @@ from typing import Protocol
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At
+from sim.cluster.clock import ANSWER, PASS, At, last_multiple
 from sim.engine.core import EngineCore, Plan
+from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 
 Listener = Callable[[Sequence[Request]], None]
+NOTHING_SHOWN = Metrics(0, 0, 0.0)
 
 
 class Replica(Protocol):
@@ -28,6 +30,17 @@ class Replica(Protocol):
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run, as far as has come back by now."""
+        ...
+
+    def metrics(self, at_s: float) -> Metrics:
+        """What the replica showed just before a time: with answers told, the last multiple of its scrape interval.
+
+        Else a time before which it has not been touched.
+        """
+        ...
+
+    def num_cached_blocks(self, request: Request) -> int:
+        """Leading blocks of a request's prompt that the replica holds now."""
         ...
 
 
@@ -47,6 +60,14 @@ class LazyReplica:
         self._core.advance(self._env.now)
         return self._core.load_before(self._env.now)
 
+    def metrics(self, at_s: float) -> Metrics:
+        self._core.advance(at_s)
+        return self._core.metrics_before(at_s)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        self._core.advance(self._env.now)
+        return self._core.num_cached_blocks(request)
+
     def finish(self) -> None:
         """Nobody will come any more: let everything end."""
         self._core.advance(math.inf)
@@ -55,24 +76,36 @@ class LazyReplica:
 class LiveReplica:
     """An engine as a process: it sleeps while its next passes are certain, an arrival wakes it, and it tells who has finished.
 
-    Invariant: while `_plan` is set, the process sleeps until the plan's end, and nobody has woken it yet. As in vLLM, requests lie in an inbox until
-    the next scheduling pass.
+    Invariant: while `_plan` is set, the process sleeps until the plan's end, unless somebody has woken it. As in vLLM, requests lie in an inbox until
+    the next scheduling pass. What it showed at the last multiple of the scrape interval is kept before anything changes.
     """
 
-    def __init__(self, env: simpy.Environment, core: EngineCore, on_finished: Listener) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        core: EngineCore,
+        on_finished: Listener,
+        scrape_interval_s: float | None = None,
+    ) -> None:
         self._env = env
         self._core = core
         self._on_finished = on_finished
+        self._scrape_interval_s = scrape_interval_s
+        self._shown_at_s = -math.inf
+        self._shown = NOTHING_SHOWN
         self._inbox: list[Request] = []
         self._plan: Plan | None = None
+        self._is_woken = False
         self._idle = env.event()
         self._process = env.process(self._run())
 
     def submit(self, request: Request) -> None:
+        self._show()
         self._inbox.append(request)
-        if self._plan is not None and self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
-            self._plan = None
-            self._process.interrupt()
+        if self._plan is not None and not self._is_woken:
+            if self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
+                self._is_woken = True
+                self._process.interrupt()
         elif not self._idle.triggered:
             self._idle.succeed()
 
@@ -81,11 +114,31 @@ class LiveReplica:
         waiting, running = self._core.load
         return waiting + len(self._inbox), running
 
+    def metrics(self, at_s: float) -> Metrics:
+        self._show()
+        assert at_s == self._shown_at_s, "metrics are those of the last scrape"
+        return self._shown
+
+    def _show(self) -> None:
+        """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
+        if self._scrape_interval_s is None:
+            return
+        at_s = last_multiple(self._env.now, self._scrape_interval_s)
+        if at_s > self._shown_at_s:
+            self._shown_at_s = at_s
+            core, plan = self._core, self._plan
+            shown = core.metrics_within(plan, at_s) if plan else core.metrics_before(at_s)
+            self._shown = shown._replace(num_waiting=shown.num_waiting + len(self._inbox))
+
+    def num_cached_blocks(self, request: Request) -> int:
+        return self._core.num_cached_blocks(request)
+
     def _run(self) -> Process:
         env, core = self._env, self._core
         yield self._idle
         while True:
             yield At(env, max(env.now, core.now_s), PASS)
+            self._show()
             self._open_inbox()
             self._plan = core.plan()
             if self._plan is not None:
@@ -94,6 +147,7 @@ class LiveReplica:
                 continue
             elif core.num_in_flight:
                 yield At(env, core.next_collect_s, ANSWER)
+                self._show()
                 self._tell(core.collect())
             elif not self._inbox:
                 self._idle = env.event()
@@ -106,7 +160,8 @@ class LiveReplica:
             yield At(self._env, plan.end_s, ANSWER)
         except simpy.Interrupt:
             num_passes = self._core.num_begun(plan, self._env.now)
-        self._plan = None
+        self._show()
+        self._plan, self._is_woken = None, False
         self._tell(self._core.commit(plan, num_passes))
 
     def _open_inbox(self) -> None:

@@ -1,7 +1,9 @@
 """The one run: a trace's requests, who sends them, and the replicas that serve them, on SimPy's clock."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import simpy
 
@@ -10,7 +12,8 @@ from sim.cluster.clients import ClosedLoop, client
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica
-from sim.cluster.router import make_router
+from sim.cluster.routers.router import Fleet
+from sim.cluster.routers.table import router_options
 from sim.engine.config import SchedulerConfig
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
@@ -25,13 +28,14 @@ from sim.workload.trace import Trace
 Progress = Callable[[int, int], None]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - all that a run is made of
     trace: Trace,
     config: SchedulerConfig,
     step_time: StepTimeModel,
     *,
     num_replicas: int = 1,
-    router: str = "least_loaded",
+    router: str | Mapping[str, Any] = "least_loaded",
+    seed: int = 0,
     clients: ClosedLoop | None = None,
     on_progress: Progress | None = None,
     step_log: Callable[[LogRow], None] | None = None,
@@ -40,12 +44,14 @@ def simulate(
 
     With `clients`, they send the requests, and records have the real times of arrival. `on_progress` is called with
     (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
-    run are rejected with their reason and stall nobody. Raises ConfigError for an unknown router.
+    run are rejected with their reason and stall nobody. `seed` is that of the router's draws. Raises ConfigError for an
+    unknown router.
     """
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
     rows = FirstTime(step_log) if step_log else None
     told = _Told(on_progress, len(trace))
     source = RequestSource(trace, config)
+    options, fleet = router_options(router), Fleet(num_replicas, trace, config, seed)
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
         table = RequestTable(source, sent_by_clients=clients is not None)
@@ -60,7 +66,7 @@ def simulate(
             for recorder in recorders
         ]  # fmt: skip
         env = simpy.Environment(initial_time=start_s)
-        gateway = Gateway(env, make_router(router))
+        gateway = Gateway(env, options.router(fleet))
         requests = told.passing(source) if on_progress else source
         if clients is None:
             serve_open(env, cores, gateway, requests)
@@ -75,7 +81,12 @@ def simulate(
 
 
 def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterable[Request]) -> None:
-    """Requests come when the trace says, and nobody waits for their answers."""
+    """Requests come when the trace says, and nobody but a router that listens waits for their answers."""
+    if gateway.router.listens and len(cores) > 1:
+        gateway.replicas = _live(env, cores, gateway)
+        env.process(arrivals(env, requests, gateway.submit))
+        env.run()
+        return
     replicas = [LazyReplica(env, core) for core in cores]
     gateway.replicas = replicas
     env.process(arrivals(env, requests, gateway.submit))
@@ -88,10 +99,15 @@ def serve_clients(
     env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterator[Request], clients: ClosedLoop
 ) -> None:
     """Clients send a request when the last has ended."""
-    gateway.replicas = [LiveReplica(env, core, gateway.answered) for core in cores]
+    gateway.replicas = _live(env, cores, gateway)
     for _ in range(clients.concurrency):
         env.process(client(env, requests, clients.delay_s, gateway.ask))
     env.run()
+
+
+def _live(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway) -> list[LiveReplica]:
+    interval_s = gateway.router.scrape_interval_s
+    return [LiveReplica(env, core, partial(gateway.answered, number), interval_s) for number, core in enumerate(cores)]
 
 
 def _without_preemption_if_possible(attempt: Callable[[bool], ClusterRecords]) -> ClusterRecords:

@@ -7,6 +7,7 @@ Who does not mind when requests end calls `advance`. Who does takes what `plan` 
 of it as has been launched by then; where nothing is certain, a pass is launched and its batch collected in due time.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
+from sim.engine.metrics import Metrics
 from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.scheduler import Scheduler
@@ -62,7 +64,9 @@ class EngineCore:
         self._num_launched = 0
         self.now_s = self._device_free_s = start_s
         self._num_fruitless_preemptions = 0
-        self._num_finished_last = 0
+        self._num_usable_blocks = config.num_usable_blocks
+        self._num_finished_last = self._num_released_last = 0
+        self._last_collect_s = -math.inf
         self._scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
         self._planner = self._scheduler.leap_planner
         self.state = self._scheduler.state
@@ -87,7 +91,18 @@ class EngineCore:
     def load_before(self, now_s: float) -> tuple[int, int]:
         """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
         waiting, running = self.load
-        return waiting, running + (self._num_finished_last if self.now_s >= now_s else 0)
+        return waiting, running + (self._num_finished_last if self._last_collect_s >= now_s else 0)
+
+    def metrics_before(self, time_s: float) -> Metrics:
+        """What the engine showed just before a time up to which it has advanced."""
+        waiting, running = self.load_before(time_s)
+        is_late = self._last_collect_s >= time_s
+        num_free = self.state.kv.pool.num_free - (self._num_released_last if is_late else 0)
+        return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
+        return self._scheduler.num_cached_blocks(request, self._num_launched)
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
@@ -163,6 +178,14 @@ class EngineCore:
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned passes, at least one, begin before that time."""
         return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._most_in_flight))
+
+    def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
+        """What the engine shows just before a time at which a plan is under way."""
+        num_begun = self.num_begun(plan, time_s)
+        num_taken = self._planner.num_blocks(self._num_launched, num_begun, plan.num_chunk_tokens)
+        num_taken -= self._planner.num_passed_blocks(self._num_launched, num_begun)
+        num_free = self.state.kv.pool.num_free - num_taken
+        return Metrics(self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks)
 
     def commit(self, plan: Plan, num_passes: int) -> Sequence[Request]:
         """Do the first passes that were planned; who has finished with the last of them, which is nobody before the plan's end."""
@@ -252,7 +275,10 @@ class EngineCore:
     def _take_in(self, batch: int) -> Sequence[Request]:
         """A batch has come back now, at its end."""
         self.state.num_collected = batch + 1
+        num_free = self.state.kv.pool.num_free
         finished = self.state.release_ended(batch) if batch in self.state.ended else ()
+        self._num_released_last = self.state.kv.pool.num_free - num_free
+        self._last_collect_s = self.now_s
         if self._log:
             self._log.collected(self.state, batch, finished)
         self._num_finished_last = len(finished)

@@ -45,6 +45,11 @@ class Scheduler:
         self._advance(batch)
         return batch
 
+    def num_cached_blocks(self, request: Request, step: int) -> int:
+        """Leading blocks that a request could use if it were admitted before pass `step`."""
+        self._block_hashing.catch_up(step, before=0)
+        return self.state.kv.find_prefix(request).num_blocks
+
     def _grant_all_running(self, batch: Batch) -> bool:
         """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
         state, kv = self.state, self.state.kv

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.cluster.router import make_router
+from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
 from sim.search.evaluate import Outcome, Scenario, Task
@@ -43,7 +43,7 @@ def scenario(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Scenario:
     """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
     require_one_stage(engine)
-    make_router(router)
+    router_options(router)
     target = parse_target(objective, parse_slos(slo))
     profile = as_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):

@@ -1,7 +1,6 @@
 """Replicas behind a router."""
 
 from dataclasses import fields, replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.records import ClusterRecords
-from sim.cluster.router import LeastLoaded, RoundRobin, Router, make_router
+from sim.cluster.routers.table import router_options
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Ints
-from sim.engine.request import Request
 from sim.errors import ConfigError
+from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
@@ -118,29 +117,19 @@ def test_a_request_that_can_never_run_goes_nowhere() -> None:
     assert records.merged.requests.rejected[1] is not None
 
 
-class Loaded(NamedTuple):
-    """A replica of which a router sees the load."""
-
-    load: tuple[int, int]
-
-    def submit(self, request: Request) -> None:
-        raise NotImplementedError
-
-
-def choose(chooser: Router, *loads: tuple[int, int]) -> int:
-    return chooser.choose(Request(0, "A", 0.0, 1, 1), [Loaded(load) for load in loads])
-
-
-def test_a_waiting_request_weighs_four_running_ones() -> None:
-    """vLLM 0.11's score; equals take turns."""
-    balancer = LeastLoaded()
-    assert choose(balancer, (1, 0), (0, 3)) == 1
-    assert choose(balancer, (1, 0), (0, 5)) == 0
-    assert [choose(LeastLoaded(), *[(0, 0)] * 3), choose(balancer, *[(0, 0)] * 3)] == [0, 1]
-    turns = RoundRobin()
-    assert [choose(turns, (9, 9), (0, 0)) for _ in range(3)] == [0, 1, 0]
+def test_who_has_ended_long_ago_counts_no_more() -> None:
+    """An idle replica that takes several requests at one instant has nobody running."""
+    trace = replace(
+        make_trace(6),
+        arrival_s=np.array([0.0, 1, 500, 500, 500, 500]),
+        prompt_tokens=np.full(6, 10),
+        output_tokens=np.array([1000, 2, 2, 2, 2, 2]),
+    )
+    slow = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
+    config = replace(CONFIG, async_scheduling=False)
+    assert simulate_cluster(trace, config, slow, num_replicas=3).replica.tolist() == [0, 1, 2, 1, 0, 1]
 
 
 def test_an_unknown_router_names_its_neighbours() -> None:
     with pytest.raises(ConfigError, match="Did you mean round_robin"):
-        make_router("roundrobin")
+        router_options("roundrobin")

@@ -13,11 +13,17 @@ from sim.cluster.simulation import simulate
 from sim.engine import leaps
 from sim.engine.records import EngineRecords, RequestRecords
 from tests.engine.test_engines_agree import Telling, assert_same_steps
-from tests.reference.cluster import ROUTERS, Served, simulate_cluster
+from tests.reference.cluster import Served, simulate_cluster
+from tests.reference.routers import ROUTERS
 from tests.workloads import Workload, workloads
 
 panel_bits = st.sampled_from((leaps.PANEL_BITS, (1,)))
-routers = st.sampled_from(sorted(ROUTERS))
+WITH_OPTIONS = {
+    "vllm_dp": "vllm_dp:interval_s=7",
+    "prompt_length": "prompt_length:threshold=9",
+    "production_stack_session": "production_stack_session:stats_window_s=20",
+}
+routers = st.sampled_from([WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)])
 
 
 def assert_same_run(found: ClusterRecords, expected: Served) -> None:

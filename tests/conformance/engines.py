@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import simpy
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.router import RoundRobin
+from sim.cluster.routers.simple import RoundRobin
 from sim.cluster.simulation import serve_open
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder

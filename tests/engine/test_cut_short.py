@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.router import RoundRobin
+from sim.cluster.routers.simple import RoundRobin
 from sim.cluster.simulation import serve_open
 from sim.engine import leaps
 from sim.engine.core import EngineCore

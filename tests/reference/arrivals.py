@@ -35,6 +35,8 @@ class Due(simpy.Event):
         env.schedule(self, priority, delay)
 
 
+BEFORE_ALL = EventPriority(URGENT - 1)
+"""Metrics are asked for before anything happens at an instant."""
 ANSWERED = EventPriority(NORMAL + 1)
 """Clients act when all that comes back at an instant has come back."""
 AFTER_ALL = EventPriority(NORMAL + 2)

@@ -1,22 +1,22 @@
 """Many naive replicas behind a router, and clients that wait for their answers."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import count
+from collections.abc import Generator, Iterator, Mapping
+from random import Random
 from typing import Any, NamedTuple
 
 import simpy
 
+from sim.cluster.routers.options import named
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import ANSWERED, Due, arrivals
+from tests.reference.arrivals import ANSWERED, BEFORE_ALL, Due, arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
-
-Choose = Callable[[Sequence[Replica]], int]
+from tests.reference.routers import ROUTERS, Router
 
 
 class Served(NamedTuple):
@@ -26,40 +26,21 @@ class Served(NamedTuple):
     replica: list[int]
 
 
-def round_robin() -> Choose:
-    turns = count()
-    return lambda replicas: next(turns) % len(replicas)
-
-
-def least_loaded() -> Choose:
-    """4 x waiting + running; the first of equals, counted from the one after the last chosen."""
-    last = -1
-
-    def choose(replicas: Sequence[Replica]) -> int:
-        nonlocal last
-        scores = [4 * replica.load[0] + replica.load[1] for replica in replicas]
-        turns = [(last + 1 + turn) % len(replicas) for turn in range(len(replicas))]
-        last = min(turns, key=lambda number: scores[number])
-        return last
-
-    return choose
-
-
-ROUTERS: dict[str, Callable[[], Choose]] = {"round_robin": round_robin, "least_loaded": least_loaded}
-
-
 class Gateway:
     """Routes each request, and wakes its client when it has ended."""
 
-    def __init__(self, env: simpy.Environment, choose: Choose) -> None:
+    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int) -> None:
         self._env = env
-        self._choose = choose
+        self._router = router
+        self._num_unanswered = num_unanswered
         self._answers: dict[Request, simpy.Event] = {}
         self.replicas: list[Replica] = []
         self.chosen: dict[int, int] = {}
 
     def submit(self, request: Request) -> None:
-        number = self.chosen[request.index] = self._choose(self.replicas)
+        number = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
+        self.chosen[request.index] = number
+        self._router.sent.append((request, number))
         self._answers[request] = self._env.event()
         self.replicas[number].submit(request)
 
@@ -73,7 +54,15 @@ class Gateway:
             if delay_s:
                 yield Due(self._env, delay_s)
 
+    def scrape(self, interval_s: float) -> Generator[simpy.Event, Any, None]:
+        """Ask every replica for its metrics at each multiple of the interval, before anything else happens then."""
+        while self._num_unanswered:
+            yield Due(self._env, interval_s - self._env.now % interval_s, BEFORE_ALL)
+            self._router.metrics = [replica.metrics for replica in self.replicas]
+            self._router.scraped()
+
     def finished(self, request: Request) -> None:
+        self._num_unanswered -= 1
         self._answers[request].succeed()
 
 
@@ -83,20 +72,25 @@ def simulate_cluster(
     step_time: StepTimeModel,
     *,
     num_replicas: int,
-    router: str,
+    router: str | Mapping[str, Any],
+    seed: int = 0,
     concurrency: int | None = None,
     delay_s: float = 0.0,
 ) -> Served:
     """Requests come when the trace says or, with a `concurrency`, from so many clients."""
     env = simpy.Environment(initial_time=0.0 if concurrency else min(0.0, float(trace.arrival_s[0])))
-    gateway = Gateway(env, ROUTERS[router]())
+    requests = make_requests(trace, config)
+    name, options = named(router)
+    chooser = ROUTERS[name](trace, num_replicas, Random(seed), options)  # noqa: S311
+    gateway = Gateway(env, chooser, len(let_in(requests)))
     recorders = [Recorder() for _ in range(num_replicas)]
     gateway.replicas = [
         Replica(env, config, step_time, recorder, on_finished=gateway.finished) for recorder in recorders
     ]
     for replica in gateway.replicas:
         env.process(replica.run())
-    requests = make_requests(trace, config)
+    if chooser.scrape_interval_s and num_replicas > 1:
+        env.process(gateway.scrape(chooser.scrape_interval_s))
     if concurrency is None:
         env.process(arrivals(env, let_in(requests), gateway))
     else:

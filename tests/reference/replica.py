@@ -48,6 +48,7 @@ class Replica:
     ) -> None:
         self._env = env
         self._depth = config.num_batches_in_flight
+        self._num_usable_blocks = config.num_usable_blocks
         self._step_time = step_time
         self._recorder = recorder
         self._passes_left = max_passes
@@ -68,6 +69,11 @@ class Replica:
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
         return len(self._inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+
+    @property
+    def metrics(self) -> tuple[int, int, float]:
+        """The load, and the share of the usable blocks that somebody holds."""
+        return *self.load, 1.0 - self.scheduler.kv.pool.num_free_blocks / self._num_usable_blocks
 
     def run(self) -> Process:
         """Fill the batch queue before waiting; when it is full or nothing can be scheduled, wait for its oldest batch."""

@@ -1,0 +1,114 @@
+"""What the prompts of a trace have in common, as a tree: a way from its root for each prompt.
+
+Known before the first request comes, so that routers keep what they learn by node and never split one. Two prompts share
+nodes exactly as far as their tokens are equal.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sim.engine.content import private_prompt_id
+from sim.workload.trace import Segment, Trace
+
+ROOT = 0
+
+
+class PromptTree:
+    """Nodes are numbers, the root is 0; `end_tokens` says up to which token of a prompt a node reaches.
+
+    Each prompt ends at the end of a node, and below every other node ways part.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        builder = _Builder()
+        self._ends: list[int] = [builder.insert(path) for path in _paths(trace)]
+        self.end_tokens: list[int] = builder.end_tokens
+        self._parents = builder.parents_that_part(self._ends)
+
+    def __len__(self) -> int:
+        return len(self.end_tokens)
+
+    def path(self, row: int) -> list[int]:
+        """The nodes of a prompt, from the one below the root to the one at which it ends."""
+        nodes, parents = [], self._parents
+        node = self._ends[row]
+        while node != ROOT:
+            nodes.append(node)
+            node = parents[node]
+        nodes.reverse()
+        return nodes
+
+    def num_blocks(self, block_size: int, max_tokens: int | None = None) -> list[int]:
+        """For each node the blocks of a prompt whose last token lies in it, of the first so many tokens."""
+        ends = np.array(self.end_tokens, dtype=np.int64)
+        begins = ends[np.array(self._parents, dtype=np.int64)]
+        if max_tokens is not None:
+            ends, begins = np.minimum(ends, max_tokens), np.minimum(begins, max_tokens)
+        counts: list[int] = (ends // block_size - begins // block_size).tolist()
+        return counts
+
+
+def _paths(trace: Trace) -> Iterable[Sequence[Segment]]:
+    if trace.segments is not None:
+        return trace.segments
+    prompts = trace.prompt_tokens.tolist()
+    return (((private_prompt_id(row), tokens),) for row, tokens in enumerate(prompts))
+
+
+class _Builder:
+    """A tree whose nodes are stretches of one content each; `_children` finds one by parent, content and offset in it."""
+
+    def __init__(self) -> None:
+        self.end_tokens = [0]
+        self._parents = [ROOT]
+        self._contents = [(0, 0)]  # of each node: the content, and where in it the node begins
+        self._children: dict[tuple[int, int, int], int] = {}
+
+    def insert(self, path: Sequence[Segment]) -> int:
+        """The node at whose end a prompt of these segments ends."""
+        node = ROOT
+        for content, num_tokens in path:
+            offset = 0
+            while offset < num_tokens:
+                node = self._descend(node, content, offset, num_tokens - offset)
+                offset = self._contents[node][1] + self._num_tokens(node)
+        return node
+
+    def _num_tokens(self, node: int) -> int:
+        return self.end_tokens[node] - self.end_tokens[self._parents[node]]
+
+    def _descend(self, node: int, content: int, offset: int, num_tokens: int) -> int:
+        """A child of the node of at most so many tokens: the one that is there, its head, or a new one."""
+        child = self._children.get((node, content, offset))
+        if child is None:
+            return self._add(node, content, offset, num_tokens)
+        return child if self._num_tokens(child) <= num_tokens else self._split(child, num_tokens)
+
+    def _add(self, parent: int, content: int, offset: int, num_tokens: int) -> int:
+        node = len(self.end_tokens)
+        self.end_tokens.append(self.end_tokens[parent] + num_tokens)
+        self._parents.append(parent)
+        self._contents.append((content, offset))
+        self._children[parent, content, offset] = node
+        return node
+
+    def _split(self, node: int, num_tokens: int) -> int:
+        """A new node for the first tokens of one, which keeps the rest and its number."""
+        content, offset = self._contents[node]
+        head = self._add(self._parents[node], content, offset, num_tokens)
+        self._parents[node] = head
+        self._contents[node] = (content, offset + num_tokens)
+        self._children[head, content, offset + num_tokens] = node
+        return head
+
+    def parents_that_part(self, ends: Sequence[int]) -> list[int]:
+        """The nearest node above each at which ways part or a prompt ends; of the others, a way has no need."""
+        parents = np.array(self._parents, dtype=np.int64)
+        stays = np.bincount(parents, minlength=len(parents)) != 1
+        stays[list(ends)] = True
+        stays[ROOT] = True
+        while not (passes := stays[parents]).all():
+            parents = np.where(passes, parents, parents[parents])
+        nearest: list[int] = parents.tolist()
+        return nearest

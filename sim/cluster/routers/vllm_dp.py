@@ -1,0 +1,106 @@
+"""vLLM's own balancer between its data-parallel engines, as its API servers run it.
+
+Mirrors vllm/v1/engine/core_client.py (0.33, `get_core_engine_for_request`; checked against recorded choices) and what
+coordinator.py sends it: counts as they were at the last multiple of 100 ms, where they differ from those sent before.
+Deliberate difference: with several API servers requests go to one after the other, where the kernel picks one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+from sim.cluster.clock import last_multiple
+from sim.cluster.replica import Replica
+from sim.cluster.routers.options import option
+from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.engine.metrics import Metrics
+from sim.engine.request import Request
+
+WAITING_WEIGHT = 6
+FREE_KV_USAGE = 0.5
+"""Up to this KV cache usage a waiting request counts no more than a running one."""
+
+
+class Balancer:
+    """One API server's view of the engines: the counts that it was sent last, and its own requests in flight."""
+
+    def __init__(self, num_engines: int, num_clients: int = 1, client: int = 0) -> None:
+        self._num_clients = num_clients
+        self._start = num_engines * client // num_clients
+        self._counts = [Metrics(0, 0, 0.0)] * num_engines
+        self._num_in_flight = [0] * num_engines
+
+    def update(self, counts: Sequence[Metrics]) -> None:
+        """The coordinator has sent new counts."""
+        self._counts = list(counts)
+
+    def choose(self) -> int:
+        """The engine for a new request: the first of the lowest score, from a place on that moves with each request."""
+        engines = range(len(self._counts))
+        turns = (engines[(self._start + turn) % len(engines)] for turn in engines)
+        chosen = min(turns, key=self._score)
+        self._start = (self._start + 1) % len(engines)
+        counts = self._counts[chosen]
+        self._counts[chosen] = counts._replace(num_waiting=counts.num_waiting + self._num_clients)
+        self.sent(chosen)
+        return chosen
+
+    def _score(self, engine: int) -> float:
+        num_waiting, num_running, kv_cache_usage = self._counts[engine]
+        score: float = max(self._num_clients * self._num_in_flight[engine], num_waiting + num_running)
+        if num_waiting > 0:
+            score += num_waiting * WAITING_WEIGHT * max(0.0, kv_cache_usage - FREE_KV_USAGE)
+        return score
+
+    def sent(self, engine: int) -> None:
+        """A request goes to an engine, chosen here or by its client."""
+        self._num_in_flight[engine] += 1
+
+    def answered(self, engine: int) -> None:
+        """One of this server's requests has ended."""
+        self._num_in_flight[engine] -= 1
+
+
+@dataclass(frozen=True)
+class VllmDataParallelOptions(RouterOptions):
+    """`api_servers` is vLLM's `--api-server-count`; the coordinator sends counts every `interval_s`."""
+
+    api_servers: int = option(1, at_least=1)
+    interval_s: float = option(0.1, at_least=0.001)
+
+    def router(self, fleet: Fleet) -> Router:
+        return VllmDataParallel(fleet.num_replicas, self.api_servers, self.interval_s)
+
+
+class VllmDataParallel(Router):
+    """One balancer for each API server; each request belongs to the one that took it."""
+
+    listens = True
+
+    def __init__(self, num_engines: int, num_clients: int, interval_s: float) -> None:
+        self.scrape_interval_s = self._interval_s = interval_s
+        self._balancers = [Balancer(num_engines, num_clients, client) for client in range(num_clients)]
+        self._turns = cycle(self._balancers)
+        self._owners: dict[Request, Balancer] = {}
+        self._counted_at_s: float | None = None
+        self._counts: list[Metrics] = []
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        self._take_counts(request.arrival_s, replicas)
+        balancer = self._owners[request] = next(self._turns)
+        return balancer.choose()
+
+    def _take_counts(self, now_s: float, replicas: Sequence[Replica]) -> None:
+        """What the coordinator has sent by now."""
+        at_s = last_multiple(now_s, self._interval_s)
+        if at_s == self._counted_at_s:
+            return
+        self._counted_at_s = at_s
+        counts = [replica.metrics(at_s) for replica in replicas]
+        if counts != self._counts:
+            self._counts = counts
+            for balancer in self._balancers:
+                balancer.update(counts)
+
+    def answered(self, request: Request, replica: int) -> None:
+        self._owners.pop(request).answered(replica)

@@ -1,0 +1,73 @@
+"""Replicas of which a router sees what the test says, and requests in a few words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.cluster.routers.router import Fleet, Router
+from sim.cluster.routers.table import router_options
+from sim.engine.config import SchedulerConfig
+from sim.engine.metrics import Metrics
+from sim.engine.request import Request
+from sim.workload.trace import Segment, Trace
+
+
+@dataclass
+class Shown:
+    """A replica with this load, these metrics and these prefixes."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+    kv_cache_usage: float = 0.0
+    num_cached: int = 0
+
+    def submit(self, request: Request) -> None:
+        raise NotImplementedError
+
+    @property
+    def load(self) -> tuple[int, int]:
+        return self.num_waiting, self.num_running
+
+    def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002
+        return Metrics(self.num_waiting, self.num_running, self.kv_cache_usage)
+
+    def num_cached_blocks(self, request: Request) -> int:  # noqa: ARG002
+        return self.num_cached
+
+
+def prompts(*paths: Sequence[Segment], session_id: tuple[str, ...] | None = None) -> Trace:
+    """A request a prompt, a second apart."""
+    count = len(paths)
+    return Trace(
+        request_id=tuple(f"r{row}" for row in range(count)),
+        arrival_s=np.arange(count, dtype=np.float64),
+        prompt_tokens=np.array([sum(tokens for _, tokens in path) for path in paths]),
+        output_tokens=np.full(count, 10),
+        session_id=session_id,
+        segments=[tuple(path) for path in paths],
+    )
+
+
+CONFIG = SchedulerConfig(
+    max_num_seqs=8, max_num_batched_tokens=256, max_model_len=100_000, num_gpu_blocks=1001, block_size=16
+)
+
+
+class Requests:
+    """The requests of a trace, one after the other, behind a router."""
+
+    def __init__(self, router: str, trace: Trace, replicas: Sequence[Any], *, seed: int = 0) -> None:
+        self.router: Router = router_options(router).router(Fleet(len(replicas), trace, CONFIG, seed))
+        self.trace = trace
+        self.replicas = replicas
+
+    def request(self, row: int) -> Request:
+        return Request(row, f"r{row}", float(self.trace.arrival_s[row]), int(self.trace.prompt_tokens[row]), 10)
+
+    def choose(self, row: int) -> int:
+        return self.router.choose(self.request(row), self.replicas)
+
+    def all(self) -> list[int]:
+        return [self.choose(row) for row in range(len(self.trace))]

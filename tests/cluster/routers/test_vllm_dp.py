@@ -1,0 +1,53 @@
+"""vLLM's balancer of data-parallel engines: choices recorded from the real one."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.cluster.routers.vllm_dp import Balancer
+from sim.engine.metrics import Metrics
+from tests.cluster.routers.makers import Requests, Shown, prompts
+from tests.shared import SHARED
+
+CASES = sorted((SHARED / "golden" / "dp_lb").glob("*.json.gz"))
+
+
+@pytest.mark.skipif(not CASES, reason="no recorded choices: there is no ../shared")
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name.partition(".")[0])
+def test_recorded_choices(path: Path) -> None:
+    """Counts that come and go, answers, requests that name their engine, several API servers."""
+    case = json.loads(gzip.decompress(path.read_bytes()))
+    assert choices(case) == case["choices"]
+
+
+def choices(case: dict[str, Any]) -> list[int]:
+    """An id still in flight stays with its engine, and changes nothing."""
+    balancer = Balancer(case["engines"], case["client_count"], case["client_index"])
+    engines: dict[str, int] = {}
+    found = []
+    for kind, what, *rank in case["events"]:
+        if kind == "counts":
+            balancer.update([Metrics(*counts) for counts in what])
+        elif kind == "finish":
+            for request_id in what:
+                balancer.answered(engines.pop(request_id))
+        else:
+            if what not in engines:
+                engines[what] = rank[0] if rank else balancer.choose()
+                if rank:
+                    balancer.sent(rank[0])
+            found.append(engines[what])
+    return found
+
+
+def test_counts_are_as_old_as_the_coordinators_last_message() -> None:
+    """Requests sent since count as waiting; the next counts come with the next multiple of the interval."""
+    replicas = [Shown(0, 5), Shown(0, 4)]
+    asked = Requests("vllm_dp:interval_s=2", prompts(*[((1, 10),)] * 4), replicas)
+    assert asked.choose(0) == 1
+    replicas[0].num_running = 0
+    assert asked.choose(1) == 1
+    assert asked.choose(2) == 0
