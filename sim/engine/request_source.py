@@ -25,9 +25,7 @@ class RequestSource:
 
     def __init__(self, trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> None:
         self.trace = trace
-        self.max_tokens: Ints = np.clip(
-            trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens)
-        )
+        self.max_tokens = capped_outputs(trace, config.max_model_len)
         self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
         self._keys: KeysByRow | None = None
         self.num_keys = 0
@@ -66,6 +64,13 @@ class RequestSource:
                 request.keyed = KeyedBlocks(shared, nothing, [0] * self._num_groups)
                 request.num_shared_blocks = len(shared)
             yield request
+
+
+def capped_outputs(trace: Trace, max_model_len: int) -> Ints:
+    """The trace's own column where nothing is to be capped."""
+    room = np.maximum(0, max_model_len - trace.prompt_tokens)
+    is_capped = (trace.output_tokens > room).any()
+    return np.minimum(trace.output_tokens, room) if is_capped else trace.output_tokens
 
 
 def rejections(trace: Trace, max_tokens: Ints, config: SchedulerConfig, *, capacity_too: bool = True) -> dict[int, str]:

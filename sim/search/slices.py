@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.workload.names import PackedNames
 from sim.workload.trace import Trace
 
 NUM_WINDOWS = 50
@@ -68,12 +69,12 @@ def _take(trace: Trace, rows: NDArray[np.int64]) -> Trace:
     kept = rows.tolist()
     return replace(
         trace,
-        request_id=tuple(trace.request_id[row] for row in kept),
+        request_id=PackedNames.of(trace.request_id[row] for row in kept),
         arrival_s=_closed_up(trace, rows),
         prompt_tokens=trace.prompt_tokens[rows],
         output_tokens=trace.output_tokens[rows],
         priority=None if trace.priority is None else trace.priority[rows],
-        session_id=None if trace.session_id is None else tuple(trace.session_id[row] for row in kept),
+        session_id=None if trace.session_id is None else PackedNames.of(trace.session_id[row] for row in kept),
         segments=None if trace.segments is None else tuple(trace.segments[row] for row in kept),
     )
 

@@ -10,6 +10,7 @@ from sim.errors import ConfigError
 from sim.workload.arrivals import arrival_times, check_arrivals
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
 from sim.workload.lengths import Fixed, Lengths
+from sim.workload.names import RowNames
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
 from sim.workload.sessions import Turns, conversation_prompts, draw_turns
 from sim.workload.trace import Segment, Trace
@@ -92,7 +93,7 @@ def _in_order(
     order = np.argsort(arrival_s, kind="stable")
     segments = list(_segments(spec, prompt_tokens, turns, prefix)) if spec.shares_prompts else None
     return Trace(
-        request_id=tuple(f"r{index}" for index in range(spec.num_requests)),
+        request_id=RowNames(range(spec.num_requests)),
         arrival_s=arrival_s[order],
         prompt_tokens=prompt_tokens[order],
         output_tokens=output_tokens[order],

@@ -34,23 +34,27 @@ def trace_sha256(trace: Trace) -> str:
     """
     digest = hashlib.sha256()
     for name, column in _columns(trace):
-        digest.update(f"{name} {len(column)}\n".encode())
+        digest.update(f"{name} {column.nbytes}\n".encode())
         digest.update(column)
     return digest.hexdigest()
 
 
-def _columns(trace: Trace) -> Iterator[tuple[str, bytes]]:
+def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
     yield "arrival_s", _packed(trace.arrival_s + 0.0, "<f8")  # -0.0 is 0.0
     yield "prompt_tokens", _packed(trace.prompt_tokens, "<i8")
     yield "output_tokens", _packed(trace.output_tokens, "<i8")
     if trace.priority is not None:
         yield "priority", _packed(trace.priority, "<i8")
     if trace.session_id is not None:
-        yield "session_id", b"".join(name.encode("utf-8", "surrogatepass") + b"\0" for name in trace.session_id)
+        yield (
+            "session_id",
+            memoryview(b"".join(name.encode("utf-8", "surrogatepass") + b"\0" for name in trace.session_id)),
+        )
     if trace.segments is not None:
         yield "segments", _packed(np.fromiter(map(len, trace.segments), dtype=np.int64), "<i8")
         yield "contents", _packed(np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64), "<i8")
 
 
-def _packed(column: ArrayLike, dtype: str) -> bytes:
-    return np.asarray(column, dtype=dtype).tobytes()
+def _packed(column: ArrayLike, dtype: str) -> memoryview:
+    """The bytes of a column, those in memory where they are in that order already."""
+    return np.ascontiguousarray(column, dtype=dtype).data

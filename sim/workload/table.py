@@ -183,7 +183,8 @@ def _parquet_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> S
             f"{name}: reading Parquet needs pyarrow; install `servecast[parquet]`, or convert the trace to CSV."
         ) from None
     with _parquet_faults(name, ArrowException):
-        file = ParquetFile(BufferReader(stream.read()))
+        is_file = isinstance(stream.raw, io.FileIO) and stream.seekable()
+        file = ParquetFile(stream if is_file else BufferReader(stream.read()))
         columns = tuple(file.schema_arrow.names)
     if twice := [column for column in columns if columns.count(column) > 1]:
         raise TraceError(f"{name}: the column `{twice[0]}` is there twice; remove one.")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim.errors import ConfigError
+from sim.workload.names import PackedNames
 from sim.workload.trace import Segment, Trace
 
 
@@ -29,8 +30,8 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
     )
 
 
-def _numbered(names: tuple[str, ...], copies: int) -> tuple[str, ...]:
-    return tuple(f"{name}-{copy}" for copy in range(copies) for name in names)
+def _numbered(names: Sequence[str], copies: int) -> PackedNames:
+    return PackedNames.of(f"{name}-{copy}" for copy in range(copies) for name in names)
 
 
 def _copied(segments: Sequence[tuple[Segment, ...]], copies: int, *, share: bool) -> tuple[tuple[Segment, ...], ...]:

@@ -23,12 +23,12 @@ class Trace:
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
 
-    request_id: tuple[str, ...]
+    request_id: Sequence[str]
     arrival_s: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     priority: NDArray[np.int64] | None = None
-    session_id: tuple[str, ...] | None = None
+    session_id: Sequence[str] | None = None
     segments: Sequence[tuple[Segment, ...]] | None = None
     source: str = ""
     format: str = "native"

@@ -1,15 +1,19 @@
 """Parts of a trace, as the format readers make them, and the trace put together and checked as a whole."""
 
 from array import array
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.errors import TraceError
 from sim.workload.columns import Floats, Ints
+from sim.workload.names import NamePacker, RowNames
 from sim.workload.table import Sheet
 from sim.workload.trace import Segment, Trace
+
+NAMES = ("request_id", "session_id")
 
 
 class Part(NamedTuple):
@@ -35,20 +39,25 @@ def assemble(sheet: Sheet, parts: Iterable[Part], form: str) -> Trace:
     if "request_id" in columns:
         _check_unique(sheet, places, columns["request_id"])
     else:
-        columns["request_id"] = tuple(f"r{index}" for index in range(len(arrival_s)))
+        columns["request_id"] = RowNames(range(len(arrival_s)))
     return Trace(**columns, source=sheet.name, format=form)
 
 
 def _joined(parts: Iterable[Part]) -> dict[str, Any]:
     """The columns that are there, each grown as parts come: thousands of parts, kept till the end, leave holes in memory."""
-    grown: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    names: dict[str, NamePacker] = defaultdict(NamePacker)
+    segments: list[tuple[Segment, ...]] = []
     for part in parts:
         for name, column in part._asdict().items():
             if isinstance(column, np.ndarray):
-                grown.setdefault(name, array(column.dtype.char)).frombytes(column.tobytes())
-            elif column is not None:
-                grown.setdefault(name, []).extend(column)
-    return {name: np.asarray(column) if isinstance(column, array) else tuple(column) for name, column in grown.items()}
+                numbers.setdefault(name, array(column.dtype.char)).frombytes(column.tobytes())
+            elif name in NAMES and column is not None:
+                names[name].add(column)
+        segments.extend(part.segments or ())
+    found: dict[str, Any] = {name: np.asarray(column) for name, column in numbers.items()}
+    found |= {name: packed.names() for name, packed in names.items()}
+    return found | ({"segments": tuple(segments)} if segments else {})
 
 
 def _check_order(sheet: Sheet, places: Ints, arrival_s: Floats) -> None:
@@ -62,11 +71,16 @@ def _check_order(sheet: Sheet, places: Ints, arrival_s: Floats) -> None:
         )
 
 
-def _check_unique(sheet: Sheet, places: Ints, request_id: tuple[str, ...]) -> None:
-    if len(set(request_id)) == len(request_id):
+def _check_unique(sheet: Sheet, places: Ints, request_id: Sequence[str]) -> None:
+    """Of names whose hashes are unique there is no need to look at any."""
+    hashes = np.fromiter(map(hash, request_id), dtype=np.int64, count=len(request_id))
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
         return
     seen: dict[str, int] = {}
-    for row, name in enumerate(request_id):
+    for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
+        name = request_id[row]
         if name in seen:
             first = f"{sheet.unit} {places[seen[name]]}"
             raise sheet.fault(int(places[row]), f"`request_id` must be unique, got {name!r} as in {first}; rename one.")
