@@ -18,6 +18,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.cost import cost
+from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.summary import summary_of
 from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
@@ -135,6 +136,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     rate_scale: float = 1.0,
     request_rate: float | None = None,
     limit: int | None = None,
+    slo: Sequence[str] = (),
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
@@ -147,8 +149,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
 
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
-    over n/R seconds in their own pattern, all at 0 where it is infinite. A replay draws nothing at random:
-    `seed` is stamped on the summary, for those who made the trace with it. `step_time_model` replaces the
+    over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
+    `request_goodput` and `slo_attainment` to the summary. Nothing is drawn at random: `seed` is only stamped on the summary,
+    for those who made the trace with it. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
@@ -156,14 +159,16 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
     started_s = time.perf_counter()
+    slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config, step_time = deployment.config, deployment.step_time
     records = simulation.simulate(requests, config, step_time, on_progress=progress, step_log=step_log).merged
     load = load_json(requests, request_rate=request_rate, rate_scale=rate_scale, limit=limit)
-    summary = _summary(deployment, engine, load, records) | {"seed": seed}
-    summary["confidence"] = _confidence(_Replayed(deployment, requests), summary, intervals=intervals)
+    replayed = _Replayed(deployment, requests, slos)
+    summary = _summary(replayed, engine, load, records) | {"seed": seed}
+    summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, requests, records)
 
@@ -235,10 +240,28 @@ def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Se
     return select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
 
 
-def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
+class _Replayed(NamedTuple):
+    """What is replayed, and again with step times that are off and at other rates; `slos` are limits on its requests."""
+
+    deployment: Deployment
+    trace: Trace
+    slos: tuple[Slo, ...]
+
+    def figures(self, records: Records) -> dict[str, Any]:
+        figures = summary_of(self.deployment, records)
+        return figures | slo_figures(self.slos, records, figures["duration"])
+
+    def at(self, factor: float, rate_share: float) -> dict[str, Any]:
+        """The figures of a replay with step times and request rate so many times what they are."""
+        step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
+        trace = scale_rate(self.trace, rate_share)
+        return self.figures(simulation.simulate(trace, self.deployment.config, step_time).merged)
+
+
+def _summary(replayed: _Replayed, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
     """What was run, and what came of it."""
+    deployment, figures = replayed.deployment, replayed.figures(records)
     engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
-    figures = summary_of(deployment, records)
     return {
         "model_id": deployment.model.name,
         "gpu": deployment.gpu.name,
@@ -247,24 +270,12 @@ def _summary(deployment: Deployment, given: EngineConfig, load: dict[str, Any], 
         **load,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
+        **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         "limits": what_limits(deployment, records),
         "step_time": deployment.step_times.to_json(),
         **cost(figures, num_gpus=engine.num_gpus, usd_per_hour=price),
     }
-
-
-class _Replayed(NamedTuple):
-    """What is replayed, to be replayed with step times that are off, and at other rates."""
-
-    deployment: Deployment
-    trace: Trace
-
-    def at(self, factor: float, rate_share: float) -> dict[str, Any]:
-        """The figures of a replay with step times and request rate so many times what they are."""
-        step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
-        trace = scale_rate(self.trace, rate_share)
-        return summary_of(self.deployment, simulation.simulate(trace, self.deployment.config, step_time).merged)
 
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:

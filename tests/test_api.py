@@ -11,6 +11,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, DoesNotFitError
+from sim.search import objective
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.steptime.linear import LinearStepTime
@@ -285,3 +286,26 @@ def test_a_seed_is_stamped_on_the_result_and_changes_nothing_else() -> None:
     )
     assert (first.pop("seed"), second.pop("seed")) == (0, 7)
     assert first == second
+
+
+def test_limits_add_goodput_and_change_nothing_else() -> None:
+    """Counted by hand from the requests; an optimizer of one's own sees the same figures."""
+    slo, trace = ["ttft_p99=40ms", "e2el_p90=1.5s"], sim.read_trace("chat").first(200)
+    plain = sim.simulate("Llama-3.1-8B", "h100-sxm", trace, intervals=False).summary
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", trace, slo=slo, intervals=False)
+    requests, found = result.requests, result.summary
+    good = int(((requests["ttft_ms"] <= 40) & (requests["e2el_ms"] <= 1500)).sum())
+    assert 0 < good < 200
+    added = {name: found.pop(name) for name in found.keys() - plain.keys()}
+    assert found | {"wall_time_s": 0} == plain | {"wall_time_s": 0}
+    assert added.pop("slo") == {"ttft_p99": 40, "e2el_p90": 1500}
+    assert (added["slo_attainment"], added["request_goodput"]) == (good / 200, good / found["duration"])
+    tried = objective("Llama-3.1-8B", "h100-sxm", trace, slo=slo)({})
+    assert added == {name: tried[name] for name in added}
+
+
+def test_goodput_has_an_interval() -> None:
+    """As every figure has, from the replays with other step times."""
+    found = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", slo=["ttft_p99=40ms"], limit=200).summary
+    low, high = found["confidence"]["intervals"]["request_goodput"]
+    assert 0 < low <= found["request_goodput"] <= high

@@ -1,5 +1,6 @@
 """The result table that users of `vllm bench serve` know, with what only the engine's inside can tell below it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ TOTALS = {
     "Total input tokens": "total_input_tokens",
     "Total generated tokens": "total_output_tokens",
     "Request throughput (req/s)": "request_throughput",
+    "Request goodput (req/s)": "request_goodput",
     "Output token throughput (tok/s)": "output_throughput",
     "Total token throughput (tok/s)": "total_token_throughput",
 }
@@ -61,12 +63,27 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield title.center(WIDTH, "-")
         labels = {f"{figure} {name.upper()} (ms)": f"{key}_{name}_ms" for figure, key in FIGURES.items()}
         yield from _section(labels, summary)
+    if "slo" in summary:
+        yield "Service-level Objectives".center(WIDTH, "-")
+        yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, summary)
     if "limits" in summary:
         yield "What limits it".center(WIDTH, "-")
         yield from _limits(summary["limits"])
     yield "=" * WIDTH
+
+
+def _objectives(slo: Mapping[str, float]) -> dict[str, str]:
+    """Each limited percentile over all requests, beside its limit, and how many requests are within every limit."""
+    labels = {f"{name}, limit {limit_ms:g} (ms)": f"slo_{name}_ms" for name, limit_ms in slo.items()}
+    return labels | {"Requests within all limits (%)": "slo_attainment"}
+
+
+def _infinite(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The limited percentiles that requests that were not served make infinite, for which JSON has null."""
+    keys = (f"slo_{name}_ms" for name in summary["slo"])
+    return {key: math.inf for key in keys if summary[key] is None and summary["completed"] < summary["arrived"]}
 
 
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
@@ -81,6 +98,8 @@ def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
 def _section(labels: Mapping[str, str], summary: Mapping[str, Any]) -> Iterator[str]:
     intervals = summary.get("confidence", {}).get("intervals", {})
     for label, key in labels.items():
+        if key not in summary:
+            continue
         scale = 100 if label.endswith("(%)") else 1
         line = f"{label + ':':<{LABEL_WIDTH}} {_figure(summary[key], scale)}"
         low, high = intervals.get(key, (0.0, 0.0))

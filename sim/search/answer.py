@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from sim.metrics.slo import limits_json
 from sim.search.bench_command import Verification
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.final_selection import Finalist, Verdict
@@ -28,7 +29,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "servecast_version": __version__,
         "objective": [goal.name for goal in scenario.target.goals],
         "score_unit": scenario.target.goals[0].unit,
-        "slo": {slo.name: slo.limit_ms for slo in scenario.target.slos},
+        "slo": limits_json(scenario.target.slos),
         "feasible": findings.keeps_limits,
         "best": _best(findings, check),
         "finalists": [_finalist(scenario, finalist) for finalist in verdict.finalists],

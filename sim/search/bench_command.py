@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim.metrics.slo import Slo
 from sim.search.bench_load import BenchLoad, bench_load
 from sim.search.evaluate import Scenario
-from sim.search.slo import Slo
 from sim.search.space import Params
 from sim.workload.trace import Trace
 

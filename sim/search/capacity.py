@@ -9,6 +9,7 @@ from sim.errors import ConfigError
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of
 from sim.measure.perturbed import all_off_by
+from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
 from sim.search.bench_command import DATASET, Verification, verification
 from sim.search.bench_load import BenchLoad
@@ -166,7 +167,7 @@ def _head(scenario: Scenario, replicas: int) -> dict[str, Any]:
         **scenario.load,
         "vllm_version": scenario.deploy({}).engine.vllm_version,
         "servecast_version": __version__,
-        "slo": {slo.name: slo.limit_ms for slo in scenario.target.limits},
+        "slo": limits_json(scenario.target.limits),
         "router": scenario.router,
         **_size(scenario, replicas),
         "serve_command": serve_command(scenario.model.name, scenario.base),

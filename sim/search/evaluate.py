@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
-from sim.engine.records import Records
 from sim.errors import SimError
 from sim.measure.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import usd_per_million
+from sim.metrics.slo import slo_figures
 from sim.metrics.summary import summary_of
 from sim.search.objectives import Target
 from sim.search.slices import WHOLE, Slice
-from sim.search.slo import judged_ms, measured_ms, num_good
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
 from sim.search.unservable import Unservable, unservable
 from sim.specs.engine import EngineConfig
@@ -156,18 +155,8 @@ class Scenario:
         metrics = summary_of(deployed, records.merged)
         metrics["gpu_busy_fraction"] = records.busy_fraction
         metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}
-        return metrics | self._slos(metrics, records.merged) | self._cost(metrics)
-
-    def _slos(self, metrics: Mapping[str, Any], records: Records) -> dict[str, Any]:
-        """Each limited percentile, over the requests served and over all; where requests can be judged, the good ones."""
-        slos = self.target.slos
-        found: dict[str, Any] = {slo.key: measured_ms(slo, records) for slo in slos}
-        found |= {slo.judged_key: judged_ms(slo, records) for slo in slos}
-        if slos and all(slo.latency != "itl" for slo in slos):
-            good = num_good(slos, records)
-            found["request_goodput"] = good / metrics["duration"] if metrics["duration"] else None
-            found["slo_attainment"] = good / len(records.requests)
-        return found
+        slos = slo_figures(self.target.slos, records.merged, metrics["duration"])
+        return metrics | slos | self._cost(metrics)
 
     def _cost(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What a million output tokens cost at the GPU's price, idle time included; None where it has no price."""

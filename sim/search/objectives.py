@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.errors import ConfigError, nearest
-from sim.search.slo import Slo
+from sim.metrics.slo import Slo, judged_by_request
 
 Metrics = Mapping[str, Any]
 
@@ -101,10 +101,7 @@ def parse_target(objective: str, slos: Sequence[Slo]) -> Target:
 def _check_goodput(slos: Sequence[Slo]) -> None:
     if not slos:
         raise ConfigError("--objective goodput counts requests within limits; give some, such as --slo ttft_p99=500ms.")
-    if any(slo.latency == "itl" for slo in slos):
-        raise ConfigError(
-            "--objective goodput judges single requests, whose itl is not kept apart; limit tpot instead."
-        )
+    judged_by_request(slos)
 
 
 def pareto(rows: Sequence[tuple[float, ...]]) -> list[int]:

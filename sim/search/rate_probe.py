@@ -12,8 +12,8 @@ from sim.deployment import Deployment
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.perturbed import AS_MODELLED, Perturbation
+from sim.metrics.slo import Slo, is_over
 from sim.search.evaluate import Scenario
-from sim.search.slo import Slo, is_over
 from sim.search.space import REPLICAS
 from sim.workload.rates import scale_rate
 from sim.workload.tile import tile

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
+from sim.metrics.slo import Slo
 from sim.search.evaluate import Outcome
 from sim.search.neighbours import Sensitivity
 from sim.search.objectives import Target, excess
 from sim.search.ranking import Candidate
-from sim.search.slo import Slo
 from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine

@@ -8,9 +8,9 @@ from typing import Any
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
+from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
-from sim.search.slo import parse_slos
 from sim.search.space import check_knob
 from sim.search.unservable import unservable
 from sim.specs.engine import EngineConfig

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sim.errors import TraceError
-from sim.search.slo import Slo
+from sim.metrics.slo import Slo
 from sim.specs.model import ModelSpec
 from sim.workload.trace import Trace
 

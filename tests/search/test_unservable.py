@@ -8,11 +8,11 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, TraceError
+from sim.metrics.slo import is_over, judged_ms, measured_ms, parse_slo
 from sim.report.search import capacity_text, optimization_text
 from sim.search import objective
 from sim.search.evaluate import Task
 from sim.search.ranking import is_near
-from sim.search.slo import is_over, judged_ms, measured_ms, parse_slo
 from sim.search.unservable import unservable
 from sim.specs.engine import EngineConfig
 from sim.workload.trace import Trace

@@ -1,9 +1,9 @@
-"""Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`."""
+"""Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`, and what of a run keeps them."""
 
 import math
 import re
-from collections.abc import Iterable
-from typing import Literal, NamedTuple, cast, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,32 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"--slo limits {name} twice; leave one of them out.")
     return slos
+
+
+def judged_by_request(slos: Sequence[Slo]) -> tuple[Slo, ...]:
+    """Those limits. Raises ConfigError for one that single requests cannot be held to."""
+    for slo in slos:
+        if slo.latency == "itl":
+            raise ConfigError(
+                f"--slo {slo}: goodput judges single requests, whose gaps between tokens are not kept; limit tpot instead."
+            )
+    return tuple(slos)
+
+
+def limits_json(slos: Iterable[Slo]) -> dict[str, float]:
+    """What was asked for, as answers say it: milliseconds by name."""
+    return {slo.name: slo.limit_ms for slo in slos}
+
+
+def slo_figures(slos: Sequence[Slo], records: Records, duration_s: float | None) -> dict[str, Any]:
+    """Each limited percentile, over the requests served and over all; where requests can be judged, how many are good."""
+    found: dict[str, Any] = {slo.key: measured_ms(slo, records) for slo in slos}
+    found |= {slo.judged_key: judged_ms(slo, records) for slo in slos}
+    if slos and all(slo.latency != "itl" for slo in slos):
+        good = num_good(slos, records)
+        found["request_goodput"] = good / duration_s if duration_s else None
+        found["slo_attainment"] = good / len(records.requests)
+    return found
 
 
 def measured_ms(slo: Slo, records: Records) -> float | None:
