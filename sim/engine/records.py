@@ -15,6 +15,9 @@ SAME_IN_ALL_PASSES = ("num_decodes", "num_chunk_tokens", "num_chunks", "num_samp
 """Columns that the passes of a leap have in common."""
 
 
+STRETCHES_AT_ONCE = 16_384
+
+
 @dataclass(frozen=True)
 class RequestRecords:
     """One entry a request, in trace order. Times are NaN where the thing never happened."""
@@ -73,20 +76,29 @@ class DecodeStretches:
 
     def blocks_taken(self, num_passes: int) -> Ints:
         """Blocks that decodes took in each pass, less those they gave back: one is taken when a block is full."""
-        taken = self._occurrences(self.epoch + 1, num_passes) * self.blocks_at_once
-        for delay in self.passing_delays:
-            taken -= self._occurrences(self.epoch + delay, num_passes, not_before=self.epoch + delay + self.block_size)
+        taken = np.zeros(num_passes, dtype=np.int32)
+        for begin in range(0, len(self.first), STRETCHES_AT_ONCE):
+            first, last, epoch = (
+                column[begin : begin + STRETCHES_AT_ONCE] for column in (self.first, self.last, self.epoch)
+            )
+            self._count(taken, first, last, epoch + 1, self.blocks_at_once)
+            for delay in self.passing_delays:
+                passed = epoch + delay
+                self._count(taken, np.maximum(first, passed + self.block_size), last, passed, -1)
         return taken
 
-    def _occurrences(self, phase: Ints, num_passes: int, not_before: Ints | None = None) -> Ints:
-        """How many stretches have in each pass something that happens once in `block_size` passes."""
+    def _count(self, taken: Ints, first: Ints, last: Ints, phase: Ints, num_blocks: int) -> None:
+        """Count blocks where each stretch takes them, which is once in `block_size` passes."""
         size = self.block_size
-        first = self.first if not_before is None else np.maximum(self.first, not_before)
         first = first + (phase - first) % size
-        counts = np.maximum(0, (self.last - first) // size + 1)
+        counts = np.maximum(0, (last - first) // size + 1)
         starts = np.repeat(first - size * (np.cumsum(counts) - counts), counts)
-        passes = starts + size * np.arange(int(counts.sum()))
-        return np.bincount(passes, minlength=num_passes)[:num_passes]
+        passes = starts + size * np.arange(len(starts))
+        passes = passes[passes < len(taken)]
+        if len(passes):
+            begin = int(passes.min())  # stretches stand in order of their ends, so that those of a part lie together
+            found = np.bincount(passes - begin)
+            taken[begin : begin + len(found)] += found.astype(np.int32) * num_blocks
 
 
 @dataclass(frozen=True)
