@@ -4,7 +4,7 @@ from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import ClosedLoop
@@ -13,6 +13,7 @@ from sim.cluster.simulation import simulate
 from sim.engine import leaps
 from sim.engine.records import EngineRecords, RequestRecords
 from tests.engine.test_engines_agree import Telling, assert_same_steps
+from tests.properties import examples
 from tests.reference.cluster import Served, simulate_cluster
 from tests.reference.routers import ROUTERS
 from tests.workloads import Workload, workloads
@@ -49,7 +50,7 @@ def gaps(records: EngineRecords) -> Counter[float]:
     return +counted
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(workload=workloads(), num_replicas=st.integers(1, 3), router=routers, panel_bits=panel_bits)
 def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str, panel_bits: tuple[int, ...]) -> None:
     """Whole numbers, so that arrivals, answers and passes of several replicas often fall on one instant."""
@@ -59,7 +60,7 @@ def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str,
     assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     workload=workloads(),
     num_replicas=st.integers(1, 3),

@@ -2,12 +2,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from sim.engine import recorder, records
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 
@@ -28,7 +29,7 @@ def test_columns_of_leaps_keep_no_rows_alive() -> None:
     assert [column.base for column in (leaps.start_s, leaps.num_steps, leaps.num_free_blocks)] == [None] * 3
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(workload=workloads())
 def test_leaps_are_expanded_part_by_part(workload: Workload) -> None:
     """Three at a time or all at once, and so are the stretches in which requests decoded."""
