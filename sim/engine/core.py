@@ -93,6 +93,11 @@ class EngineCore:
         waiting, running = self.load
         return waiting, running + (self._num_finished_last if self._last_collect_s >= now_s else 0)
 
+    def load_at(self, now_s: float) -> tuple[int, int]:
+        """The load at any time: the engine catches up first."""
+        self.advance(now_s)
+        return self.load_before(now_s)
+
     def metrics_before(self, time_s: float) -> Metrics:
         """What the engine showed just before a time up to which it has advanced."""
         waiting, running = self.load_before(time_s)
