@@ -270,7 +270,6 @@ def _summary(replayed: _Replayed, given: EngineConfig, load: dict[str, Any], rec
         **load,
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
-        "notes": list(deployment.notes),
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         "limits": what_limits(deployment, records),

@@ -16,9 +16,13 @@ from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve
 from sim.steptime.protocol import StepShape
 from sim.workload.trace import Segment, Trace
+from tests.conformance.modes import MODE_KEYS, recorded_modes, recorded_script
+from tests.reference.modes import PLAIN, Modes, Script
 
 RECORDED_OUTPUTS = 1_000_000
 RECORDED_PROMPTS = 2_000_000
+RECORDED_VERSION = "0.32.0"
+"""Of recordings that name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +51,48 @@ class Case:
     step_time: RecordedStepTime
     max_passes: int | None
     recorded: Mapping[str, Any]
+    modes: Modes = PLAIN
+    scripts: Sequence[Script] = ()
 
 
 def load_case(path: Path) -> Case | None:
     """Read a recorded case, gzipped or not; None for a table of defaults or sizes, which has rows and no schedule."""
-    content = path.read_bytes()
-    data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    data = load_recording(path)
     if "rows" in data:
         return None
-    requests = sorted(enumerate(data["requests"]), key=lambda pair: (pair[1]["arrival_ns"], pair[0]))
-    rows = {number: row for row, (number, _) in enumerate(requests)}
+    trace, config, step_time = load_parts(data)
     return Case(
         name=data.get("name") or path.name,
-        trace=_trace([request for _, request in requests], [number for number, _ in requests], rows, data["config"]),
-        config=_config(data["config"], release_for(data["vllm_version"]).rules),
-        step_time=RecordedStepTime(**data["time"]),
+        trace=trace,
+        config=config,
+        step_time=step_time,
         max_passes=data.get("max_steps"),
         recorded=data,
+        modes=recorded_modes(data) if "ext" in data else PLAIN,
+        scripts=[recorded_script(request) for _, request in _by_arrival(data)] if "ext" in data else (),
     )
+
+
+def load_recording(path: Path) -> Mapping[str, Any]:
+    """What a file holds, gzipped or not."""
+    content = path.read_bytes()
+    data: Mapping[str, Any] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    return data
+
+
+def load_parts(data: Mapping[str, Any]) -> tuple[Trace, SchedulerConfig, RecordedStepTime]:
+    """What went into a recorded run."""
+    requests = _by_arrival(data)
+    rows = {number: row for row, (number, _) in enumerate(requests)}
+    ordered = [request for _, request in requests]
+    trace = _trace(ordered, [number for number, _ in requests], rows, data["config"])
+    config = _config(data["config"], release_for(data.get("vllm_version", RECORDED_VERSION)).rules)
+    return trace, config, RecordedStepTime(*(data["time"][name] for name in ("base_ns", "per_token_ns", "per_ctx_ns")))
+
+
+def _by_arrival(data: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Numbered requests in order of arrival."""
+    return sorted(enumerate(data["requests"]), key=lambda pair: (pair[1]["arrival_ns"], pair[0]))
 
 
 def _trace(
@@ -105,7 +133,7 @@ ABSENT = {"async_scheduling": False, "scheduler_reserve_full_isl": False}
 
 def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerConfig:
     """Under the rules of its own version; knobs that are not recorded are absent from it."""
-    arguments = ABSENT | dict(recorded)
+    arguments = {name: value for name, value in (ABSENT | dict(recorded)).items() if name not in MODE_KEYS}
     groups = arguments.pop("kv_groups", None) or [["full", 1]]
     return SchedulerConfig(
         num_gpu_blocks=arguments.pop("num_blocks"),

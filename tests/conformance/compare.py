@@ -17,6 +17,13 @@ SPARSE = {
     "evicted": 0,
     "finished": [],
     "ghosts": [],
+    "kv_holding_waiting": [],
+    "drafts": {},
+    "padded": [],
+    "accepted": {},
+    "delivered": {},
+    "ext": {},
+    "throttle": 0,
 }
 """What the recorder leaves out of a step when it is empty."""
 
@@ -39,7 +46,22 @@ def _comparable(expected: Row, got: Row, *, with_groups: bool) -> dict[str, tupl
     got = _without_groups(got) if with_groups else got
     expected = _without_groups(expected) if with_groups else expected
     pairs = {}
-    for field in ("t", "start", "end", "n", "ctx", "free", "free_after", "running", "waiting", "sampled", "sched"):
+    for field in (
+        "t",
+        "start",
+        "end",
+        "n",
+        "ctx",
+        "free",
+        "free_after",
+        "running",
+        "waiting",
+        "sampled",
+        "sched",
+        "k_next",
+        "stages",
+        "inflight",
+    ):
         if field in expected:
             pairs[field] = (expected[field], got[field])
     for field, empty in SPARSE.items():
@@ -73,3 +95,12 @@ def request_difference(case: Case, requests: Mapping[str, Row]) -> str | None:
             if field in expected and expected[field] != got:
                 return f"request {request_id}: {field} is {got!r}, recorded {expected[field]!r}"
     return None
+
+
+def transfer_difference(case: Case, events: Sequence[Sequence[Any]]) -> str | None:
+    """Where transfers part from the recorded ones, or None."""
+    recorded = case.recorded.get("kv_events", [])
+    for number, (expected, got) in enumerate(zip(recorded, events, strict=False)):
+        if expected != list(got):
+            return f"transfer {number} is {got!r}, recorded {expected!r}"
+    return None if len(recorded) == len(events) else f"{len(events)} transfers, recorded {len(recorded)}"

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import simpy
@@ -16,6 +16,7 @@ from sim.engine.records import RequestRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import StepLogger
+from sim.errors import ConfigError, EngineCrashError
 from tests.conformance.case import Case
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
@@ -26,14 +27,23 @@ LogRow = dict[str, Any]
 
 
 class Run(NamedTuple):
-    """What an engine made of a case: its step log and, by id, what became of each request that was let in."""
+    """What an engine made of a case: its step log and, by id, what became of each request that was let in.
+
+    `kv_events` tell of transfers; a run that `crashed` ends where vLLM's engine would have died.
+    """
 
     steps: list[LogRow]
     requests: dict[str, LogRow]
+    kv_events: Sequence[Sequence[Any]] = ()
+    crashed: bool = False
 
 
 def run_fast(case: Case) -> Run:
-    """Replay with counters and leaps."""
+    """Replay with counters and leaps. Raises ConfigError for what it does not simulate."""
+    if not case.modes.are_plain:
+        raise ConfigError(
+            "speculation, stages, adapters, transfers and limits of the queue are not simulated by this engine."
+        )
     steps: list[LogRow] = []
     source = RequestSource(case.trace, case.config, capacity_too=False)
     table = RequestTable(source)
@@ -57,13 +67,20 @@ def run_reference(case: Case) -> Run:
     """Replay with every request walked in every step."""
     steps: list[LogRow] = []
     env = simpy.Environment()
-    requests = make_requests(case.trace, case.config, capacity_too=False)
+    requests = make_requests(case.trace, case.config, case.scripts, capacity_too=False)
     recorder = ReferenceRecorder(steps.append)
-    replica = ReferenceReplica(env, case.config, case.step_time, recorder, max_passes=case.max_passes)
+    replica = ReferenceReplica(env, case.config, case.step_time, recorder, modes=case.modes, max_passes=case.max_passes)
     env.process(replica.run())
     env.process(arrivals(env, let_in(requests), replica))
-    env.run()
-    return _run(case, steps, recorder.records(requests, replica.scheduler).requests)
+    try:
+        env.run()
+    except EngineCrashError:
+        if case.recorded["result"]["status"] != "assert":
+            raise
+        return Run([*steps, *replica.unreturned_rows], {}, crashed=True)
+    connector = replica.scheduler.connector
+    events = connector.events if connector else ()
+    return _run(case, steps, recorder.records(requests, replica.scheduler).requests)._replace(kv_events=events)
 
 
 def _run(case: Case, steps: list[LogRow], requests: RequestRecords) -> Run:

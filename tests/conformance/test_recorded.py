@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import main
+from tests.conformance.__main__ import difference_of, main
 from tests.conformance.case import load_case
-from tests.conformance.compare import first_difference, request_difference
 from tests.conformance.engines import ENGINES
 from tests.shared import SHARED, needs_shared
 
@@ -27,9 +26,7 @@ def test_an_engine_reproduces_the_recorded_schedule(path: Path, engine: str) -> 
     """Order, tokens, blocks, hits, evictions, preemptions, queues and times are those of vLLM."""
     case = load_case(path)
     assert case is not None
-    run = ENGINES[engine](case)
-    assert first_difference(case, run.steps) is None
-    assert request_difference(case, run.requests) is None
+    assert difference_of(case, ENGINES[engine](case)) is None
 
 
 @needs_shared
@@ -40,6 +37,42 @@ def test_every_version_is_reproduced(engine: str, capsys: pytest.CaptureFixture[
     paths = [*golden.glob("versions/*/*.json.gz"), *golden.glob("priority_async_victim_*.json")]
     assert main([*map(str, sorted(paths)), "--engine", engine]) == 0
     assert "235 passed, 0 failed" in capsys.readouterr().out
+
+
+MODES = sorted(GOLDEN.glob("mode_*.json.gz"))
+
+
+@pytest.mark.parametrize("path", MODES, ids=lambda path: path.name.removeprefix("mode_").removesuffix(".json.gz"))
+def test_the_naive_engine_reproduces_further_modes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Speculation, stages, adapters, transfers, offload, throttling, limits of the queue, ranks in lock step."""
+    assert main([str(path), "--engine", "reference"]) == 0
+    assert capsys.readouterr().out.endswith("1 passed, 0 failed\n")
+
+
+@needs_shared
+def test_all_recordings_of_further_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Step by step, transfer by transfer, and by the digests of their full logs."""
+    golden = SHARED / "golden"
+    modes = ("spec", "pp", "lora", "kv_pd", "offload", "knobs", "dp_lb", "dp_wave")
+    paths = [path for mode in modes for path in golden.glob(f"{mode}/*.json.gz")]
+    assert main([*map(str, sorted(paths)), "--engine", "reference"]) == 0
+    assert "98 passed, 0 failed" in capsys.readouterr().out
+
+
+def test_what_the_fast_engine_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording of speculation is a failure with its reason, not a wrong schedule."""
+    assert main([str(GOLDEN / "mode_spec_pad_full_hit.json.gz"), "--engine", "fast"]) == 1
+    assert "are not simulated by this engine" in capsys.readouterr().out
+
+
+def test_a_changed_digest_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where all that is kept of the log agrees."""
+    case = json.loads(gzip.decompress((GOLDEN / "mode_p_basic.json.gz").read_bytes()))
+    case["result"]["digest_x"] = "0"
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(case))
+    assert main([str(path), "--engine", "reference"]) == 1
+    assert "digest_x of 45 steps" in capsys.readouterr().out
 
 
 def test_a_table_is_no_schedule_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ class BlockPool:
         self._content: list[ContentKey | None] = [None] * num_gpu_blocks
         self._holders: dict[ContentKey, OrderedDict[int, None]] = {}
         self._unhashed_blocks_first = unhashed_blocks_first
+        self._handed_out: set[int] = set()
         self.num_evictions = 0
 
     @property
@@ -48,6 +49,7 @@ class BlockPool:
         """Hand out blocks from the front, evicting their content; the caller has checked that there are enough."""
         assert num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
         taken = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
+        self._handed_out.update(taken)
         for block in taken:
             self._evict(block)
             self._ref_cnt[block] = 1
@@ -61,6 +63,12 @@ class BlockPool:
             if self._ref_cnt[block] == 0:
                 del self._free[block]
             self._ref_cnt[block] += 1
+            self._handed_out.add(block)
+
+    def drain_handed_out(self) -> set[int]:
+        """Blocks that have been taken or touched since the last time."""
+        drained, self._handed_out = self._handed_out, set()
+        return drained
 
     def keep_content(self, block: int, key: ContentKey) -> None:
         """Make a full block findable; a duplicate of a content is kept beside the older ones."""

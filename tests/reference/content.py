@@ -35,10 +35,14 @@ def num_tokens(whole: Sequence[Piece]) -> int:
 class BlockKeys:
     """The keys of one request's full blocks, chained over its prefix as vLLM chains hashes; made as far as asked.
 
-    `interned` belongs to the run and is shared by its requests: it gives equal chains the same small integer.
+    `interned` belongs to the run and is shared by its requests: it gives equal chains the same small integer. Contents
+    computed with an adapter are its own.
     """
 
-    def __init__(self, whole: Sequence[Piece], block_size: int, interned: dict[tuple[object, ...], int]) -> None:
+    def __init__(
+        self, whole: Sequence[Piece], block_size: int, interned: dict[tuple[object, ...], int], *, lora: int = 0
+    ) -> None:
+        self._root = -1 - lora
         self._pieces = whole
         self._block_size = block_size
         self._interned = interned
@@ -49,7 +53,7 @@ class BlockKeys:
     def upto(self, num_blocks: int) -> Sequence[int]:
         """Keys of at least the first `num_blocks` blocks."""
         while len(self._keys) < num_blocks:
-            parent = self._keys[-1] if self._keys else -1
+            parent = self._keys[-1] if self._keys else self._root
             chained = (parent, *self._next_block())
             self._keys.append(self._interned.setdefault(chained, len(self._interned)))
         return self._keys

@@ -1,5 +1,7 @@
 """Requests of the naive engine from a trace."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sim.engine.config import SchedulerConfig
@@ -7,16 +9,20 @@ from sim.engine.content import output_id, private_prompt_id
 from sim.engine.request_source import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys, Piece, cut, num_tokens, pieces, tokens_of
+from tests.reference.modes import UNSCRIPTED, Script
 from tests.reference.request import Request
 
 
-def make_requests(trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> list[Request]:
+def make_requests(
+    trace: Trace, config: SchedulerConfig, scripts: Sequence[Script] | None = None, *, capacity_too: bool = True
+) -> list[Request]:
     """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason."""
     max_tokens = np.clip(trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens))
     rejected = rejections(trace, max_tokens, config, capacity_too=capacity_too)
     answers = [0 if row in rejected else int(tokens) for row, tokens in enumerate(max_tokens)]
     interned: dict[tuple[object, ...], int] = {}
     contents = _contents(trace, answers)
+    given = scripts or [UNSCRIPTED] * len(trace)
     return [
         Request(
             index=index,
@@ -24,7 +30,8 @@ def make_requests(trace: Trace, config: SchedulerConfig, *, capacity_too: bool =
             arrival_s=float(trace.arrival_s[index]),
             num_prompt_tokens=int(trace.prompt_tokens[index]),
             max_tokens=int(max_tokens[index]),
-            block_keys=BlockKeys(contents[index], config.block_size, interned),
+            block_keys=BlockKeys(contents[index], config.block_size, interned, lora=given[index].lora),
+            script=given[index],
             priority=int(trace.priority[index]) if trace.priority is not None else 0,
             rejected=rejected.get(index),
         )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sim.engine.config import KVGroup, SchedulerConfig
 from tests.reference.blocks import NULL_BLOCK, BlockPool
+from tests.reference.modes import Speculation
 from tests.reference.request import Request
 
 
@@ -36,8 +37,11 @@ def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int
 class KVCacheManager:
     """Block tables by group over one pool. Nothing is allocated unless all that was asked for fits."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, speculation: Speculation | None = None) -> None:
         self._config = config
+        self._lookahead = speculation.lookahead if speculation else 0
+        self._drops_last_hit = bool(speculation and speculation.drops_last_hit)
+        self._num_never_kept = max(0, speculation.prefill_lookahead - 1) if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
         self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.rules.unhashed_blocks_first)
@@ -47,7 +51,7 @@ class KVCacheManager:
         """The longest prefix of the request that every group still holds; at least one token is left to compute."""
         if not self._config.enable_prefix_caching:
             return self.no_hit
-        longest = self._longest_full_match(request)
+        longest = self._longest_full_match(request) - self._drops_last_hit
         for num_blocks in range(longest, 0, -1):
             blocks = tuple(self._match(request, group, num_blocks) for group in range(len(self._groups)))
             if all(matched is not None for matched in blocks):
@@ -77,23 +81,33 @@ class KVCacheManager:
     def can_admit(self, request: Request, hit: PrefixHit, *, reserve: int) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
         num_tokens = min(request.num_tokens, self._config.max_model_len)
+        tables = request.block_tables or [[] for _ in self._groups]
         needed = sum(
-            max(0, most_blocks(group, num_tokens, self._config) - len(blocks)) + self.pool.num_free_among(blocks)
-            for group, blocks in zip(self._groups, hit.blocks, strict=True)
+            max(0, most_blocks(group, num_tokens, self._config) - len(table) - len(blocks))
+            + self.pool.num_free_among(blocks)
+            for group, table, blocks in zip(self._groups, tables, hit.blocks, strict=True)
         )
         return needed + reserve <= self.pool.num_free_blocks
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, *, hit: PrefixHit | None = None, reserve: int = 0
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        hit: PrefixHit | None = None,
+        reserve: int = 0,
+        is_loaded: bool = False,
     ) -> int | None:
         """Give the request room for its next tokens; the number of new blocks, or None if they do not fit.
 
-        Blocks that a sliding window has passed are given back first, whether or not the rest then fits.
+        Blocks that a sliding window has passed are given back first, whether or not the rest then fits. Tokens that
+        are loaded have no contents yet, and no drafts ahead of them.
         """
         self._free_passed_windows(request)
         hits = (hit or self.no_hit).blocks
         computed = request.num_computed_tokens + (hit.num_tokens if hit else 0)
-        total = blocks_for(min(computed + num_new_tokens, self._config.max_model_len), self._block_size)
+        ahead = 0 if is_loaded else self._lookahead
+        total = blocks_for(min(computed + num_new_tokens + ahead, self._config.max_model_len), self._block_size)
         tables = request.block_tables or [[] for _ in self._groups]
         new = [max(0, total - len(table) - len(found)) for table, found in zip(tables, hits, strict=True)]
         evictable = sum(self.pool.num_free_among(found) for found in hits)
@@ -107,14 +121,15 @@ class KVCacheManager:
             table.extend(self.pool.take(count))
         if hit:
             request.num_hashed_blocks = [len(found) for found in hits]
-        self.keep_full_blocks(request, computed + num_new_tokens)
+        if not is_loaded:
+            self.keep_full_blocks(request, computed + num_new_tokens)
         return sum(new)
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks that are filled with known tokens findable."""
         if not self._config.enable_prefix_caching:
             return
-        full = min(num_tokens, request.num_tokens) // self._block_size
+        full = min(num_tokens - self._num_never_kept, request.num_tokens) // self._block_size
         keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
             for index in range(request.num_hashed_blocks[group], full):

@@ -24,17 +24,13 @@ class Recorder:
             name: array("q")
             for name in (
                 "num_decodes",
-                "decode_context_tokens",
                 "num_chunk_tokens",
-                "num_chunks",
-                "num_sampled",
                 "num_running",
                 "num_waiting",
                 "num_free_blocks",
                 "num_preempted",
             )
         }
-        self._chunks: list[tuple[int, int]] = []
         self._gaps: Counter[float] = Counter()
         self._step_log = step_log
         self._arrived: list[str] = []
@@ -55,17 +51,13 @@ class Recorder:
         self._times["end_s"].append(end_s)
         facts = (
             shape.num_decodes,
-            shape.decode_context_tokens,
             shape.num_chunk_tokens,
-            len(shape.chunks),
-            shape.num_sampled,
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.kv.pool.num_free_blocks,
             self._num_preempted,
         )
         self._num_preempted = 0
-        self._chunks.extend(shape.chunks)
         for column, fact in zip(self._counts.values(), facts, strict=True):
             column.append(fact)
 
@@ -78,12 +70,18 @@ class Recorder:
         request.last_token_s = now_s
 
     def open_log_row(
-        self, batch: Batch, shape: StepShape, times_s: tuple[float, float, float], scheduler: Scheduler
+        self,
+        batch: Batch,
+        shape: StepShape,
+        times_s: tuple[float, float, float],
+        scheduler: Scheduler,
+        stages: Sequence[tuple[float, float]] = (),
+        in_flight: Sequence[dict[str, Any] | None] = (),
     ) -> dict[str, Any] | None:
         """The log row of a pass at its launch; `close_log_row` completes it."""
         if self._step_log is None:
             return None
-        running, waiting = scheduler.queue_ids()
+        running, waiting, holding = scheduler.queue_ids()
         row: dict[str, Any] = {
             "i": self._num_logged,
             "t": times_s[0],
@@ -103,7 +101,15 @@ class Recorder:
             "evicted": batch.num_evictions,
             "running": running,
             "waiting": waiting,
+            "kv_holding_waiting": holding,
             "sampled": [r.request.request_id for r in batch.rows if r.samples],
+            "drafts": {r.request.request_id: r.num_drafts for r in batch.rows if r.num_drafts},
+            "padded": [r.request.request_id for r in batch.rows if r.is_padded],
+            "k_next": batch.num_drafts_next,
+            "ext": batch.external,
+            "throttle": int(batch.is_throttled),
+            "stages": [list(stage) for stage in stages],
+            "inflight": [row["i"] for row in in_flight if row is not None and row["sched"]],
         }
         if batch.ghosts:
             row["ghosts"] = [r.request.request_id for r in batch.rows if r.request in batch.ghosts]
@@ -111,9 +117,12 @@ class Recorder:
         self._num_logged += 1
         return row
 
-    def close_log_row(self, row: dict[str, Any] | None, finished: Sequence[Request], free_after: int) -> None:
+    def close_log_row(
+        self, row: dict[str, Any] | None, batch: Batch, finished: Sequence[Request], free_after: int
+    ) -> None:
         if row is None or self._step_log is None:
             return
+        row["accepted"], row["delivered"] = batch.accepted, batch.delivered
         row["finished"] = [request.request_id for request in finished]
         row["free_after"] = free_after
         self._step_log(row)
@@ -128,8 +137,6 @@ class Recorder:
             start_s=_floats(self._times["start_s"]),
             num_steps=np.ones(len(self._times["start_s"]), dtype=np.int64),
             step_end_s=_floats(self._times["end_s"]),
-            chunk_tokens=_ints([tokens for tokens, _ in self._chunks]),
-            chunk_computed_tokens=_ints([computed for _, computed in self._chunks]),
             decode_stretches=DecodeStretches(none, none, none, block_size=1, blocks_at_once=1),
             **{name: _ints(column) for name, column in self._counts.items()},
         )

@@ -1,11 +1,11 @@
 """One engine as a SimPy process: schedule, launch, wait for the device, take the tokens in.
 
-Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: a scheduler that has work
-but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
+Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: unless `idle_sleep_s` is
+given, a scheduler that has work but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,13 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import AFTER_ALL, Due, arrivals
+from tests.reference.arrivals import AFTER_ALL, ANSWERED, Due, arrivals
+from tests.reference.connector import Job
+from tests.reference.device import Device
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.modes import PLAIN, Modes, Transfers
 from tests.reference.recorder import Recorder, StepLog
-from tests.reference.request import Request
+from tests.reference.request import Request, RequestStatus
 from tests.reference.scheduler import Batch, Scheduler
 
 Process = Generator[simpy.Event, Any, None]
@@ -26,9 +29,10 @@ Process = Generator[simpy.Event, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A batch on the device, and when it will be done."""
+    """A batch on the device, and when it begins and will be done."""
 
     batch: Batch
+    start_s: float
     end_s: float
     log_row: dict[str, Any] | None
 
@@ -43,24 +47,49 @@ class Replica:
         step_time: StepTimeModel,
         recorder: Recorder,
         *,
+        modes: Modes = PLAIN,
         max_passes: int | None = None,
         on_finished: Callable[[Request], None] | None = None,
     ) -> None:
         self._env = env
-        self._depth = config.num_batches_in_flight
+        self._modes = modes
+        self._depth = modes.num_batches_in_flight or config.num_batches_in_flight
         self._num_usable_blocks = config.num_usable_blocks
         self._step_time = step_time
         self._recorder = recorder
         self._passes_left = max_passes
         self._on_finished = on_finished
         self._in_flight: deque[Launched] = deque()
-        self._device_free_s = env.now
+        self._device = Device(modes.pipeline, env.now)
         self._inbox: list[Request] = []
+        self._unfinished: set[Request] = set()
+        self._num_calls_since_idle = 0
         self._woken = env.event()
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, modes)
 
     def submit(self, request: Request) -> None:
         """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
+        if self._modes.limits_queue:
+            self._env.process(self._let_in(request))
+        else:
+            self._accept(request)
+
+    def _let_in(self, request: Request) -> Process:
+        """Turn a request away that finds too many there, once all that comes back at this instant has come back."""
+        yield Due(self._env, 0, ANSWERED)
+        request.rejected = self._refusal()
+        if request.rejected is None:
+            self._accept(request)
+
+    def _refusal(self) -> str | None:
+        limit, token_limit = self._modes.max_num_queued_reqs, self._modes.max_num_queued_tokens
+        if limit is not None and len(self._unfinished) + 1 > limit:
+            return "503: max_num_queued_reqs"
+        queued = sum(request.num_prompt_tokens for request in self._unfinished if request.first_token_s is None)
+        return "503: max_num_queued_tokens" if token_limit is not None and queued >= token_limit else None
+
+    def _accept(self, request: Request) -> None:
+        self._unfinished.add(request)
         self._inbox.append(request)
         if not self._woken.triggered:
             self._woken.succeed()
@@ -68,7 +97,8 @@ class Replica:
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
-        return len(self._inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+        waiting = len(self.scheduler.waiting) + len(self.scheduler.holding)
+        return len(self._inbox) + waiting, len(self.scheduler.running)
 
     @property
     def metrics(self) -> tuple[int, int, float]:
@@ -76,28 +106,53 @@ class Replica:
         return *self.load, 1.0 - self.scheduler.kv.pool.num_free_blocks / self._num_usable_blocks
 
     def run(self) -> Process:
-        """Fill the batch queue before waiting; when it is full or nothing can be scheduled, wait for its oldest batch."""
+        """Fill the batch queue before waiting; when it is full or nothing can be scheduled, wait for its oldest batch.
+
+        Batches without work are launched as well, for the worker to hear of transfers and to tell of them. Where nothing is
+        on its way and nothing can be scheduled, only an arrival changes that: the process waits for it.
+        """
         while self._passes_left != 0:
             yield Due(self._env, 0, AFTER_ALL)
             self._drain_inbox()
-            if len(self._in_flight) < self._depth and self.scheduler.has_requests:
+            batch = None
+            if self.scheduler.has_work:
                 batch = self._pass()
-                if not batch.did_nothing:
-                    self._launch(batch)
-                    if len(self._in_flight) < self._depth:
-                        continue
-                elif not self._in_flight:
-                    yield self._next_arrival()
+                self._launch(batch)
+                if len(self._in_flight) < self._depth and (batch.rows or self.scheduler.has_work):
+                    yield from self._rest(batch)
                     continue
-            if self._in_flight:
-                yield from self._collect()
-            else:
+            elif not self._in_flight:
+                self._num_calls_since_idle = 0
                 yield self._next_arrival()
+                continue
+            oldest = self._in_flight.popleft()
+            yield from self._collect(oldest)
+            yield from self._rest(batch, oldest.batch)
+
+    def _rest(self, *batches: Batch | None) -> Process:
+        """After a call that scheduled nothing: for a while, or until an arrival where nothing else can change."""
+        scheduled = batches[0]
+        if (scheduled is not None and scheduled.rows) or not self.scheduler.has_work:
+            return
+        if self._modes.idle_sleep_s:
+            yield self._env.timeout(self._modes.idle_sleep_s)
+            return
+        concerned = [*batches, *(launched.batch for launched in self._in_flight)]
+        if not self._inbox and all(batch is None or batch.did_nothing for batch in concerned):
+            yield self._next_arrival()
 
     def _pass(self) -> Batch:
         if self._passes_left is not None:
             self._passes_left -= 1
-        return self.scheduler.schedule()
+        interval = self._modes.throttle_interval
+        is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
+        self._num_calls_since_idle += 1
+        self._tell_time()
+        return self.scheduler.schedule(is_throttled=is_throttled)
+
+    def _tell_time(self) -> None:
+        if self.scheduler.connector:
+            self.scheduler.connector.now_s = self._env.now
 
     def _next_arrival(self) -> simpy.Event:
         self._woken = self._env.event()
@@ -111,31 +166,71 @@ class Replica:
 
     def _launch(self, batch: Batch) -> None:
         now = self._env.now
-        start_s = max(now, self._device_free_s)
         shape = step_shape(batch)
-        end_s = start_s + (self._step_time.step_s(shape) if batch.rows else 0.0)
-        self._device_free_s = end_s
+        start_s = self._device.begins_s(batch, now)
+        if self.scheduler.connector:
+            start_s = self.scheduler.connector.begin(start_s)
+        runs = self._device.run(batch, start_s, self._step_time.step_s(shape) if batch.rows else 0.0)
         for row in batch.rows:
             if row.request.first_scheduled_s is None:
                 row.request.first_scheduled_s = now
         self._recorder.preempted(batch)
+        end_s = runs[-1].end_s
+        log_row = None
         if batch.rows:
             self._recorder.step(shape, start_s, end_s, self.scheduler)
-        log_row = self._recorder.open_log_row(batch, shape, (now, start_s, end_s), self.scheduler)
-        self._in_flight.append(Launched(batch, end_s, log_row))
+        if not batch.did_nothing:
+            log_row = self._recorder.open_log_row(
+                batch, shape, (now, start_s, end_s), self.scheduler, runs, [there.log_row for there in self._in_flight]
+            )
+        self._in_flight.append(Launched(batch, start_s, end_s, log_row))
 
-    def _collect(self) -> Process:
-        oldest = self._in_flight.popleft()
+    def _collect(self, oldest: Launched) -> Process:
         if oldest.end_s > self._env.now:
             yield self._env.timeout(oldest.end_s - self._env.now)
+        self._tell_time()
         sampled, finished = self.scheduler.update(oldest.batch)
         for request in sampled:
             self._recorder.token(request, oldest.end_s)
         for request in finished:
             request.finish_s = oldest.end_s
+            self._unfinished.discard(request)
             if self._on_finished:
                 self._on_finished(request)
-        self._recorder.close_log_row(oldest.log_row, finished, self.scheduler.kv.pool.num_free_blocks)
+        self._hear_of_transfers(oldest)
+        self._recorder.close_log_row(oldest.log_row, oldest.batch, finished, self.scheduler.kv.pool.num_free_blocks)
+
+    @property
+    def unreturned_rows(self) -> list[dict[str, Any]]:
+        """Log rows of batches that are still on the device."""
+        return [launched.log_row for launched in self._in_flight if launched.log_row is not None]
+
+    def _hear_of_transfers(self, launched: Launched) -> None:
+        """What the worker tells with a batch's output of loads and sends."""
+        transfers, connector = self._modes.transfers, self.scheduler.connector
+        if transfers is None or connector is None:
+            return
+        over = connector.reported(launched.start_s if transfers.reports_at_start else launched.end_s)
+        told = [self._told(job, transfers) for job in sorted(over, key=lambda job: job.name == "store")]
+        for what, *facts in told:
+            sent = [self.scheduler.kv.pool.num_free_blocks] if what == "send_done" else []
+            connector.events.append([self._env.now, what, *facts, *sent])
+
+    def _told(self, job: Job, transfers: Transfers) -> Sequence[Any]:
+        """What a transfer that is over means to the scheduler, in the recorder's words."""
+        request, name = job.request, job.request.request_id
+        if job.name == "store":
+            return "store_done", name, len(job.blocks)
+        if job.name == "send":
+            self.scheduler.kv.free(request)
+            return "send_done", name
+        if not request.script.recv_fails:
+            self.scheduler.loaded(request)
+            return "recv_done", name
+        self.scheduler.load_failed(request, recomputes=transfers.recomputes_failed)
+        if request.status is RequestStatus.FINISHED:
+            request.finish_s = self._env.now
+        return "recv_fail", name
 
 
 def step_shape(batch: Batch) -> StepShape:

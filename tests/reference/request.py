@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tests.reference.content import BlockKeys
+from tests.reference.modes import UNSCRIPTED, Script
 
 
 class RequestStatus(Enum):
@@ -20,8 +21,9 @@ class Request:
     """Few counters, from which all else follows. `index` is the row in the trace.
 
     `num_computed_tokens` counts KV positions scheduled so far and runs ahead of the device; `num_output_tokens` those
-    returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only);
-    `num_stale_outputs` those in flight when the request was preempted, which still arrive.
+    returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only), drafts included;
+    `num_samples_in_flight` batches on the device that sample for it, `num_stale_outputs` those of them in flight when the
+    request was preempted, which still arrive; `num_drafts` what the next step may verify.
     """
 
     index: int
@@ -37,6 +39,15 @@ class Request:
     num_output_placeholders: int = 0
     num_stale_outputs: int = 0
     num_in_flight_tokens: int = 0
+    num_samples_in_flight: int = 0
+    num_drafts: int = 0
+    num_verifications: int = 0
+    num_proposals: int = 0
+    eligible_call: int = 0
+    has_asked_remote: bool = False
+    is_loading: bool = False
+    num_loaded_tokens: int = 0
+    script: Script = UNSCRIPTED
     num_preemptions: int = 0
     num_cached_tokens: int | None = None
     first_scheduled_s: float | None = None
@@ -54,8 +65,8 @@ class Request:
 
     @property
     def num_wanted_tokens(self) -> int:
-        """What a step could schedule: 1 for a decode, the rest of the prompt for a prefill."""
-        return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
+        """What a step could schedule: 1 and the drafts for a decode, the rest of the prompt for a prefill."""
+        return self.num_tokens + self.num_drafts + self.num_output_placeholders - self.num_computed_tokens
 
     @property
     def last_token_is_in_flight(self) -> bool:
@@ -67,6 +78,7 @@ class Request:
         """Recompute preemption: what was computed is lost, what was generated is kept."""
         self.status = RequestStatus.PREEMPTED
         self.num_computed_tokens = 0
-        self.num_stale_outputs += self.num_output_placeholders
+        self.num_stale_outputs = self.num_samples_in_flight
         self.num_output_placeholders = 0
+        self.num_drafts = 0
         self.num_preemptions += 1

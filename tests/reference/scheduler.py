@@ -1,36 +1,48 @@
 """One scheduling pass: who runs how many tokens in the next step. Knows no clock.
 
 Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.rules`: there is no
-prefill and no decode phase, only tokens that a request still wants. Deliberate differences: every request stops at its
-output length (no EOS), and speculation, LoRA, encoders and KV connectors are not modelled.
+prefill and no decode phase, only tokens that a request still wants. Speculation, pipeline stages, adapters and KV from
+elsewhere follow 0.32. Deliberate differences: every request stops at its output length (no EOS), and encoders are not
+modelled.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import NamedTuple
 
 from sim.engine.config import SchedulerConfig
 from sim.errors import EngineCrashError
-from tests.reference.kv_cache import KVCacheManager, PrefixHit
-from tests.reference.queues import waiting_queue
+from tests.reference.connector import Connector, connector
+from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
+from tests.reference.modes import PLAIN, Modes
+from tests.reference.queues import WaitingQueue, waiting_queue
 from tests.reference.request import Request, RequestStatus
+from tests.reference.throttle import Throttle
 
 
 class ScheduledRequest(NamedTuple):
-    """One row of a batch: tokens on top of those computed before."""
+    """One row of a batch: tokens on top of those computed before, the last `num_drafts` of them drafts.
+
+    `attempt` counts the request's preemptions when it was scheduled.
+    """
 
     request: Request
     num_tokens: int
     num_computed_before: int
     num_new_blocks: int
     samples: bool
+    num_drafts: int = 0
+    is_padded: bool = False
+    attempt: int = 0
 
 
 @dataclass(slots=True)
 class Batch:
     """What one step runs, in scheduling order, and what the pass did on the way.
 
-    Ghosts are victims whose tokens still run; nothing comes of them.
+    Ghosts are victims whose tokens still run; nothing comes of them. `external` counts the tokens that came from
+    elsewhere within the pass.
     """
 
     rows: list[ScheduledRequest]
@@ -38,7 +50,12 @@ class Batch:
     admitted: list[Request] = field(default_factory=list)
     ghosts: list[Request] = field(default_factory=list)
     hits: dict[str, int] = field(default_factory=dict)
+    external: dict[str, int] = field(default_factory=dict)
     num_evictions: int = 0
+    num_drafts_next: int = 0
+    is_throttled: bool = False
+    accepted: dict[str, int] = field(default_factory=dict)
+    delivered: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -49,51 +66,99 @@ class Batch:
         return not self.rows and not self.preempted
 
 
+class Outcome(Enum):
+    """What an attempt at admission comes to."""
+
+    ADMITTED = auto()
+    LOADS = auto()
+    PASSED_OVER = auto()
+    SKIPPED = auto()
+    STOPS = auto()
+
+
 class Grant(NamedTuple):
     num_tokens: int
     num_new_blocks: int
+    num_padded: int = 0
 
 
 class Pass:
-    """The scratch of one scheduling pass: the budget left and what has been granted."""
+    """The scratch of one scheduling pass: the budgets left and what has been granted."""
 
-    def __init__(self, budget: int, longest_chunk: int) -> None:
-        self.budget = budget
+    def __init__(self, budget: int, input_budget: int, draft_slots: int, longest_chunk: int) -> None:
+        self._budget = budget
+        self._input_budget = input_budget
+        self._draft_slots = draft_slots
         self.longest_chunk = longest_chunk
         self.granted: dict[Request, Grant] = {}
         self.computed_by_ghosts: dict[Request, int] = {}
+        self.has_unfinished_prefill = False
+        self.defers_prefills = False
         self.batch = Batch([])
 
-    def grant(self, request: Request, num_tokens: int, num_new_blocks: int) -> None:
-        self.granted[request] = Grant(num_tokens, num_new_blocks)
-        self.budget -= num_tokens
+    @property
+    def budget(self) -> int:
+        """Tokens that one more request could get."""
+        return max(0, min(self._budget, self._input_budget - self._draft_slots))
+
+    def grant(self, request: Request, num_tokens: int, num_new_blocks: int, num_padded: int = 0) -> None:
+        self.granted[request] = Grant(num_tokens, num_new_blocks, num_padded)
+        self._budget -= num_tokens
+        self._input_budget -= num_tokens + self._draft_slots
 
     def refund(self, request: Request) -> None:
         """Take back what was granted to a request."""
-        self.budget += self.granted.pop(request).num_tokens
+        num_tokens = self.granted.pop(request).num_tokens
+        self._budget += num_tokens
+        self._input_budget += num_tokens + self._draft_slots
 
 
 class Scheduler:
-    """The waiting queue, the running list in order of admission, and their KV blocks."""
+    """The waiting queue, the running list in order of admission, and their KV blocks.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    `holding` has those that wait and hold blocks: what is loaded for them is on its way, or has come.
+    """
+
+    def __init__(self, config: SchedulerConfig, modes: Modes = PLAIN) -> None:
         self._config = config
-        self.kv = KVCacheManager(config)
+        self._modes = modes
+        self._spec = modes.speculation
+        self.kv = KVCacheManager(config, modes.speculation)
         self.running: list[Request] = []
         self.waiting = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
+        self.holding = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
+        self.connector: Connector | None = connector(modes.transfers, self.kv, config)
+        self.throttle = Throttle()
+        self.num_calls = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
+        self._loading: list[Request] = []
+        self._finished_since = False
+        self._batches_in_flight: list[Batch] = []
+        self._unfreed: list[tuple[Batch, Request]] = []
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
+        return bool(self.running) or len(self.waiting) > 0 or len(self.holding) > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether to call `schedule`: also to tell the worker who has finished, and to hear of transfers."""
+        pending = self.connector is not None and self.connector.has_pending
+        return self.has_requests or self._finished_since or pending
 
     def add_request(self, request: Request) -> None:
         self.waiting.add(request)
+        self.throttle.forget(request)
 
-    def schedule(self) -> Batch:
+    def schedule(self, *, is_throttled: bool = False) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
-        this = Pass(self._config.token_budget, self._longest_chunk())
+        self.num_calls += 1
+        self._finished_since = False
+        draft_slots = self._spec.draft_slots if self._spec else 0
+        this = Pass(self._config.token_budget, self._config.max_num_batched_tokens, draft_slots, self._longest_chunk())
+        this.batch.is_throttled = is_throttled
+        this.defers_prefills = is_throttled and self.throttle.defers(self.running)
         evictions_before = self.kv.pool.num_evictions
         self._schedule_running(this)
         if not this.batch.preempted:
@@ -101,12 +166,14 @@ class Scheduler:
         elif self._config.rules.asserts_batch_within_running and len(this.granted) > len(self.running):
             raise EngineCrashError(f"{len(this.granted)} scheduled, {len(self.running)} running")
         this.batch.num_evictions = self.kv.pool.num_evictions - evictions_before
+        if not this.defers_prefills and not this.batch.preempted:
+            self.throttle.note(self.waiting, self.holding)
         return self._launch(this)
 
     def _longest_chunk(self) -> int:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
         config = self._config
-        num_requests = len(self.running) + len(self.waiting)
+        num_requests = len(self.running) + len(self.waiting) + len(self.holding)
         threshold = config.long_prefill_token_threshold
         if num_requests <= 1 and config.rules.lone_request_ignores_threshold:
             threshold = 0
@@ -127,6 +194,8 @@ class Scheduler:
             num_new_blocks = self.kv.allocate_slots(request, num_tokens)
             while num_new_blocks is None:
                 victim = self._victim()
+                if self._modes.defers_frees and victim.num_in_flight_tokens:
+                    return
                 index -= self._steps_back(victim, index, this)
                 self._preempt(victim, this)
                 if victim is request:
@@ -136,14 +205,28 @@ class Scheduler:
                 if self._ends_scan_at_own_preemption:
                     return
                 continue
+            this.has_unfinished_prefill |= _is_mid_prefill(request)
             this.grant(request, num_tokens, num_new_blocks)
             index += 1
 
     def _next_tokens(self, request: Request, this: Pass) -> int:
         if self._config.rules.stops_at_last_token and request.last_token_is_in_flight:
             return 0
+        if self.num_calls < request.eligible_call:
+            return 0
+        if this.defers_prefills and _is_mid_prefill(request):
+            return 0
         room = self._config.max_model_len - 1 - request.num_computed_tokens
-        return min(request.num_wanted_tokens, this.longest_chunk, this.budget, room)
+        num_tokens = min(request.num_wanted_tokens, this.longest_chunk, this.budget, room)
+        return self._short_of_the_end(request, request.num_computed_tokens, num_tokens)
+
+    def _short_of_the_end(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
+        """A chunk's tokens, fewer where it would end just ahead of the known tokens' end, which several drafters need whole."""
+        ahead = self._spec.prefill_lookahead if self._spec else 0
+        left = request.num_tokens - num_computed_tokens - num_tokens
+        if ahead > 1 and 0 < left < ahead:
+            return max(0, num_tokens - (ahead - left))
+        return num_tokens
 
     def _victim(self) -> Request:
         """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
@@ -164,6 +247,8 @@ class Scheduler:
     def _preempt(self, victim: Request, this: Pass) -> None:
         """Recompute preemption. Where a victim keeps what it was granted in this pass, that counts as computed."""
         self.running.remove(victim)
+        if self.connector:
+            self.connector.preempted(victim)
         self.kv.free(victim)
         if victim in this.granted and self._config.rules.refunds_preempted_tokens:
             this.refund(victim)
@@ -171,8 +256,14 @@ class Scheduler:
             this.batch.ghosts.append(victim)
             this.computed_by_ghosts[victim] = victim.num_computed_tokens
         victim.reset()
+        if self._drops_preempted_outputs:
+            victim.num_stale_outputs = 0
         self.waiting.put_back(victim)
         this.batch.preempted.append(victim)
+
+    @property
+    def _drops_preempted_outputs(self) -> bool:
+        return self._modes.transfers is not None and self._modes.transfers.drops_preempted_outputs
 
     @property
     def _ends_scan_at_own_preemption(self) -> bool:
@@ -181,27 +272,61 @@ class Scheduler:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def _admit_waiting(self, this: Pass) -> None:
-        """Admit from the head until one cannot be; those whose preempted tokens still come are passed over."""
-        passed_over = []
-        skipped = []
-        while len(self.waiting) and this.budget > 0 and len(self.running) < self._config.max_running:
-            request = self.waiting.peek()
-            if request.num_stale_outputs:
-                passed_over.append(self.waiting.pop())
-            elif self._skips(request, this):
-                skipped.append(self.waiting.pop())
-            elif not self._admit(request, this):
+        """Admit from the head until one cannot be; those that have to wait for something of their own are passed over."""
+        loras = {request.script.lora for request in this.granted if request.script.lora}
+        if self._modes.max_loras is not None and len(loras) > self._modes.max_loras:
+            raise EngineCrashError(f"{len(loras)} adapters scheduled, {self._modes.max_loras} allowed")
+        passed_over: list[tuple[Request, WaitingQueue]] = []
+        skipped: list[Request] = []
+        while this.budget > 0 and len(self.running) < self._config.max_running:
+            queue = self.holding if len(self.holding) else self.waiting
+            if not len(queue):
                 break
-        for request in reversed(passed_over):
-            self.waiting.put_back(request)
+            request = queue.peek()
+            outcome = self._try(request, this, loras)
+            if outcome is Outcome.STOPS:
+                break
+            queue.pop()
+            match outcome:
+                case Outcome.PASSED_OVER:
+                    passed_over.append((request, queue))
+                case Outcome.LOADS:
+                    passed_over.append((request, self.holding))
+                case Outcome.SKIPPED:
+                    skipped.append(request)
+        for request, queue in reversed(passed_over):
+            queue.put_back(request)
+            self.throttle.passed_over(request)
         self.waiting.put_back_skipped(skipped)
 
-    def _skips(self, request: Request, this: Pass) -> bool:
-        """Whether a prompt that cannot be cut is too long for what is left of the budget, and the next one tried."""
-        rules = self._config.rules
-        return rules.skips_unchunked_prompts and self._is_too_long(request, self._find_prefix(request), this)
+    def _try(self, request: Request, this: Pass, loras: set[int]) -> Outcome:
+        """Admit the request, if possible; what becomes of it otherwise."""
+        if request.num_stale_outputs or request.is_loading or self._lacks_lora(request, loras):
+            return Outcome.PASSED_OVER
+        if request.block_tables and not request.num_computed_tokens:
+            self.kv.free(request)
+        hit = self._find_prefix(request)
+        if self._is_too_long(request, hit, this):
+            return Outcome.SKIPPED if self._config.rules.skips_unchunked_prompts else Outcome.STOPS
+        num_external = 0
+        if self.connector and not request.num_computed_tokens:
+            found = self.connector.find(request, hit)
+            if found is None:
+                return Outcome.PASSED_OVER
+            num_external = found
+        if num_external and not request.script.loads_in_step:
+            return Outcome.LOADS if self._load(request, hit, num_external) else Outcome.STOPS
+        if not self._admit(request, hit, num_external, this):
+            return Outcome.STOPS
+        loras.update({request.script.lora} - {0})
+        return Outcome.ADMITTED
+
+    def _lacks_lora(self, request: Request, loras: set[int]) -> bool:
+        lora = request.script.lora
+        return lora > 0 and lora not in loras and len(loras) == self._modes.max_loras
 
     def _is_too_long(self, request: Request, hit: PrefixHit, this: Pass) -> bool:
+        """Whether a prompt that cannot be cut is too long for what is left of the budget."""
         if self._config.enable_chunked_prefill:
             return False
         wanted = request.num_tokens - request.num_computed_tokens - hit.num_tokens
@@ -211,33 +336,76 @@ class Scheduler:
         """Looked up only for those who have computed nothing; once a ghost, a request has."""
         return self.kv.no_hit if request.num_computed_tokens else self.kv.find_prefix(request)
 
-    def _admit(self, request: Request, this: Pass) -> bool:
-        config = self._config
-        hit = self._find_prefix(request)
-        if self._is_too_long(request, hit, this):
+    def _load(self, request: Request, hit: PrefixHit, num_external: int) -> bool:
+        """Allocate blocks for what comes from elsewhere, which costs neither budget nor a seat; whether there were any."""
+        assert self.connector is not None
+        if not self._passes_gate(request, hit):
             return False
-        computed = request.num_computed_tokens + hit.num_tokens
-        num_tokens = min(request.num_tokens - computed, this.longest_chunk, this.budget)
-        reserve = config.watermark_blocks if self.running else 0
-        if config.scheduler_reserve_full_isl and not self.kv.can_admit(request, hit, reserve=reserve):
+        reserve = self._watermark + self._num_reserved_blocks()
+        if self.kv.allocate_slots(request, num_external, hit=hit, reserve=reserve, is_loaded=True) is None:
             return False
-        num_new_blocks = self.kv.allocate_slots(request, num_tokens, hit=hit, reserve=reserve)
-        if num_new_blocks is None:
-            return False
-        self.waiting.pop()
-        self._start(request, hit, this)
-        this.grant(request, num_tokens, num_new_blocks)
+        request.is_loading = True
+        self._loading.append(request)
+        request.num_loaded_tokens = hit.num_tokens + num_external
+        self.connector.load(request, hit, num_external)
         return True
 
-    def _start(self, request: Request, hit: PrefixHit, this: Pass) -> None:
+    def _num_reserved_blocks(self) -> int:
+        """What unfinished prefills and loads will still ask for."""
+        spec, size = self._spec, self._config.block_size
+        ahead = 1 + spec.k + spec.lookahead if spec else 0
+        growing = [request for request in self.running if _is_mid_prefill(request)]
+        growing += self._loading
+        needed = sum(
+            max(0, blocks_for(request.num_tokens + ahead, size) - len(request.block_tables[0])) for request in growing
+        )
+        return needed + blocks_for(ahead, size)
+
+    def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+        return not self._config.scheduler_reserve_full_isl or self.kv.can_admit(request, hit, reserve=self._watermark)
+
+    @property
+    def _watermark(self) -> int:
+        return self._config.watermark_blocks if self.running else 0
+
+    def _admit(self, request: Request, hit: PrefixHit, num_external: int, this: Pass) -> bool:
+        computed = request.num_computed_tokens + hit.num_tokens + num_external
+        wanted = request.num_tokens - computed
+        if this.defers_prefills and wanted > 1:
+            return False
+        num_tokens = self._short_of_the_end(request, computed, min(wanted, this.longest_chunk, this.budget))
+        num_padded = self._num_padded(num_tokens, computed, this)
+        if num_tokens == 0 or num_tokens + num_padded > this.budget or not self._passes_gate(request, hit):
+            return False
+        num_new_blocks = self.kv.allocate_slots(
+            request, num_external + num_tokens + num_padded, hit=hit, reserve=self._watermark
+        )
+        if num_new_blocks is None:
+            return False
+        self._start(request, hit, num_external, this)
+        this.grant(request, num_tokens + num_padded, num_new_blocks, num_padded)
+        return True
+
+    def _num_padded(self, num_tokens: int, num_computed_tokens: int, this: Pass) -> int:
+        """Drafts that fill a lone token up to the size of the decodes beside it, so that a uniform batch stays one."""
+        spec = self._spec
+        if spec is None or spec.by_batch_size is not None or num_tokens != 1 or this.has_unfinished_prefill:
+            return 0
+        has_running = any(request not in this.batch.admitted for request in this.granted)
+        fits = num_computed_tokens + spec.k + 2 <= self._config.max_model_len
+        return spec.k if (has_running or num_computed_tokens > 0) and fits else 0
+
+    def _start(self, request: Request, hit: PrefixHit, num_external: int, this: Pass) -> None:
         self.running.append(request)
         request.status = RequestStatus.RUNNING
-        request.num_computed_tokens += hit.num_tokens
+        request.num_computed_tokens += hit.num_tokens + num_external
         this.batch.admitted.append(request)
         if hit.num_tokens:
             this.batch.hits[request.request_id] = hit.num_tokens
+        if num_external:
+            this.batch.external[request.request_id] = num_external
         if request.num_preemptions == 0:
-            request.num_cached_tokens = hit.num_tokens
+            request.num_cached_tokens = request.num_computed_tokens
             self.prefix_cache_queries += request.num_tokens
             self.prefix_cache_hits += hit.num_tokens
 
@@ -245,40 +413,76 @@ class Scheduler:
 
     def _launch(self, this: Pass) -> Batch:
         """Advance every granted request at once: vLLM counts tokens when they are scheduled, not when they return."""
-        for request, (num_tokens, num_new_blocks) in this.granted.items():
+        batch = this.batch
+        batch.num_drafts_next = self._spec.k_after(len(this.granted)) if self._spec else 0
+        for request, grant in this.granted.items():
             is_ghost = request in this.computed_by_ghosts
             before = this.computed_by_ghosts[request] if is_ghost else request.num_computed_tokens
-            request.num_computed_tokens += num_tokens
-            samples = not is_ghost and request.num_wanted_tokens == 0
-            request.num_in_flight_tokens += num_tokens
-            if samples:
-                request.num_output_placeholders += 1
-            this.batch.rows.append(ScheduledRequest(request, num_tokens, before, num_new_blocks, samples))
-        return this.batch
+            request.num_computed_tokens += grant.num_tokens
+            num_beyond = request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+            samples = not is_ghost and num_beyond >= 0
+            num_drafts = grant.num_padded or max(0, min(request.num_drafts, num_beyond))
+            request.num_drafts = 0
+            request.num_in_flight_tokens += grant.num_tokens
+            request.num_samples_in_flight += samples
+            if samples and self._config.async_scheduling:
+                request.num_output_placeholders += 1 + num_drafts
+                request.num_drafts = batch.num_drafts_next
+                request.eligible_call = self.num_calls + self._modes.pipeline.num_stages
+            batch.rows.append(
+                ScheduledRequest(
+                    request, grant.num_tokens, before, grant.num_new_blocks, samples, num_drafts,
+                    is_padded=grant.num_padded > 0, attempt=request.num_preemptions,
+                )
+            )  # fmt: skip
+        if batch.rows:
+            self._batches_in_flight.append(batch)
+        if self.connector:
+            self.connector.scheduled([(row.request, row.num_computed_before + row.num_tokens) for row in batch.rows])
+        return batch
 
     def update(self, batch: Batch) -> tuple[list[Request], list[Request]]:
         """Take in a finished step: the requests that got a token, and those that are finished by it."""
+        self._free_deferred(batch)
         sampled: list[Request] = []
         finished: list[Request] = []
         for row in batch.rows:
             request = row.request
             request.num_in_flight_tokens -= row.num_tokens
+            request.num_samples_in_flight -= row.samples
             if not row.samples or request.status is RequestStatus.FINISHED:
                 continue
-            self._append_token(request)
+            if row.attempt != request.num_preemptions and self._drops_preempted_outputs:
+                continue
+            self._take_in(row, batch)
             sampled.append(request)
             if self._is_complete(request):
                 finished.append(request)
         self._finish(finished)
         return sampled, finished
 
-    def _append_token(self, request: Request) -> None:
-        request.num_output_tokens += 1
-        if request.num_stale_outputs:
+    def _take_in(self, row: ScheduledRequest, batch: Batch) -> None:
+        """Append the sampled token and the accepted drafts; forget that the rejected ones were computed."""
+        request, num_accepted = row.request, 0
+        if row.num_drafts:
+            num_accepted = 0 if row.is_padded else _verify(request, row.num_drafts)
+            batch.accepted[request.request_id] = num_accepted
+        num_delivered = 0
+        while num_delivered <= num_accepted and not self._is_complete(request):
+            request.num_output_tokens += 1
+            num_delivered += 1
+        if num_delivered != 1:
+            batch.delivered[request.request_id] = num_delivered
+        if row.attempt != request.num_preemptions:
             request.num_stale_outputs -= 1
             return
-        request.num_output_placeholders -= 1
-        self.kv.keep_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+        num_rejected = row.num_drafts - num_accepted
+        request.num_computed_tokens -= num_rejected
+        if self._config.async_scheduling:
+            request.num_output_placeholders -= num_rejected + num_delivered
+            self.kv.keep_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+        elif self._spec and not self._is_complete(request):
+            request.num_drafts = _propose(request, batch.num_drafts_next)
 
     def _is_complete(self, request: Request) -> bool:
         return request.num_output_tokens >= request.max_tokens or request.num_tokens >= self._config.max_model_len
@@ -291,11 +495,70 @@ class Scheduler:
             if request.status is RequestStatus.RUNNING:
                 self.running.remove(request)
             request.status = RequestStatus.FINISHED
-            self.kv.free(request)
+            self._finished_since = True
+            if self.connector and self.connector.finished(request):
+                continue
+            if self._modes.defers_frees and request.num_in_flight_tokens:
+                self._unfreed.append((self._batches_in_flight[-1], request))
+            else:
+                self.kv.free(request)
 
-    def queue_ids(self) -> tuple[list[str], list[str]]:
-        """Ids of the running, in order of admission, and of the waiting, in order of service."""
-        return [request.request_id for request in self.running], _ids(self.waiting.in_order())
+    def _free_deferred(self, batch: Batch) -> None:
+        """Blocks that this batch was the last to write to."""
+        for request in [request for last, request in self._unfreed if last is batch]:
+            self.kv.free(request)
+        self._unfreed = [(last, request) for last, request in self._unfreed if last is not batch]
+        if batch.rows:
+            self._batches_in_flight.remove(batch)
+
+    # -- transfers -------------------------------------------------------------------------------------------------
+
+    def loaded(self, request: Request) -> None:
+        """What came from elsewhere is here; the last known token is computed in any case, to sample from it."""
+        request.is_loading = False
+        self._loading.remove(request)
+        self.kv.keep_full_blocks(request, request.num_loaded_tokens)
+        request.num_computed_tokens = min(request.num_loaded_tokens, request.num_tokens - 1)
+
+    def load_failed(self, request: Request, *, recomputes: bool) -> None:
+        """The request is computed here, its blocks given back when it is looked at next; or it ends."""
+        request.is_loading = False
+        self._loading.remove(request)
+        if recomputes:
+            return
+        self.holding.remove([request])
+        self.kv.free(request)
+        request.status = RequestStatus.FINISHED
+        self._finished_since = True
+
+    def queue_ids(self) -> tuple[list[str], list[str], list[str]]:
+        """Ids of the running, in order of admission, of the waiting in order of service, and of those that wait and hold blocks."""
+        return (
+            [request.request_id for request in self.running],
+            _ids(self.waiting.in_order()),
+            _ids(self.holding.in_order()),
+        )
+
+
+def _is_mid_prefill(request: Request) -> bool:
+    """Whether more than its next token, and the drafts behind it, is still to be computed."""
+    return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens > 1
+
+
+def _verify(request: Request, num_drafts: int) -> int:
+    accept = request.script.accept
+    accepted = min(accept[request.num_verifications % len(accept)], num_drafts)
+    request.num_verifications += 1
+    return accepted
+
+
+def _propose(request: Request, most: int) -> int:
+    propose = request.script.propose
+    if propose is None:
+        return most
+    proposed = min(propose[request.num_proposals % len(propose)], most)
+    request.num_proposals += 1
+    return proposed
 
 
 def _ids(requests: Iterable[Request]) -> list[str]:

@@ -1,0 +1,210 @@
+"""KV kept on the CPU as well: write-through stores, loads of a prefix, both queues of the worker.
+
+Mirrors vLLM's OffloadingConnector with its LRU cache as `golden/RULES_SCALING.md`, section 6, has recorded it. A chunk is
+some blocks in a row, known by the content up to its end.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from sim.engine.config import SchedulerConfig
+from tests.reference.connector import Event, Job, over_by
+from tests.reference.kv_cache import KVCacheManager, PrefixHit
+from tests.reference.modes import Offload
+from tests.reference.request import Request, RequestStatus
+
+
+class CpuCache:
+    """Chunks in order of last use. A chunk is ready once stored, and stays while a transfer uses it."""
+
+    def __init__(self, num_chunks: int) -> None:
+        self._room = num_chunks
+        self._chunks: OrderedDict[int, None] = OrderedDict()
+        self._storing: set[int] = set()
+        self._num_users: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._chunks
+
+    def is_ready(self, key: int) -> bool:
+        return key in self._chunks and key not in self._storing
+
+    def offer(self, keys: Sequence[int]) -> list[int] | None:
+        """Make room for those that are not there, which are returned; None where there is none to be made."""
+        new = [key for key in keys if key not in self._chunks]
+        num_to_evict = len(new) - (self._room - len(self._chunks))
+        if num_to_evict > 0:
+            kept = set(keys)
+            idle = [
+                key
+                for key in self._chunks
+                if key not in kept and key not in self._storing and not self._num_users.get(key)
+            ]
+            if len(idle) < num_to_evict:
+                return None
+            for key in idle[:num_to_evict]:
+                del self._chunks[key]
+        for key in new:
+            self._chunks[key] = None
+            self._storing.add(key)
+        return new
+
+    def stored(self, keys: Sequence[int]) -> None:
+        self._storing.difference_update(keys)
+
+    def use(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._num_users[key] = self._num_users.get(key, 0) + 1
+
+    def leave(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._num_users[key] -= 1
+
+    def renew(self, keys: Sequence[int]) -> None:
+        """A prompt's head ends up as the most recently used."""
+        for key in reversed(keys):
+            if key in self._chunks:
+                self._chunks.move_to_end(key)
+
+
+class OffloadConnector:
+    """What is stored and loaded for whom, and a queue of the worker for each direction."""
+
+    def __init__(self, offload: Offload, kv: KVCacheManager, config: SchedulerConfig) -> None:
+        self.events: list[Event] = []
+        self.now_s = 0.0
+        self._offload = offload
+        self._pool = kv.pool
+        self._caches_prefixes = config.enable_prefix_caching
+        self._chunk_blocks = offload.blocks_per_chunk
+        self._chunk_tokens = offload.blocks_per_chunk * config.block_size
+        self._cpu = CpuCache(offload.cpu_chunks)
+        self._num_stored: dict[Request, int] = {}
+        self._dealt_with: dict[Request, list[int]] = {}
+        self._tables: dict[Request, list[int]] = {}
+        self._finished: list[Request] = []
+        self._offered: list[Job] = []
+        self._due: list[Job] = []
+        self._loads_asked: list[Job] = []
+        self._under_way: list[Job] = []
+        self._to_flush: list[Job] = []
+        self._free_s = {"load": 0.0, "store": 0.0}
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._jobs)
+
+    @property
+    def _jobs(self) -> list[Job]:
+        return [*self._under_way, *self._loads_asked, *self._due, *self._offered]
+
+    def find(self, request: Request, hit: PrefixHit) -> int | None:
+        """The prefix behind the local hit that is in the CPU cache, in whole chunks."""
+        if any(job.request is request for job in self._jobs):
+            return None
+        first = hit.num_tokens // self._chunk_tokens
+        keys = self._keys(request, request.num_tokens // self._chunk_tokens)
+        end = first
+        while end < len(keys) and keys[end] in self._cpu:
+            end += 1
+        num_tokens = end * self._chunk_tokens - hit.num_tokens
+        if num_tokens < self._chunk_tokens:
+            return 0
+        loading = {key for job in self._jobs if job.name == "load" for key in job.keys}
+        for key in keys[first:end]:
+            if not self._cpu.is_ready(key) or (self._caches_prefixes and key in loading):
+                return None
+        return num_tokens
+
+    def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
+        first = hit.num_tokens // self._chunk_tokens
+        end = (hit.num_tokens + num_external) // self._chunk_tokens
+        keys = self._keys(request, end)[first:]
+        num_blocks = num_external * self._chunk_blocks // self._chunk_tokens
+        self._cpu.use(keys)
+        self._num_stored[request] = end
+        self._dealt_with.setdefault(request, []).extend(keys)
+        duration_s = self._offload.load_base_s + self._offload.load_block_s * num_blocks
+        self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=keys))
+
+    def preempted(self, request: Request) -> None:
+        self._to_flush += [job for job in self._jobs if job.name == "store" and job.request is request]
+
+    def finished(self, request: Request) -> bool:
+        """Blocks come free at once; who takes them waits for their stores."""
+        self._finished.append(request)
+        self._cpu.renew(self._dealt_with.get(request, []))
+        return False
+
+    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
+        """Offer the chunks that are complete after this step, then those of requests that have ended."""
+        taken = self._pool.drain_handed_out()
+        for job in self._jobs:
+            is_left = job.request.status is RequestStatus.FINISHED
+            if job.name == "store" and is_left and not taken.isdisjoint(job.blocks):
+                self._to_flush.append(job)
+        for request, num_tokens in rows:
+            self._tables[request] = list(request.block_tables[0]) if request.block_tables else []
+            self._offer(request, min(num_tokens, request.num_tokens))
+        for request in self._finished:
+            self._offer(request, max(request.num_prompt_tokens, request.num_tokens - 1))
+        self._finished = []
+
+    def _offer(self, request: Request, num_tokens: int) -> None:
+        """Store what is complete and not there yet, if the CPU has room for all of it."""
+        if self._offload.prompt_only:
+            num_tokens = min(num_tokens, request.num_prompt_tokens)
+        first, end = self._num_stored.get(request, 0), num_tokens // self._chunk_tokens
+        keys = self._keys(request, end)
+        new = self._cpu.offer(keys[first:]) if end > first else None
+        if new is None:
+            return
+        self._num_stored[request] = end
+        self._dealt_with.setdefault(request, []).extend(keys[first:])
+        if not new:
+            return
+        chunks = [index for index in range(first, end) if keys[index] in new]
+        blocks = [block for index in chunks for block in self._blocks(request, index)]
+        duration_s = self._offload.store_base_s + self._offload.store_block_s * len(blocks)
+        self._offered.append(Job(request, "store", duration_s, blocks=blocks, keys=new))
+
+    def _blocks(self, request: Request, chunk: int) -> list[int]:
+        return self._tables[request][chunk * self._chunk_blocks : (chunk + 1) * self._chunk_blocks]
+
+    def begin(self, start_s: float) -> float:
+        """Stores that were offered before this pass, and its loads; the batch waits for those whose blocks it takes."""
+        for job in [*self._due, *self._loads_asked]:
+            job.end_s = self._free_s[job.name] = max(start_s, self._free_s[job.name]) + job.duration_s
+        flushed = [job for job in [*self._under_way, *self._due] if job in self._to_flush]
+        begins_s = max([start_s, *(job.end_s for job in flushed if job.end_s is not None)])
+        self._tell(len(flushed), begins_s - start_s)
+        self._under_way += [*self._due, *self._loads_asked]
+        self._due, self._offered = self._offered, []
+        self._loads_asked, self._to_flush = [], []
+        return begins_s
+
+    def _tell(self, num_flushed: int, waited_s: float) -> None:
+        for job in self._offered:
+            self.events.append([self.now_s, "store", job.request.request_id, len(job.blocks), len(self._cpu)])
+        if waited_s > 0:
+            self.events.append([self.now_s, "flush_wait", waited_s, num_flushed])
+        free = self._pool.num_free_blocks
+        for job in self._loads_asked:
+            self.events.append([self.now_s, "load_start", job.request.request_id, job.num_tokens, free])
+
+    def reported(self, until_s: float) -> list[Job]:
+        over = over_by(self._under_way, until_s)
+        self._under_way = [job for job in self._under_way if job not in over]
+        for job in over:
+            if job.name == "store":
+                self._cpu.stored(job.keys)
+            else:
+                self._cpu.leave(job.keys)
+        return over
+
+    def _keys(self, request: Request, num_chunks: int) -> list[int]:
+        keys = request.block_keys.upto(num_chunks * self._chunk_blocks)
+        return [keys[(index + 1) * self._chunk_blocks - 1] for index in range(num_chunks)]
