@@ -23,6 +23,7 @@ from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.workload.generate import generate
+from sim.workload.load import Load
 from sim.workload.profiles import TargetMetric, named_workload
 
 DEPLOYMENTS = (
@@ -64,7 +65,7 @@ def _row(verdict: Verdict) -> tuple[object, ...]:
 def _verdict(model: str, gpu: str, name: str, metric: TargetMetric) -> Verdict:
     spec = named_workload(name).spec()
     trace = generate(replace(spec, num_requests=NUM_REQUESTS, rate_rps=spec.rate_rps * RATE_OF[metric]))
-    scenario = Scenario(load_model(model), load_gpu(gpu), trace, parse_target(metric, ()))
+    scenario = Scenario(load_model(model), load_gpu(gpu), Load(trace), parse_target(metric, ()))
     profile = replace(WorkloadProfile.create_synthetic(name), target_metric=metric)
     space = Space(_space(profile))
     chosen = analytic_candidates(scenario, space, profile, AutotuningParameters())[0]

@@ -31,9 +31,9 @@ from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
-from sim.workload.load import load_json
+from sim.workload.load import Load, as_load
 from sim.workload.rates import scale_rate
-from sim.workload.readers import TraceLike, as_trace
+from sim.workload.readers import TraceLike
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -162,15 +162,14 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
-    requests = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
     config, step_time = deployment.config, deployment.step_time
-    records = simulation.simulate(requests, config, step_time, on_progress=progress, step_log=step_log).merged
-    load = load_json(requests, request_rate=request_rate, rate_scale=rate_scale, limit=limit)
-    replayed = _Replayed(deployment, requests, slos)
-    summary = _summary(replayed, engine, load, records) | {"seed": seed}
+    records = simulation.simulate(load.trace, config, step_time, on_progress=progress, step_log=step_log).merged
+    replayed = _Replayed(deployment, load, slos)
+    summary = _summary(replayed, engine, records) | {"seed": seed}
     summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
-    return Result(summary, deployment, requests, records)
+    return Result(summary, deployment, load.trace, records)
 
 
 def read_measured(
@@ -244,7 +243,7 @@ class _Replayed(NamedTuple):
     """What is replayed, and again with step times that are off and at other rates; `slos` are limits on its requests."""
 
     deployment: Deployment
-    trace: Trace
+    load: Load
     slos: tuple[Slo, ...]
 
     def figures(self, records: Records) -> dict[str, Any]:
@@ -254,11 +253,11 @@ class _Replayed(NamedTuple):
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
         step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
-        trace = scale_rate(self.trace, rate_share)
+        trace = scale_rate(self.load.trace, rate_share)
         return self.figures(simulation.simulate(trace, self.deployment.config, step_time).merged)
 
 
-def _summary(replayed: _Replayed, given: EngineConfig, load: dict[str, Any], records: Records) -> dict[str, Any]:
+def _summary(replayed: _Replayed, given: EngineConfig, records: Records) -> dict[str, Any]:
     """What was run, and what came of it."""
     deployment, figures = replayed.deployment, replayed.figures(records)
     engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
@@ -267,7 +266,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, load: dict[str, Any], rec
         "gpu": deployment.gpu.name,
         "tensor_parallel_size": engine.tensor_parallel_size,
         "engine": given.to_json(),
-        **load,
+        **replayed.load.to_json(),
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
@@ -280,7 +279,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, load: dict[str, Any], rec
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:
     """How far the forecast can be trusted, by the errors on measured runs like it."""
-    deployment, rate = replayed.deployment, replayed.trace.request_rate
+    deployment, rate = replayed.deployment, replayed.load.trace.request_rate
     if not intervals:
         return confidence_json(confidence_of(deployment, summary))
     return forecast_of(deployment, summary, replayed.at, request_rate=rate)

@@ -24,7 +24,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
-        **scenario.load,
+        **scenario.to_json(),
         "vllm_version": scenario.deploy(verdict.winner.candidate.params).engine.vllm_version,
         "servecast_version": __version__,
         "objective": [goal.name for goal in scenario.target.goals],

@@ -164,7 +164,7 @@ def _head(scenario: Scenario, replicas: int) -> dict[str, Any]:
         "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
         "gpu": scenario.gpu.name,
-        **scenario.load,
+        **scenario.to_json(),
         "vllm_version": scenario.deploy({}).engine.vllm_version,
         "servecast_version": __version__,
         "slo": limits_json(scenario.target.limits),

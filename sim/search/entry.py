@@ -1,15 +1,12 @@
 """`sim.optimize` and `sim.capacity`."""
 
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.deployment import DEFAULTS
-from sim.errors import ConfigError, SimError
+from sim.deployment import DEFAULTS, GpuLike, ModelLike
+from sim.errors import ConfigError
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import answer
@@ -21,17 +18,17 @@ from sim.search.executors import executor
 from sim.search.final_selection import with_forecasts
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
+from sim.search.options import SearchOptions
 from sim.search.relevance import irrelevant_knobs
 from sim.search.results import Capacity, Optimization
+from sim.search.resume import remembered
 from sim.search.runner import OnProgress, Runner
 from sim.search.scoring import scenario
 from sim.search.space import Space
 from sim.search.space_file import read_space
-from sim.search.store import DictMemory, Memory, Notify, TrialStore, ignore, study_id
+from sim.search.store import Notify, ignore
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
-from sim.specs.hardware import HardwareProfile
-from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition
@@ -45,8 +42,8 @@ SpaceLike = str | Path | Space | Mapping[str, Sequence[Any]]
 
 
 def optimize(  # noqa: PLR0913 - flat keywords are the public interface
-    model: str | Path | ModelSpec,
-    gpu: str | Path | HardwareProfile,
+    model: ModelLike,
+    gpu: GpuLike,
     trace: TraceLike,
     *,
     objective: str = "throughput",
@@ -88,36 +85,18 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     """
     _check_counts(trials, seed)
     constants = parameters or AutotuningParameters()
-    shared = scenario(
-        model,
-        gpu,
-        trace,
-        objective=objective,
-        slo=slo,
-        engine=engine,
-        vllm_version=vllm_version,
-        rate_scale=rate_scale,
-        request_rate=request_rate,
-        limit=limit,
-        router=router,
-        composition=composition,
-        sampling=sampling,
-        expert_routing=expert_routing,
-        step_time_model=step_time_model,
-    )
+    options = SearchOptions(
+        objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
+        request_rate=request_rate, limit=limit, router=router, composition=composition, sampling=sampling,
+        expert_routing=expert_routing, step_time_model=step_time_model,
+    )  # fmt: skip
+    shared = scenario(model, gpu, trace, options)
     workload = _workload(shared, constants)
     searched = _space(shared, space, gpus, workload, constants)
-    with _memory(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
+    with remembered(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
         runner = Runner(shared.target, tries, memory, progress)
         findings = run_search(
-            shared,
-            searched,
-            runner,
-            trials=trials,
-            seed=seed,
-            scorer=scorer,
-            workload=workload,
-            parameters=constants,
+            shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
         )
         verdict = with_forecasts(shared, findings.verdict, runner, intervals=intervals)
     check = verification(shared, verdict.winner.candidate.params, shared.trace, bench_dataset)
@@ -125,8 +104,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 
 
 def capacity(  # noqa: PLR0913 - flat keywords are the public interface
-    model: str | Path | ModelSpec,
-    gpu: str | Path | HardwareProfile,
+    model: ModelLike,
+    gpu: GpuLike,
     trace: TraceLike,
     *,
     slo: Sequence[str],
@@ -151,20 +130,11 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     what is tried; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
-    shared = scenario(
-        model,
-        gpu,
-        trace,
-        slo=slo,
-        engine=engine,
-        vllm_version=vllm_version,
-        limit=limit,
-        router=router,
-        composition=composition,
-        sampling=sampling,
-        expert_routing=expert_routing,
-        step_time_model=step_time_model,
-    )
+    options = SearchOptions(
+        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, composition=composition,
+        sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
+    )  # fmt: skip
+    shared = scenario(model, gpu, trace, options)
     rate = _one_rate(rate, request_rate)
     found = find_capacity(
         shared, rate=rate, replicas=replicas, bench_dataset=bench_dataset, intervals=intervals, on_probe=on_probe
@@ -220,38 +190,3 @@ def _given_space(space: SpaceLike) -> Space:
 
 def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-@contextmanager
-def _memory(shared: Scenario, store: str | Path | None, notify: Notify, *, resume: bool) -> Iterator[Memory]:
-    """Where trials are remembered; a file of the cache is deleted when the search is over, one that was named is kept."""
-    if store is not None:
-        with closing(TrialStore(Path(store), study_id(shared), notify)) as kept:
-            yield kept
-    elif resume and (cached := _cached(shared, notify)) is not None:
-        with closing(cached):
-            try:
-                yield cached
-            except SimError:
-                cached.remove()
-                raise
-            cached.remove()
-    else:
-        yield DictMemory()
-
-
-def _cached(shared: Scenario, notify: Notify) -> TrialStore | None:
-    """None where the cache cannot be written: the search then cannot be resumed, and need not fail for it."""
-    try:
-        return TrialStore(cache_folder() / f"{study_id(shared)}.sqlite", study_id(shared), notify)
-    except ConfigError:
-        return None
-
-
-def cache_folder() -> Path:
-    """Where unfinished searches are kept, by the platform's custom."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given, "servecast")
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home()), "servecast")
-    return Path.home() / (Path("Library", "Caches") if sys.platform == "darwin" else Path(".cache")) / "servecast"

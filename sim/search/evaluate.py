@@ -23,7 +23,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
-from sim.workload.load import load_json
+from sim.workload.load import Load
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
@@ -65,26 +65,24 @@ class Scenario:
     """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
 
     `base` holds the engine arguments that a candidate does not name.
-    `request_rate`, `rate_scale` and `limit` say how `trace` was made.
     """
 
     model: ModelSpec
     gpu: HardwareProfile
-    trace: Trace
+    load: Load
     target: Target
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
     router: str = "least_loaded"
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
-    request_rate: float | None = None
-    rate_scale: float = 1.0
-    limit: int | None = None
 
     @property
-    def load(self) -> dict[str, Any]:
-        """What is replayed, as answers say it."""
-        load = load_json(self.trace, request_rate=self.request_rate, rate_scale=self.rate_scale, limit=self.limit)
-        return {"engine": self.base.to_json(), **load, "num_prompts": len(self.trace)}
+    def trace(self) -> Trace:
+        return self.load.trace
+
+    def to_json(self) -> dict[str, Any]:
+        """What is replayed under which arguments, as answers say it."""
+        return {"engine": self.base.to_json(), **self.load.to_json(), "num_prompts": len(self.trace)}
 
     @cached_property
     def longest_request(self) -> int:

@@ -1,67 +1,40 @@
 """A deployment and a trace as a function of engine arguments, for anybody's optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sim.cluster.routers.table import router_options
-from sim.deployment import DEFAULTS, as_gpu, as_model, require_one_stage
+from sim.deployment import GpuLike, ModelLike, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
+from sim.search.options import SearchOptions
 from sim.search.space import check_knob
 from sim.search.unservable import unservable
-from sim.specs.engine import EngineConfig
-from sim.specs.hardware import HardwareProfile
-from sim.specs.model import ModelSpec
-from sim.specs.sampling import Sampling
-from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.options import Composition, step_time_options
-from sim.steptime.protocol import StepTimeModel
-from sim.workload.readers import TraceLike, as_trace
+from sim.workload.load import as_load
+from sim.workload.readers import TraceLike
 
 
-def scenario(  # noqa: PLR0913 - flat keywords are the public interface
-    model: str | Path | ModelSpec,
-    gpu: str | Path | HardwareProfile,
-    trace: TraceLike,
-    *,
-    objective: str = "throughput",
-    slo: Sequence[str] = (),
-    engine: EngineConfig = DEFAULTS,
-    vllm_version: str | None = None,
-    rate_scale: float = 1.0,
-    request_rate: float | None = None,
-    limit: int | None = None,
-    router: str = "least_loaded",
-    composition: Composition = "additive",
-    sampling: Sampling = "default",
-    expert_routing: ExpertRouting = "skewed",
-    step_time_model: str | Path | StepTimeModel | None = None,
-) -> Scenario:
-    """Everything looked up and checked; arguments as for `sim.optimize`. Raises SimError for bad input."""
-    require_one_stage(engine)
-    router_options(router)
-    target = parse_target(objective, parse_slos(slo))
-    profile = as_gpu(gpu)
+def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:
+    """Everything looked up and checked. Raises SimError for bad input."""
+    require_one_stage(options.engine)
+    router_options(options.router)
+    target, profile = parse_target(options.objective, parse_slos(options.slo)), as_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
         raise ConfigError(
             f"--objective cost needs the price of {profile.name}, and its profile has none; give one with --price (USD per GPU hour)."
         )
     found = Scenario(
-        model=as_model(model, engine),
-        gpu=profile,
-        trace=as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit),
-        target=target,
-        base=engine,
-        vllm_version=vllm_version,
-        router=router,
-        step_times=step_time_options(composition, sampling, expert_routing, step_time_model),
-        request_rate=request_rate,
-        rate_scale=rate_scale,
-        limit=limit,
+        as_model(model, options.engine),
+        profile,
+        as_load(trace, request_rate=options.request_rate, rate_scale=options.rate_scale, limit=options.limit),
+        target,
+        base=options.engine,
+        vllm_version=options.vllm_version,
+        router=options.router,
+        step_times=options.step_times,
     )
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served
     return found
@@ -90,11 +63,6 @@ class Objective:
         return {**head, "slo_violation": violation, **metrics}
 
 
-def objective(
-    model: str | Path | ModelSpec,
-    gpu: str | Path | HardwareProfile,
-    trace: TraceLike,
-    **options: Any,
-) -> Objective:
-    """The function that `sim.optimize` optimises, for an optimizer of your own; options as for `scenario`."""
-    return Objective(scenario(model, gpu, trace, **options))
+def objective(model: ModelLike, gpu: GpuLike, trace: TraceLike, **options: Any) -> Objective:
+    """The function that `sim.optimize` optimises, for an optimizer of your own; `options` are fields of SearchOptions."""
+    return Objective(scenario(model, gpu, trace, SearchOptions(**options)))

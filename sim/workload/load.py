@@ -3,27 +3,42 @@
 import hashlib
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sim.workload.rates import rate_json
+from sim.workload.readers import TraceLike, as_trace
 from sim.workload.trace import Trace
 
 flattened = chain.from_iterable
 
 
-def load_json(trace: Trace, *, request_rate: float | None, rate_scale: float, limit: int | None) -> dict[str, Any]:
-    """The keys under which summaries say which load was replayed; the arguments are those that made this trace."""
-    return {
-        "trace": trace.source,
-        "trace_sha256": trace_sha256(trace),
-        "trace_request_rate": trace.request_rate,
-        "request_rate": rate_json(request_rate),
-        "rate_scale": rate_scale,
-        "limit": limit,
-    }
+class Load(NamedTuple):
+    """A trace as it is replayed, and what was asked for to make it so."""
+
+    trace: Trace
+    request_rate: float | None = None
+    rate_scale: float = 1.0
+    limit: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys under which summaries say which load was replayed."""
+        return {
+            "trace": self.trace.source,
+            "trace_sha256": trace_sha256(self.trace),
+            "trace_request_rate": self.trace.request_rate,
+            "request_rate": rate_json(self.request_rate),
+            "rate_scale": self.rate_scale,
+            "limit": self.limit,
+        }
+
+
+def as_load(trace: TraceLike, *, request_rate: float | None, rate_scale: float, limit: int | None) -> Load:
+    """Raises TraceError and ConfigError as `as_trace` does."""
+    replayed = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    return Load(replayed, request_rate, rate_scale, limit)
 
 
 def trace_sha256(trace: Trace) -> str:

@@ -17,6 +17,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import StepTimeOptions
+from sim.workload.load import Load
 from sim.workload.trace import Trace
 
 STEPS = LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)
@@ -50,7 +51,7 @@ def make_scenario(
     facts: dict[str, Any] = {
         "model": model(),
         "gpu": gpu(),
-        "trace": trace or make_trace(),
+        "load": Load(trace or make_trace()),
         "target": parse_target(objective, parse_slos(slo)),
         "base": EngineConfig(max_model_len=2048),
         "step_times": StepTimeOptions(given=changes.pop("step_time", STEPS)),
