@@ -3,7 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled
-PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/pip install -qq --disable-pip-version-check
+PYTEST := pytest -q -n 2 --dist worksteal
+PIP := $(BIN)/pip install -qq --disable-pip-version-check
+install = export HATCH_BUILD_NO_HOOKS=true; $(PIP) uv && $(BIN)/uv pip install -q -p .venv $(1) || $(PIP) $(1)
+
+unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of Pythons, each of which would compile all that it imports
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,9 +15,15 @@ help:  ## list the targets
 demo: .venv/installed  ## replay a bundled chat trace on Llama-3.1-8B and one H100
 	$(BIN)/servecast simulate Llama-3.1-8B --gpu h100-sxm --trace traces/chat.csv
 
-test: lint floors  ## every check there is; what the gate runs
-	$(MAKE) --no-print-directory -j 2 types compiled
+test: .venv/installed-dev  ## every check there is; what the gate runs
+	$(MAKE) --no-print-directory -j 2 lint floors types compiled
 	$(MAKE) --no-print-directory units interpreted
+
+test-quick: lint floors types  ## in less than a minute: all but the compiled engine and the slow tests
+	$(BIN)/python -m $(PYTEST) -m 'not slow'
+
+thorough: compiled  ## the tests of properties with twenty times as many examples, other ones each time
+	EXAMPLES=20 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -m hypothesis
 
 lint: .venv/installed-dev  ## formatting and style
 	$(BIN)/ruff format --check --quiet
@@ -26,10 +36,10 @@ floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it
-	$(COMPILED) $(BIN)/pytest --import-mode=append -q -n 2
+	$(COMPILED) $(BIN)/$(PYTEST) --import-mode=append
 
 interpreted: .venv/installed-dev  ## the engine's tests on its sources, which is what runs in a checkout
-	$(BIN)/python -m pytest -q -n 2 tests/engine tests/cluster tests/steptime tests/conformance tests/theory -k 'not [reference'
+	EXAMPLES=0.3 $(BIN)/python -m $(PYTEST) tests/engine tests/cluster tests/steptime tests/conformance tests/theory -k 'not [reference'
 
 compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled
 
@@ -56,12 +66,12 @@ clean:  ## forget the .venv and all caches
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PIP) -e .
+	@$(call install,-e .)
 	@touch $@
 
 .venv/installed-dev: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev]'
+	@$(call install,-e '.[dev]')
 	@touch $@ .venv/installed
 
 build/compiled/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_profiles traces -type f -not -name '*.pyc')
@@ -69,4 +79,4 @@ build/compiled/.done: .venv/installed-dev hatch_build.py $(shell find sim hardwa
 	$(BIN)/python -m build --wheel --no-isolation --outdir build > build/log 2>&1 || { cat build/log; exit 1; }
 	@cd build/compiled && $(PYTHON) -m zipfile -e ../*.whl . && touch .done
 
-.PHONY: help demo test lint types floors units compiled wheels speed interpreted format accuracy readme clean
+.PHONY: help demo test test-quick thorough lint types floors units compiled wheels speed interpreted format accuracy readme clean

@@ -269,6 +269,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, records: Records) -> dict
         **replayed.load.to_json(),
         "vllm_version": engine.vllm_version,
         "servecast_version": __version__,
+        "notes": list(deployment.notes),
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         "limits": what_limits(deployment, records),

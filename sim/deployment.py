@@ -15,6 +15,7 @@ from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.notes import engine_notes
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -35,6 +36,7 @@ class Deployment:
     engine: ResolvedEngine
     plan: MemoryPlan
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
+    notes: tuple[str, ...] = ()  # what of the arguments has no effect, or another one than asked for
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
@@ -109,7 +111,8 @@ def deploy(
     spec = with_prediction_layers(spec) if prediction_layers else spec
     resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
     plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory)
-    return Deployment(spec, profile, replace(resolved, max_model_len=plan.max_model_len), plan, step_times)
+    fitted, notes = replace(resolved, max_model_len=plan.max_model_len), engine_notes(engine, vllm_version)
+    return Deployment(spec, profile, fitted, plan, step_times, notes)
 
 
 def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:

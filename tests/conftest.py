@@ -6,9 +6,20 @@ import pytest
 from hypothesis import settings
 
 from tests.engines import ENGINES, Engine
+from tests.properties import EFFORT, examples
+from tests.slow import function, slow_tests
 
-settings.register_profile("gate", derandomize=True, deadline=None)
+settings.register_profile("gate", examples(100), derandomize=EFFORT <= 1, deadline=None)
 settings.load_profile("gate")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest tests are begun first, so that no process is left with one at the end."""
+    rank = {name: number for number, name in enumerate(slow_tests())}
+    for item in items:
+        if function(item) in rank:
+            item.add_marker("slow")
+    items.sort(key=lambda item: rank.get(function(item), len(rank)))
 
 
 @pytest.fixture(scope="session", params=sorted(ENGINES))

@@ -30,17 +30,22 @@ def comparable(text: str) -> str:
 def _run(kind: str, block: str, session: InteractiveInterpreter) -> str:
     prompt = "$ " if kind == "console" else ">>> "
     commands = [line.removeprefix(prompt) for line in block.splitlines() if line.startswith(prompt)]
-    outputs = [_shell(command) if kind == "console" else _python(command, session) for command in commands]
+    outputs = [shell(command) if kind == "console" else _python(command, session) for command in commands]
     return "".join(f"{prompt}{command}\n{output}" for command, output in zip(commands, outputs, strict=True))
 
 
-def _shell(command: str) -> str:
-    environment = os.environ | {
-        "COLUMNS": "100",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
+def shell(command: str, folder: Path | None = None, **variables: str) -> str:
+    """What a command prints in that folder, with these variables besides its own."""
+    environment = (
+        os.environ
+        | variables
+        | {
+            "COLUMNS": "100",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+    )
     ran = subprocess.run(
-        ["bash", "-c", f"({command}) 2>&1"], env=environment, capture_output=True, text=True, check=True
+        ["bash", "-c", f"({command}) 2>&1"], env=environment, cwd=folder, capture_output=True, text=True, check=True
     )
     return ran.stdout
 

@@ -33,6 +33,12 @@ def trace_names(incomplete: str) -> list[str]:
     return _beginning((file.stem for file in bundled_traces()), incomplete)
 
 
+def router_names(incomplete: str) -> list[str]:
+    from sim.cluster.routers.table import ROUTERS
+
+    return _beginning(ROUTERS, incomplete)
+
+
 def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
     """For the argument MODEL, behind which words that the parser does not know end up, too."""
     values = values_here(ctx, incomplete)

@@ -10,6 +10,7 @@ from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import Gpu, Json, Model, print_json, warn
 from sim.errors import ConfigError, ModelError
 from sim.memory.design import GraphMemoryModel
+from sim.specs.notes import engine_notes
 from sim.specs.serve_command import ParsedServe
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ def memory(
     from sim.deployment import deploy
 
     parsed = engine_flags(ctx)
-    warn(parsed.warnings)
     log = _read_log(from_log)
     if log:
         parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
+    warn(parsed.warnings)
     if offload:
         _refuse_beside_offload(mtp=mtp, from_log=from_log, graph_memory_model=graph_memory_model)
         fits = _show_offload(
@@ -127,10 +128,13 @@ def _read_log(path: Path | None) -> "StartupLog | None":
 
 def _with_log(parsed: ParsedServe, log: "StartupLog", model: str | None) -> ParsedServe:
     """What the log states, where this call does not say otherwise."""
-    return parsed._replace(
+    engine, version = replace(log.engine, **parsed.engine.given), parsed.vllm_version or log.vllm_version
+    return ParsedServe(
         model=parsed.model or model or log.model,
-        engine=replace(log.engine, **parsed.engine.given),
-        vllm_version=parsed.vllm_version or log.vllm_version,
+        engine=engine,
+        vllm_version=version,
+        warnings=tuple(dict.fromkeys((*parsed.warnings, *engine_notes(engine, version)))),
+        files=parsed.files,
     )
 
 

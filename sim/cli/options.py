@@ -59,8 +59,13 @@ Slos = Annotated[
         "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
     ),
 ]
-RouterName = Literal["round_robin", "least_loaded"]  # that of sim.cluster.routers.table, without loading it
-Router = Annotated[RouterName, typer.Option(help="How requests are shared out to replicas.")]
+Router = Annotated[
+    str,
+    typer.Option(
+        help="How requests are shared out to replicas: least_loaded, round_robin, ...",
+        autocompletion=completion.router_names,
+    ),
+]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["additive", "two_pass", "max"]  # that of sim.steptime.roofline, without loading it
 HowTimed = Annotated[

@@ -1,9 +1,10 @@
 """`servecast version`."""
 
+from importlib.util import find_spec
+
 import typer
 
 from sim import __version__
-from sim.engine import core
 
 app = typer.Typer(add_completion=False)
 
@@ -16,4 +17,6 @@ def version() -> None:
 
 def version_line() -> str:
     """What `servecast version` prints."""
-    return f"servecast {__version__} ({'interpreted' if core.__file__.endswith('.py') else 'compiled'} engine)"
+    core = find_spec("sim.engine.core")
+    is_compiled = core is not None and not str(core.origin).endswith(".py")
+    return f"servecast {__version__} ({'compiled' if is_compiled else 'interpreted'} engine)"

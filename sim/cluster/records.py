@@ -62,8 +62,9 @@ def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
     counts = [len(part.step_end_s) for part in parts]
     offsets = np.cumsum([0, *counts[:-1]])
     columns = (
-        "start_s", "num_steps", "num_decodes", "num_chunk_tokens", "num_running", "num_waiting", "num_free_blocks",
-        "num_preempted", "step_end_s",
+        "start_s", "num_steps", "num_decodes", "decode_context_tokens", "num_chunk_tokens", "num_chunks", "num_sampled",
+        "num_running", "num_waiting", "num_free_blocks", "num_preempted", "chunk_tokens", "chunk_computed_tokens",
+        "step_end_s",
     )  # fmt: skip
     stretches = [part.decode_stretches for part in parts]
     first, last, epoch = (

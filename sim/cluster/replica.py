@@ -57,8 +57,7 @@ class LazyReplica:
 
     @property
     def load(self) -> tuple[int, int]:
-        self._core.advance(self._env.now)
-        return self._core.load_before(self._env.now)
+        return self._core.load_at(self._env.now)
 
     def metrics(self, at_s: float) -> Metrics:
         self._core.advance(at_s)
@@ -137,7 +136,8 @@ class LiveReplica:
         env, core = self._env, self._core
         yield self._idle
         while True:
-            yield At(env, max(env.now, core.now_s), PASS)
+            if core.now_s > env.now or env.peek() <= env.now:  # else nobody can come before the pass
+                yield At(env, max(env.now, core.now_s), PASS)
             self._show()
             self._open_inbox()
             self._plan = core.plan()

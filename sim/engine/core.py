@@ -93,6 +93,11 @@ class EngineCore:
         waiting, running = self.load
         return waiting, running + (self._num_finished_last if self._last_collect_s >= now_s else 0)
 
+    def load_at(self, now_s: float) -> tuple[int, int]:
+        """The load at any time: the engine catches up first."""
+        self.advance(now_s)
+        return self.load_before(now_s)
+
     def metrics_before(self, time_s: float) -> Metrics:
         """What the engine showed just before a time up to which it has advanced."""
         waiting, running = self.load_before(time_s)
@@ -221,12 +226,13 @@ class EngineCore:
     def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> Sequence[Request]:
         """The first passes of a leap, after the last of which requests may leave."""
         state, step = self.state, self._num_launched
-        num_decodes = state.decodes.count
+        num_decodes, chunk = state.decodes.count, self._planner.filling_chunk(num_chunk_tokens)
+        context_tokens = state.decodes.context_sum(step)
         if self._log:
             ends_s = [end_s(leap, number + 1) for number in range(num_passes)]
             self._log.leap(self._planner, state, step, ends_s, (self.now_s, leap.start_s))
         self._planner.commit(step, num_passes, num_chunk_tokens)
-        self._recorder.leap(leap, num_passes, (num_decodes, num_chunk_tokens), state)
+        self._recorder.leap(leap, num_passes, (num_decodes, context_tokens), chunk, state)
         if num_decodes:
             self._num_fruitless_preemptions = 0
         self._passes_left -= num_passes

@@ -64,11 +64,14 @@ class LeapPlanner:
         """Prompt tokens in each steady pass."""
         return self._token_budget - self._decodes.count if self._state.prefills else 0
 
+    def filling_chunk(self, num_chunk_tokens: int) -> tuple[int, int]:
+        """Tokens of the prompt that fills the next steady pass, and those computed before; 0 and 0 where none does."""
+        return (num_chunk_tokens, self._prompt.num_computed_tokens) if num_chunk_tokens else (0, 0)
+
     def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
         """The work of a pass that a prompt fills."""
-        num_decodes, computed = self._decodes.count, self._prompt.num_computed_tokens
-        context_tokens = self._decodes.context_sum(step)
-        return StepShape(num_decodes, context_tokens, ((num_chunk_tokens, computed),), num_decodes)
+        num_decodes, context_tokens = self._decodes.count, self._decodes.context_sum(step)
+        return StepShape(num_decodes, context_tokens, (self.filling_chunk(num_chunk_tokens),), num_decodes)
 
     def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """Blocks that they take."""

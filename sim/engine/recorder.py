@@ -15,21 +15,30 @@ from sim.engine.records import DecodeStretches, EngineRecords, Floats, Ints, Lea
 from sim.engine.request import Request
 from sim.engine.request_table import RequestTable
 from sim.engine.scheduler_state import SchedulerState
+from sim.steptime.protocol import StepShape
 
-LEAP_FACTS = (
+COUNTS = (
     "num_steps",
     "num_decodes",
     "num_chunk_tokens",
+    "num_chunks",
+    "num_sampled",
     "num_running",
     "num_waiting",
     "num_free_blocks",
     "num_preempted",
-    "start_s",
+    "num_continued",
 )
 LEAP_TIMES = ("start_s", "linear_s", "square_s", "cube_s")
-LEAP = np.dtype([(name, "i4") for name in (*LEAP_FACTS[:-1], "num_continued")] + [(name, "f8") for name in LEAP_TIMES])
+LEAP = np.dtype(
+    [(name, "i4") for name in COUNTS] + [("decode_context_tokens", "i8")] + [(name, "f8") for name in LEAP_TIMES]
+)
+KEPT = (*COUNTS[:-1], "decode_context_tokens", "start_s")
+CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
 LEAPS_AT_ONCE = 16_384
-pack_leap = Struct("8i4d").pack
+NO_WORK = StepShape(0, 0, (), 0)
+pack_leap = Struct("10iq4d").pack
+pack_chunk = Struct("2i").pack
 
 
 class Recorder:
@@ -37,22 +46,33 @@ class Recorder:
 
     def __init__(self, requests: RequestTable, replica: int = 0) -> None:
         self._leaps = bytearray()
+        self._chunks = bytearray()
         self._requests = requests
         self._replica = replica
 
-    def leap(self, leap: Leap, num_steps: int, num_tokens: tuple[int, int], state: SchedulerState) -> None:
-        """The first steps of a leap, after their passes; `num_tokens` are of decodes and of prompts in each."""
+    def leap(
+        self, leap: Leap, num_steps: int, decodes: tuple[int, int], chunk: tuple[int, int], state: SchedulerState
+    ) -> None:
+        """The first steps of a leap, after their passes: how many decode in each and the sum of their contexts after the
+        first; tokens of the prompt that fills it and those computed before, both 0 where none does.
+        """
         _, start_s, linear_s, square_s, cube_s = leap
-        num_decodes, num_chunk_tokens = num_tokens
+        num_decodes, context_tokens = decodes
+        num_chunk_tokens, num_computed = chunk
+        if num_chunk_tokens:
+            self._chunks += pack_chunk(num_chunk_tokens, num_computed)
         self._leaps += pack_leap(
             num_steps,
             num_decodes,
             num_chunk_tokens,
+            1 if num_chunk_tokens else 0,
+            num_decodes,
             state.num_running,
             state.num_waiting,
             state.num_free_blocks,
             0,
             num_decodes,
+            context_tokens,
             start_s,
             linear_s,
             square_s,
@@ -61,16 +81,21 @@ class Recorder:
 
     def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:
         """A pass of its own, after it has been done."""
-        decodes = batch.shape.num_decodes if batch.shape else 0
+        num_decodes, context_tokens, chunks, num_sampled = batch.shape or NO_WORK
+        for num_chunk_tokens, num_computed in chunks:
+            self._chunks += pack_chunk(num_chunk_tokens, num_computed)
         self._leaps += pack_leap(
             1,
-            decodes,
-            batch.num_tokens - decodes,
+            num_decodes,
+            batch.num_tokens - num_decodes,
+            len(chunks),
+            num_sampled,
             state.num_running,
             state.num_waiting,
             state.num_free_blocks,
             len(batch.preempted),
             batch.num_decodes,
+            context_tokens,
             start_s,
             duration_s,
             0.0,
@@ -88,7 +113,8 @@ class Recorder:
         leaps, self._leaps = np.frombuffer(self._leaps, dtype=LEAP), bytearray()
         ends_s = _step_ends_s(leaps)
         num_continued = _narrow(leaps["num_continued"])
-        facts = {name: leaps[name].copy() for name in LEAP_FACTS}
+        chunks, self._chunks = np.frombuffer(self._chunks, dtype=CHUNK), bytearray()
+        facts = {name: leaps[name].copy() for name in KEPT} | {name: chunks[name].copy() for name in CHUNK.fields or ()}
         del leaps  # near half of it is times, which nobody needs now that those of the steps are known
         itl_s, itl_count = _token_gaps(ends_s, np.repeat(num_continued, facts["num_steps"]), state)
         return EngineRecords(

@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.signedinteger[Any]]
 
+SAME_IN_ALL_PASSES = ("num_decodes", "num_chunk_tokens", "num_chunks", "num_sampled", "num_running", "num_waiting")
+"""Columns that the passes of a leap have in common."""
+
+
+STRETCHES_AT_ONCE = 16_384
+
 
 @dataclass(frozen=True)
 class RequestRecords:
@@ -38,11 +44,16 @@ class StepRecords:
     start_s: Floats
     end_s: Floats
     num_decodes: Ints  # requests with one scheduled token
+    decode_context_tokens: Ints  # sum of their contexts after the step
     num_chunk_tokens: Ints  # tokens of all others
+    num_chunks: Ints  # how many others there are
+    num_sampled: Ints  # requests that get a token of the step
     num_running: Ints  # after scheduling
     num_waiting: Ints
     num_free_blocks: Ints
     num_preempted: Ints  # since the step before
+    chunk_tokens: Ints  # of each chunk, step after step
+    chunk_computed_tokens: Ints  # computed before each chunk
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -65,38 +76,53 @@ class DecodeStretches:
 
     def blocks_taken(self, num_passes: int) -> Ints:
         """Blocks that decodes took in each pass, less those they gave back: one is taken when a block is full."""
-        taken = self._occurrences(self.epoch + 1, num_passes) * self.blocks_at_once
-        for delay in self.passing_delays:
-            taken -= self._occurrences(self.epoch + delay, num_passes, not_before=self.epoch + delay + self.block_size)
+        taken = np.zeros(num_passes, dtype=np.int32)
+        for begin in range(0, len(self.first), STRETCHES_AT_ONCE):
+            first, last, epoch = (
+                column[begin : begin + STRETCHES_AT_ONCE] for column in (self.first, self.last, self.epoch)
+            )
+            self._count(taken, first, last, epoch + 1, self.blocks_at_once)
+            for delay in self.passing_delays:
+                passed = epoch + delay
+                self._count(taken, np.maximum(first, passed + self.block_size), last, passed, -1)
         return taken
 
-    def _occurrences(self, phase: Ints, num_passes: int, not_before: Ints | None = None) -> Ints:
-        """How many stretches have in each pass something that happens once in `block_size` passes."""
+    def _count(self, taken: Ints, first: Ints, last: Ints, phase: Ints, num_blocks: int) -> None:
+        """Count blocks where each stretch takes them, which is once in `block_size` passes."""
         size = self.block_size
-        first = self.first if not_before is None else np.maximum(self.first, not_before)
         first = first + (phase - first) % size
-        counts = np.maximum(0, (self.last - first) // size + 1)
+        counts = np.maximum(0, (last - first) // size + 1)
         starts = np.repeat(first - size * (np.cumsum(counts) - counts), counts)
-        passes = starts + size * np.arange(int(counts.sum()))
-        return np.bincount(passes, minlength=num_passes)[:num_passes]
+        passes = starts + size * np.arange(len(starts))
+        passes = passes[passes < len(taken)]
+        if len(passes):
+            begin = int(passes.min())  # stretches stand in order of their ends, so that those of a part lie together
+            found = np.bincount(passes - begin)
+            taken[begin : begin + len(found)] += found.astype(np.int32) * num_blocks
 
 
 @dataclass(frozen=True)
 class LeapRecords:
     """One entry a leap: consecutive passes that ran the same decodes, or one pass with anything else in it.
 
-    Columns as in StepRecords; blocks are those free after the last pass. `step_end_s` has an entry a pass, also for
-    those that only preempted and so ran no step; `decode_stretches` says in which pass of a leap blocks were taken.
+    Columns as in StepRecords; contexts are those after the first pass, blocks those free after the last. `step_end_s` has
+    an entry a pass, also for those that only preempted and so ran no step; `decode_stretches` says in which pass of a leap
+    blocks were taken.
     """
 
     start_s: Floats
     num_steps: Ints
     num_decodes: Ints
+    decode_context_tokens: Ints
     num_chunk_tokens: Ints
+    num_chunks: Ints
+    num_sampled: Ints
     num_running: Ints
     num_waiting: Ints
     num_free_blocks: Ints
     num_preempted: Ints
+    chunk_tokens: Ints
+    chunk_computed_tokens: Ints
     step_end_s: Floats
     decode_stretches: DecodeStretches
 
@@ -149,13 +175,19 @@ class LeapRecords:
         return StepRecords(
             start_s=start_s[ran],
             end_s=self.step_end_s[ran],
-            num_decodes=np.repeat(self.num_decodes, counts)[ran],
-            num_chunk_tokens=np.repeat(self.num_chunk_tokens, counts)[ran],
-            num_running=np.repeat(self.num_running, counts)[ran],
-            num_waiting=np.repeat(self.num_waiting, counts)[ran],
+            decode_context_tokens=self._decode_context_tokens()[ran],
             num_free_blocks=free[ran],
             num_preempted=_with_the_next(np.repeat(self.num_preempted, counts), ran),
+            chunk_tokens=self.chunk_tokens,
+            chunk_computed_tokens=self.chunk_computed_tokens,
+            **{name: np.repeat(getattr(self, name), counts)[ran] for name in SAME_IN_ALL_PASSES},
         )
+
+    def _decode_context_tokens(self) -> Ints:
+        """Sums of the decodes' contexts after each pass: every one adds a token to each."""
+        numbers = np.arange(len(self.step_end_s)) - np.repeat(self.first_step, self.num_steps)
+        first = np.repeat(self.decode_context_tokens, self.num_steps)
+        return np.asarray(first + numbers * np.repeat(self.num_decodes, self.num_steps))
 
 
 def _with_the_next(counts: Ints, ran: NDArray[np.bool_]) -> Ints:

@@ -132,23 +132,24 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
     """
     if not leaps.num_ran_steps:
         return []
-    busy_s: Floats = np.cumsum(_durations_s(leaps))
-    at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
-    steps = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
-    last = leaps.last_step
-    rows = np.searchsorted(last, steps)
-    taken = np.cumsum(leaps.decode_stretches.blocks_taken(len(busy_s)))
-    free = leaps.num_free_blocks[rows] + taken[last[rows]] - taken[steps]
+    steps = _sampled_steps(leaps)
+    rows = np.searchsorted(leaps.last_step, steps)
+    taken = leaps.decode_stretches.blocks_taken(len(leaps.step_end_s))
+    taken_since = [taken[step + 1 : last + 1].sum() for step, last in zip(steps, leaps.last_step[rows], strict=True)]
+    free = leaps.num_free_blocks[rows] + np.array(taken_since)
     decodes, chunk_tokens = leaps.num_decodes[rows], leaps.num_chunk_tokens[rows]
     facts = zip(decodes.tolist(), chunk_tokens.tolist(), free.tolist(), strict=True)
     return [_shape(*fact, config) for fact in facts]
 
 
-def _durations_s(leaps: LeapRecords) -> Floats:
-    """How long each pass ran, 0 for one that only preempted."""
-    durations_s = np.diff(leaps.step_end_s, prepend=0.0)
-    durations_s[leaps.first_step] = leaps.step_end_s[leaps.first_step] - leaps.start_s
-    return durations_s if leaps.ran.all() else np.where(np.repeat(leaps.ran, leaps.num_steps), durations_s, 0.0)
+def _sampled_steps(leaps: LeapRecords) -> Ints:
+    """The steps that run at equal distances of busy time: first the leap is sought, then the step in it."""
+    busy_s: Floats = np.cumsum(np.where(leaps.ran, leaps.step_end_s[leaps.last_step] - leaps.start_s, 0.0))
+    at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
+    rows = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
+    left_s = leaps.step_end_s[leaps.last_step[rows]] - (busy_s[rows] - at_s)
+    ends = zip(leaps.first_step[rows].tolist(), leaps.last_step[rows].tolist(), left_s.tolist(), strict=True)
+    return np.array([first + np.searchsorted(leaps.step_end_s[first:last], until_s) for first, last, until_s in ends])
 
 
 def _shape(num_decodes: int, num_chunk_tokens: int, num_free_blocks: int, config: SchedulerConfig) -> StepShape:

@@ -28,7 +28,7 @@ class Statistics(NamedTuple):
 
 def statistics(samples: Floats, counts: Ints | None = None) -> Statistics:
     """Statistics of `samples`, each occurring `counts` times (once when None); std is that of the population."""
-    counts = np.ones(len(samples), dtype=np.int32) if counts is None else counts
+    counts = np.ones(len(samples), dtype=np.int8) if counts is None else counts
     num_samples = int(counts.sum())
     if num_samples == 0:
         return Statistics()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from sim.search.space import Space
-from sim.specs.releases import NEWEST, unknown_arguments
+from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
@@ -26,7 +26,8 @@ def _by_workload(trace: Trace) -> Mapping[str, str]:
 
 def _by_version(vllm_version: str | None) -> Mapping[str, str]:
     version = vllm_version or NEWEST
-    return {
+    forced = {"enable_chunked_prefill": f"vLLM {version} splits prompts whatever is asked for"}
+    return (forced if release_for(version).forces_chunked_prefill else {}) | {
         name: f"vLLM {version} does not have it; it exists since {since}"
         for name, since in unknown_arguments(version).items()
     }

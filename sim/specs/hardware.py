@@ -117,7 +117,7 @@ def profile_yaml(gpu: str | Path) -> str:
 
 def known_gpus() -> list[HardwareProfile]:
     """All bundled profiles, by name."""
-    return [hardware_profile(file) for file in _bundled()]
+    return [_read_profile(path) for path in _bundled()]
 
 
 def _profiles_dir() -> Path:
@@ -138,11 +138,17 @@ def _read_profile(path: Path) -> HardwareProfile:
 
 def _read_file(path: Path) -> HardwareFile:
     file = read_yaml(path, ProfileFile)
-    return checked(complete(file, () if is_complete(file) else _bundled()), HardwareFile, path)
+    return checked(complete(file, () if is_complete(file) else _complete_ones()), HardwareFile, path)
 
 
-def _bundled() -> list[HardwareFile]:
-    return [_read_file(path) for path in sorted(_profiles_dir().glob("*.yaml"))]
+def _complete_ones() -> list[HardwareFile]:
+    """The bundled GPUs whose files leave nothing open, from which all others are derived."""
+    files = [(path, read_yaml(path, ProfileFile)) for path in _bundled()]
+    return [checked(complete(file, ()), HardwareFile, path) for path, file in files if is_complete(file)]
+
+
+def _bundled() -> list[Path]:
+    return sorted(_profiles_dir().glob("*.yaml"))
 
 
 def hardware_profile(file: HardwareFile) -> HardwareProfile:

@@ -54,6 +54,9 @@ ARGUMENTS_SINCE: Mapping[str, str] = {
 PRIORITY_SINCE = "0.9.2"
 """The first version whose V1 scheduler has the policy "priority"."""
 
+SWITCHES_CHUNKED_PREFILL_SINCE = "0.11.1"
+"""The first version whose V1 engine lets chunked prefill be switched off."""
+
 _VERSION = re.compile(r"(?:vllm[ =]*)?v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-.+ (]*[a-z].*)?", re.IGNORECASE)
 
 
@@ -130,7 +133,7 @@ def release_for(vllm_version: str | None) -> Release:
         async_with_pipeline=v.since("0.33.0") or (v.since("0.15.0") and v.before("0.31.0")),
         lowers_max_num_seqs=v.since("0.10.1"),
         fits_token_budget=v.since("0.11.1"),
-        forces_chunked_prefill=v.before("0.11.1"),
+        forces_chunked_prefill=v.before(SWITCHES_CHUNKED_PREFILL_SINCE),
         full_isl_gate=v.since("0.19.0"),
         a100_is_large=v.before("0.9.0"),
         huge_gpu_tier=v.since("0.28.0"),

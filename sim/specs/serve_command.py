@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sim.errors import ConfigError, nearest
 from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
+from sim.specs.notes import engine_notes
 from sim.specs.serve_flags import (
     APPROXIMATED,
     COMPILATION_FIELDS,
@@ -108,9 +109,9 @@ class _Draft:
         if self.level_mode:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
         files = (self.config,) if self.config else ()
-        return ParsedServe(
-            self.model, EngineConfig(**self.arguments), self.vllm_version, tuple(self._warnings()), files
-        )
+        engine = EngineConfig(**self.arguments)
+        warnings = (*self._warnings(), *engine_notes(engine, self.vllm_version))
+        return ParsedServe(self.model, engine, self.vllm_version, warnings, files)
 
     def _warnings(self) -> Iterator[str]:
         """One sentence for all that changes nothing, and one for each thing that holds instead of what was asked for."""
@@ -121,23 +122,10 @@ class _Draft:
         for instead, flags in self.approximated.items():
             several = list(dict.fromkeys(flags))
             yield f"{_listed(several)} {'is' if len(several) == 1 else 'are'} not simulated: {instead}."
-        yield from _without_effect(self.arguments)
 
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-
-
-def _without_effect(arguments: Mapping[str, Any]) -> list[str]:
-    warnings = []
-    if arguments.get("enforce_eager"):
-        graphs = [name for name in COMPILATION_FIELDS if arguments.get(name) is not None]
-        warnings += [f"{name} changes nothing here: enforce_eager captures no CUDA graphs." for name in graphs]
-    if "kv_cache_memory_bytes" in arguments and "gpu_memory_utilization" in arguments:
-        warnings.append("gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it.")
-    if arguments.get("enable_expert_parallel"):
-        warnings.append("enable_expert_parallel decides memory; steps are timed as with sliced experts.")
-    return warnings
 
 
 def _environment_warning(name: str, value: str) -> str:

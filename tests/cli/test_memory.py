@@ -22,6 +22,18 @@ def test_a_log_is_set_beside_the_plan(servecast: Servecast) -> None:
     assert abs(float(found[2])) <= 0.1
 
 
+def test_a_version_that_is_not_known_is_named_once(servecast: Servecast, tmp_path: Path) -> None:
+    """On the command line, and in a log; one that is no version at all is refused, also where no run would ask for it."""
+    note = "vLLM 0.19.7 is not one of the versions known; it is taken as 0.19.1."
+    log = tmp_path / "start.log"
+    log.write_text((LOGS / "vllm-0.19.0.log").read_text(encoding="utf-8").replace("0.19.0", "0.19.7"), encoding="utf-8")
+    for arguments in ((*LLAMA, "--vllm-version", "0.19.7"), ("--gpu", "h100-sxm", "--from-log", log)):
+        assert servecast("memory", *arguments).err.count(note) == 1
+    for command in ("memory", "validate"):
+        status, _, err = servecast(command, *(LLAMA if command == "memory" else ("x.json",)), "--vllm-version", "new")
+        assert (status, "must look like" in err) == (2, True)
+
+
 def test_a_log_as_json_is_one_object(servecast: Servecast) -> None:
     """The plan's keys, and the log's lines with their errors."""
     _, out, _ = servecast("memory", "--gpu", "h100-sxm", "--from-log", LOGS / "vllm-0.19.0.log", "--json")

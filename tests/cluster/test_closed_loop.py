@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import ClosedLoop
@@ -16,6 +16,7 @@ from sim.workload.trace import Trace
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 STEP_TIME = LinearStepTime(0.01, 0.0001, 0.0)
@@ -51,7 +52,7 @@ def test_requests_that_never_fit_hold_nobody_up() -> None:
     assert found.arrival_s[2] == pytest.approx(found.finish_s[0])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(workload=workloads())
 def test_as_many_clients_as_requests_are_a_burst(workload: Workload) -> None:
     """All arrive at once, with shared prompts, windows and preemption: whatever is recorded is what a trace leaves."""
@@ -70,7 +71,7 @@ def test_an_unexpected_preemption_starts_the_loop_again() -> None:
     assert_same_records(found, simulate(trace, config, ONE_SECOND))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 40)), min_size=1, max_size=30),
     concurrency=st.integers(1, 8),

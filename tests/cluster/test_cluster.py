@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.records import ClusterRecords
@@ -17,6 +17,7 @@ from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
+from tests.properties import examples
 from tests.search.makers import STEPS, make_trace
 from tests.workloads import Workload, workloads
 
@@ -40,7 +41,7 @@ def some(trace: Trace, rows: Ints) -> Trace:
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_cluster_of_one_is_a_replica(num_requests: int, seed: int, is_async: bool) -> None:
     """Every time and count, step by step."""
     trace = make_trace(num_requests, seed=seed)
@@ -52,7 +53,7 @@ def test_a_cluster_of_one_is_a_replica(num_requests: int, seed: int, is_async: b
 
 
 @given(workload=workloads(), shift=st.sampled_from([0, -50]))
-@settings(max_examples=60)
+@examples(60)
 def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, shift: int) -> None:
     """With shared prompts, windows, preemption, and arrivals before zero."""
     trace, config, step_time = workload
@@ -63,7 +64,7 @@ def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, 
 
 
 @given(workload=workloads(), num_replicas=st.integers(2, 3))
-@settings(max_examples=60)
+@examples(60)
 def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, num_replicas: int) -> None:
     """Times, work and free blocks of every step, within leaps too; the span is that of the longest, busy are all of them."""
     found = simulate_cluster(*workload, num_replicas=num_replicas, router="round_robin")
@@ -77,7 +78,7 @@ def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, 
 
 
 @given(st.integers(2, 80), st.integers(2, 5), st.integers(0, 5), st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_round_robin_is_every_nth_request_by_itself(
     num_requests: int, num_replicas: int, seed: int, is_async: bool
 ) -> None:
@@ -93,7 +94,7 @@ def test_round_robin_is_every_nth_request_by_itself(
 
 
 @given(st.integers(1, 80), st.integers(1, 5), st.sampled_from(["round_robin", "least_loaded"]))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_every_request_is_served_once(num_requests: int, num_replicas: int, router: str) -> None:
     """All finish, and all their tokens were made by the replicas together."""
     trace = make_trace(num_requests, rate_rps=100.0)

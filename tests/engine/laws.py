@@ -1,6 +1,7 @@
 """What holds of every run, whatever the workload: each law is a function that asserts it."""
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 
@@ -200,6 +201,12 @@ def records_agree_with_the_log(_: Workload, done: Run) -> None:
     assert columns.end_s.tolist() == [step["end"] for step in steps]
     assert columns.num_decodes.tolist() == ones
     assert columns.num_chunk_tokens.tolist() == [step["n"] - one for step, one in zip(steps, ones, strict=True)]
+    assert columns.num_sampled.tolist() == [len(step["sampled"]) for step in steps]
+    chunks = [[(row[1], row[2]) for row in step["sched"] if row[1] > 1] for step in steps]
+    assert columns.num_chunks.tolist() == list(map(len, chunks))
+    assert list(zip(columns.chunk_tokens, columns.chunk_computed_tokens, strict=True)) == list(chain(*chunks))
+    contexts = [sum(1 + row[2] for row in step["sched"] if row[1] == 1) for step in steps]
+    assert columns.decode_context_tokens.tolist() == contexts
     assert columns.num_running.tolist() == [len(step["running"]) for step in steps]
     assert columns.num_waiting.tolist() == [len(step["waiting"]) for step in steps]
     assert columns.num_free_blocks.tolist() == [step["free"] for step in steps]

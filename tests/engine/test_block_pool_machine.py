@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sim.engine.block_pool import BlockPool
 from sim.engine.prefix_cache import PrefixCache
+from tests.properties import examples
 
 NUM_BLOCKS, NUM_CHAINS, CHAIN = 12, 3, 6
 
@@ -136,5 +136,4 @@ class OlderPoolMachine(PoolMachine):
 
 TestPool = PoolMachine.TestCase
 TestOlderPool = OlderPoolMachine.TestCase
-for case in (TestPool, TestOlderPool):
-    case.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestPool.settings = TestOlderPool.settings = examples(150, steps=25)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine import leaps
@@ -17,6 +17,7 @@ from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import OTHERS, assert_agreement
 from tests.engines import Engine
 from tests.makers import ONE_SECOND, make_config
+from tests.properties import examples
 from tests.reference.front_door import make_requests
 from tests.workloads import configs, conversations, step_times
 
@@ -85,7 +86,7 @@ def test_hash_ids_that_change_are_another_conversation(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@settings(max_examples=150)
+@examples(150)
 @given(
     data=st.data(), trace=conversations(), step_time=step_times, panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,)))
 )
@@ -98,7 +99,7 @@ def test_engines_agree_on_conversations(
         assert_agreement(engine, trace, config, step_time)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(trace=conversations(), block_size=st.sampled_from((1, 2, 3, 4, 16)))
 def test_equal_keys_are_equal_blocks(trace: Trace, block_size: int) -> None:
     """Key by key against chained tokens: who shares a block has one key for it, and nobody else has that key."""

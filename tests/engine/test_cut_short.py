@@ -5,7 +5,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import simpy
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster.gateway import Gateway
@@ -19,10 +19,11 @@ from sim.engine.request_table import RequestTable
 from tests.conformance.case import Case
 from tests.conformance.engines import run_fast, run_reference
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(workload=workloads(), max_passes=st.integers(1, 60), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_what_was_done_when_they_are_stopped(
     workload: Workload, max_passes: int, panel_bits: tuple[int, ...]

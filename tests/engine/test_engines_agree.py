@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine import leaps
@@ -20,6 +20,7 @@ from tests.conformance.case import RecordedStepTime
 from tests.engine.test_metamorphic import facts
 from tests.engines import ENGINES
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace, replay
+from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 OTHERS = sorted(set(ENGINES) - {"reference"})
@@ -81,7 +82,7 @@ class Telling:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@settings(max_examples=300)
+@examples(300)
 @given(workload=workloads(may_crash=True), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_every_step(engine: str, workload: Workload, panel_bits: tuple[int, ...]) -> None:
     """Integer times leave no rounding, so that nothing may differ; wide panels, so that leaps are long at short contexts."""
@@ -117,7 +118,7 @@ class KneedCurve:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@settings(max_examples=50)
+@examples(50)
 @given(
     lengths=st.lists(st.tuples(st.integers(10, 900), st.integers(1, 300)), min_size=1, max_size=4),
     knee=st.integers(0, 3000),

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.config import KVGroup, SchedulerConfig
@@ -13,10 +13,11 @@ from sim.workload.trace import Trace
 from tests.engine.moments import moments
 from tests.engines import Engine
 from tests.makers import Run, replay
+from tests.properties import examples
 from tests.workloads import Workload, roomy_workloads, workloads
 
 TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-few = settings(max_examples=40)
+few = examples(40)
 
 
 def facts(done: Run, *, scale: float = 1.0, shift: float = 0.0) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def test_a_window_of_the_whole_length_is_full_attention(engine: Engine, workload
     same(replay(engine, trace, full, model), replay(engine, trace, wide, model))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(workload=roomy_workloads())
 def test_a_hit_is_the_longest_prefix_that_was_computed(engine: Engine, workload: Workload) -> None:
     """With room for every content ever computed, each lookup finds all full blocks it shares with what was scheduled."""

@@ -3,7 +3,7 @@
 import tracemalloc
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.simulation import simulate
@@ -11,6 +11,7 @@ from sim.engine.request_source import RequestSource
 from sim.engine.request_table import OUTCOME, RequestTable
 from sim.workload.trace import Trace
 from tests.makers import ONE_SECOND, make_config
+from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 NUM_REQUESTS = 20_000
@@ -43,7 +44,7 @@ def test_what_nobody_served_is_nan_and_nobodys() -> None:
     assert not records.generated_tokens.any()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(workload=workloads(), num_replicas=st.integers(1, 3))
 def test_each_replica_generates_the_tokens_of_its_rows(workload: Workload, num_replicas: int) -> None:
     """A gap between tokens is one replica's alone, so that each has as many as its requests have tokens after the first."""

@@ -3,13 +3,14 @@
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine import leaps
 from sim.engine.config import KVGroup, SchedulerConfig
 from tests.engine.test_engines_agree import OTHERS, assert_agreement
 from tests.makers import ONE_SECOND, Ask, Part, make_config, make_trace
+from tests.properties import examples
 
 GROUPS = ((KVGroup(),), (KVGroup(),), (KVGroup(), KVGroup(window=3)))
 
@@ -50,7 +51,7 @@ def tight_configs(draw: st.DrawFn, longest: int) -> SchedulerConfig:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@settings(max_examples=400)
+@examples(400)
 @given(data=st.data(), asks=sessions(), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_sessions(
     engine: str, data: st.DataObject, asks: list[Ask], panel_bits: tuple[int, ...]

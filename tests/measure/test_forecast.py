@@ -21,7 +21,13 @@ def queue(factor: float, rate_share: float, *, busy: float) -> Mapping[str, Any]
     """Waiting as in M/M/1: a step of 10 ms, and a queue that grows without bound as `busy` nears 1."""
     load = busy * factor * rate_share
     wait_ms = 10 * factor * load / (1 - load) if load < 1 else 1e6
-    return {"p99_ttft_ms": 10 * factor + wait_ms, "p99_tpot_ms": 10 * factor, "output_throughput": 100 * rate_share}
+    return {
+        "p99_ttft_ms": 10 * factor + wait_ms,
+        "p99_tpot_ms": 10 * factor,
+        "p99_itl_ms": 10 * factor,
+        "output_throughput": 100 * rate_share,
+        "duration": 3600.0,
+    }
 
 
 def at(busy: float, confidence: Confidence | None = None, rate: float | None = RATE) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Step(NamedTuple):
     end_s: float
     num_free_blocks: int = 10
     num_decodes: int = 1
+    decode_context_tokens: int = 100
     num_chunk_tokens: int = 0
     num_running: int | None = None
     num_waiting: int = 0
@@ -57,15 +58,21 @@ def make_requests(*lives: Life) -> RequestRecords:
 
 
 def make_leaps(*steps: Step) -> LeapRecords:
-    """Records of these steps, each a leap of its own."""
+    """Records of these steps, each a leap of its own; prompts are one chunk, and each gets its first token."""
     columns = {name: [getattr(step, name) for step in steps] for name in Step._fields}
+    chunks = [step.num_chunk_tokens for step in steps if step.num_chunk_tokens]
     nothing = np.zeros(0, dtype=np.int64)
     return LeapRecords(
         start_s=np.asarray(columns["start_s"], dtype=float),
         num_steps=np.ones(len(steps), dtype=np.int64),
         step_end_s=np.asarray(columns["end_s"], dtype=float),
         num_decodes=np.asarray(columns["num_decodes"], dtype=np.int64),
+        decode_context_tokens=np.asarray(columns["decode_context_tokens"], dtype=np.int64),
         num_chunk_tokens=np.asarray(columns["num_chunk_tokens"], dtype=np.int64),
+        num_chunks=np.asarray([step.num_chunk_tokens > 0 for step in steps], dtype=np.int64),
+        num_sampled=np.asarray([step.num_decodes + (step.num_chunk_tokens > 0) for step in steps], dtype=np.int64),
+        chunk_tokens=np.asarray(chunks, dtype=np.int64),
+        chunk_computed_tokens=np.zeros(len(chunks), dtype=np.int64),
         num_running=np.asarray([_running(step) for step in steps], dtype=np.int64),
         num_waiting=np.asarray(columns["num_waiting"], dtype=np.int64),
         num_free_blocks=np.asarray(columns["num_free_blocks"], dtype=np.int64),

@@ -81,7 +81,7 @@ def simulate_cluster(
     env = simpy.Environment(initial_time=0.0 if concurrency else min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
     name, options = named(router)
-    chooser = ROUTERS[name](trace, num_replicas, Random(seed), options)  # noqa: S311
+    chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
     gateway = Gateway(env, chooser, len(let_in(requests)))
     recorders = [Recorder() for _ in range(num_replicas)]
     gateway.replicas = [

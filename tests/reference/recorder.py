@@ -24,13 +24,17 @@ class Recorder:
             name: array("q")
             for name in (
                 "num_decodes",
+                "decode_context_tokens",
                 "num_chunk_tokens",
+                "num_chunks",
+                "num_sampled",
                 "num_running",
                 "num_waiting",
                 "num_free_blocks",
                 "num_preempted",
             )
         }
+        self._chunks: list[tuple[int, int]] = []
         self._gaps: Counter[float] = Counter()
         self._step_log = step_log
         self._arrived: list[str] = []
@@ -51,13 +55,17 @@ class Recorder:
         self._times["end_s"].append(end_s)
         facts = (
             shape.num_decodes,
+            shape.decode_context_tokens,
             shape.num_chunk_tokens,
+            len(shape.chunks),
+            shape.num_sampled,
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.kv.pool.num_free_blocks,
             self._num_preempted,
         )
         self._num_preempted = 0
+        self._chunks.extend(shape.chunks)
         for column, fact in zip(self._counts.values(), facts, strict=True):
             column.append(fact)
 
@@ -137,6 +145,8 @@ class Recorder:
             start_s=_floats(self._times["start_s"]),
             num_steps=np.ones(len(self._times["start_s"]), dtype=np.int64),
             step_end_s=_floats(self._times["end_s"]),
+            chunk_tokens=_ints([tokens for tokens, _ in self._chunks]),
+            chunk_computed_tokens=_ints([computed for _, computed in self._chunks]),
             decode_stretches=DecodeStretches(none, none, none, block_size=1, blocks_at_once=1),
             **{name: _ints(column) for name, column in self._counts.items()},
         )

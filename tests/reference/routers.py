@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.cluster.routers.sessions import HashRing
+from sim.engine.config import SchedulerConfig
 from sim.engine.content import private_prompt_id
 from sim.workload.trace import Trace
 from tests.reference.replica import Replica
@@ -19,6 +20,7 @@ class Router:
     """What every router is given; `metrics` are those of the last scrape, as (waiting, running, KV usage) of each replica."""
 
     trace: Trace
+    config: SchedulerConfig
     num_replicas: int
     rng: Random
     options: dict[str, Any]
@@ -80,7 +82,8 @@ class PromptLength(Router):
         self.is_short: Callable[[Request], bool] = lambda request: request.num_prompt_tokens <= threshold
         self.pools = {True: range(num_short), False: range(num_short, self.num_replicas)}
         self.choosers = {
-            is_short: LeastLoaded(self.trace, len(pool), self.rng, {}) for is_short, pool in self.pools.items()
+            is_short: LeastLoaded(self.trace, self.config, len(pool), self.rng, {})
+            for is_short, pool in self.pools.items()
         }
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
@@ -142,6 +145,127 @@ class VllmDataParallel(Router):
         return chosen
 
 
+class LlmD(Router):
+    """Filter, scorers, the best; all of it from lists of blocks, of what was sent and of what was scraped last."""
+
+    weights: ClassVar[dict[str, float]] = {"queue": 2.0, "kv": 2.0, "prefix": 3.0}
+    affinity_threshold = 0.0
+    is_precise = False
+
+    def start(self) -> None:
+        names = ("queue", "kv", "prefix", "running", "load_aware", "token_load", "active_request", "no_hit_lru")
+        self.weight = {name: self.options.get(name, self.weights.get(name, 0.0)) for name in names}
+        self.threshold = self.options.get("affinity_threshold", self.affinity_threshold)
+        self.most = self.options.get("max_penalty_tokens", 286_720)
+        if any(self.weight[name] for name in ("queue", "kv", "running", "load_aware")):
+            self.scrape_interval_s = self.options.get("scrape_interval_s", 0.05)
+        self.recent: list[list[tuple[Token, ...]]] = [[] for _ in range(self.num_replicas)]
+        self.uncached: dict[Request, int] = {}
+        self.cold: list[int] = []
+
+    def blocks(self, row: int) -> list[tuple[Token, ...]]:
+        """Each full block with all that comes before it."""
+        prompt, size = self.prompt(row), self.options.get("block_size", self.config.block_size)
+        return [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
+
+    def matched(self, request: Request, replicas: Sequence[Replica]) -> list[int]:
+        if self.is_precise:
+            return [
+                replica.scheduler.kv.find_prefix(request).num_tokens // self.config.block_size for replica in replicas
+            ]
+        counts = [0] * self.num_replicas
+        for block in self.blocks(request.index):
+            holders = [replica for replica, recent in enumerate(self.recent) if block in recent]
+            if not holders:
+                break
+            for replica in holders:
+                counts[replica] += 1
+        return counts
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        matched, blocks = self.matched(request, replicas), self.blocks(request.index)
+        self.share = [count / len(blocks) if blocks else 0.0 for count in matched]
+        size = self.options.get("block_size", self.config.block_size)
+        self.to_compute = [request.num_prompt_tokens - count * size for count in matched]
+        self.tokens: list[int] = [
+            sum(map(self.still_to_compute, self.in_flight(replica), [request] * len(self.sent)))
+            for replica in range(self.num_replicas)
+        ]
+        candidates = self.candidates()
+        scores = [sum(self.weighted(name, replica, candidates) for name in self.weight) for replica in candidates]
+        best = [replica for replica, score in zip(candidates, scores, strict=True) if score == max(scores)]
+        chosen = self.any_of(best)
+        if not any(matched):
+            self.cold.append(chosen)
+        self.uncached[request] = self.to_compute[chosen]
+        capacity = self.options.get("lru_blocks", self.config.num_gpu_blocks)
+        self.recent[chosen] = [block for block in self.recent[chosen] if block not in blocks] + blocks
+        self.recent[chosen] = self.recent[chosen][-capacity:]
+        return chosen
+
+    def still_to_compute(self, request: Request, arriving: Request) -> int:
+        has_begun = request.first_token_s is not None and request.first_token_s < arriving.arrival_s
+        return 0 if has_begun else self.uncached[request]
+
+    def candidates(self) -> list[int]:
+        everybody = list(range(self.num_replicas))
+        sticky = [replica for replica in everybody if self.share[replica] >= self.threshold]
+        others = [replica for replica in everybody if replica not in sticky]
+        if not self.threshold or not sticky:
+            return everybody
+        if self.most and others:
+            best = [min(self.tokens[replica] for replica in some) for some in (sticky, others)]
+            if best[0] - best[1] > self.most:
+                return everybody
+        return sticky
+
+    def weighted(self, name: str, replica: int, candidates: list[int]) -> float:
+        return self.weight[name] * self.score(name, replica, candidates) if self.weight[name] else 0.0
+
+    def score(self, name: str, replica: int, candidates: list[int]) -> float:  # noqa: PLR0911
+        waiting, running, usage = self.metrics[replica]
+        match name:
+            case "queue":
+                return fewest(waiting, [self.metrics[other][0] for other in candidates])
+            case "running":
+                return fewest(running, [self.metrics[other][1] for other in candidates])
+            case "kv":
+                return 1 - usage
+            case "prefix":
+                return self.share[replica]
+            case "load_aware":
+                return 0.5 * (1 - min(waiting, 128) / 128)
+            case "token_load":
+                num_tokens: int = self.tokens[replica] + self.to_compute[replica]
+                return 1 - min(num_tokens, 4_194_304) / 4_194_304
+            case "active_request":
+                active = [len(self.in_flight(other)) for other in candidates]
+                return (max(active) - active[candidates.index(replica)]) / max(active) if any(active) else 1
+            case _:
+                is_known = any(self.share[other] for other in candidates)
+                return 0.5 if is_known else self.since_cold(replica, candidates)
+
+    def since_cold(self, replica: int, candidates: list[int]) -> float:
+        last = {
+            other: max((n for n, where in enumerate(self.cold) if where == other), default=-1) for other in candidates
+        }
+        rank = sorted(candidates, key=lambda other: (last[other], other)).index(replica)
+        return 1 - rank / (len(candidates) - 1) if len(candidates) > 1 else 1
+
+
+def fewest(count: int, counts: list[int]) -> float:
+    return 1 if max(counts) == min(counts) else (max(counts) - count) / (max(counts) - min(counts))
+
+
+class LlmDPrecise(LlmD):
+    is_precise = True
+
+
+class LlmDOptimizedBaseline(LlmD):
+    weights: ClassVar[dict[str, float]] = {"token_load": 1.0}
+    affinity_threshold = 0.8
+
+
 ROUTERS: dict[str, type[Router]] = {
     "random": RandomChoice,
     "round_robin": RoundRobin,
@@ -151,4 +275,7 @@ ROUTERS: dict[str, type[Router]] = {
     "consistent_hash": ConsistentHash,
     "production_stack_session": ProductionStackSession,
     "vllm_dp": VllmDataParallel,
+    "llm_d": LlmD,
+    "llm_d_precise": LlmDPrecise,
+    "llm_d_optimized_baseline": LlmDOptimizedBaseline,
 }

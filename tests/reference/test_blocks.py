@@ -1,9 +1,9 @@
 """The block pool of the naive engine: which block is taken next, what is found, and that nothing is lost."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.properties import examples
 from tests.reference.blocks import BlockPool
 
 A, B, C = (0, 101), (0, 102), (0, 103)
@@ -117,4 +117,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=30, stateful_step_count=25)
+TestPoolMachine.settings = examples(30, steps=25)

@@ -2,10 +2,11 @@ import io
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.strategies import floats, integers, lists, text, tuples
 
 from sim.report.tables import aligned, details
+from tests.properties import examples
 
 
 def test_figures_stand_right_and_words_left() -> None:
@@ -90,7 +91,7 @@ def test_the_terminal_says_how_wide_tables_are_and_pipes_have_a_hundred(
     assert widest - 5 < max(map(len, lines)) <= widest
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     rows=lists(tuples(text("ab -_/=0.é", max_size=30), floats(-1e9, 1e9), text("xyz ", max_size=40)), min_size=1, max_size=4),
     width=integers(10, 120),

@@ -116,6 +116,13 @@ def test_knobs_that_cannot_matter_are_named_with_the_reason() -> None:
     assert set(Space(knobs).without(fixed).knobs) == {"max_num_seqs"}
 
 
+def test_a_knob_that_a_version_ignores_is_not_searched() -> None:
+    """vLLM 0.11.0 splits prompts whatever it is told, 0.11.1 obeys."""
+    space = Space({"enable_chunked_prefill": (True, False)})
+    assert "whatever is asked for" in irrelevant_knobs(space, make_trace(), "0.11.0")["enable_chunked_prefill"]
+    assert irrelevant_knobs(space, make_trace(), "0.11.1") == {}
+
+
 def test_a_number_of_replicas_has_a_limit() -> None:
     """Beyond what is simulated: a sentence, and no search."""
     assert Space({"replicas": (1, 512)}).size == 2

@@ -1,5 +1,6 @@
 """Short hardware profiles: what a file must say, what follows from the nearest known GPU, and that it is marked."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sim.errors import ConfigError, ProfileError
 from sim.measure.confidence import confidence
 from sim.measure.likeness import traits
 from sim.measure.scales import SCALES, profile, scaled
+from sim.specs.data import data_dir
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, known_gpus, load_gpu, profile_values, profile_yaml
 from sim.specs.hardware_rules import OPERATORS
@@ -76,6 +78,17 @@ def test_figures_follow_from_the_nearest_gpu_of_its_kind(tmp_path: Path) -> None
     assert gpu.operators.gemm["bf16"] == nvl.operators.gemm["bf16"]
     assert gpu.operators.gemm["bf16"].basis == "derived"
     assert gpu.derived == DERIVED
+
+
+def test_a_short_profile_may_lie_among_those_that_are_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is derived from the others, and none from it."""
+    shutil.copytree(data_dir("hardware_profiles"), tmp_path / "built_in")
+    path = write(tmp_path / "built_in", compute_capability="9.0")
+    expected = load_gpu(path)
+    monkeypatch.setattr("sim.specs.hardware.data_dir", tmp_path.joinpath)
+    path.parent.rename(tmp_path / "hardware_profiles")
+    assert load_gpu("new") == expected
+    assert expected in known_gpus()
 
 
 def test_what_is_given_stays(tmp_path: Path) -> None:

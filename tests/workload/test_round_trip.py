@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ConfigError, TraceError
@@ -16,6 +16,7 @@ from sim.workload.readers import read_trace
 from sim.workload.table import CHUNK_ROWS
 from sim.workload.trace import Segment, Trace
 from sim.workload.writers import write_trace
+from tests.properties import examples
 from tests.shared import SHARED, needs_shared
 from tests.workload.makers import make_trace
 
@@ -66,7 +67,7 @@ def same(left: Trace, right: Trace) -> bool:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(trace=traces())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_native_files_keep_every_column(suffix: str, trace: Trace) -> None:
     """Times to the last bit, any names, block sizes that differ from row to row: all come back."""
     if suffix == ".parquet":

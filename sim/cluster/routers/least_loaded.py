@@ -29,9 +29,10 @@ class LeastLoaded(Router):
         self._start = 0
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
-        scores = [WAITING_WEIGHT * waiting + running for waiting, running in (replica.load for replica in replicas)]
-        turns = range(self._start, self._start + len(scores))
-        chosen = min((turn % len(scores) for turn in turns), key=scores.__getitem__)
+        scores = [WAITING_WEIGHT * waiting + running for waiting, running in [replica.load for replica in replicas]]
+        start = self._start % len(scores)
+        in_turn = scores[start:] + scores[:start]
+        chosen = (start + in_turn.index(min(in_turn))) % len(scores)
         self._start = chosen + 1
         return chosen
 

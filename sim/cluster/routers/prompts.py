@@ -17,7 +17,8 @@ ROOT = 0
 class PromptTree:
     """Nodes are numbers, the root is 0; `end_tokens` says up to which token of a prompt a node reaches.
 
-    Each prompt ends at the end of a node, and below every other node ways part.
+    Each prompt ends at the end of a node, and below every other node ways part; `is_shared` tells which nodes are on the way
+    of more than one prompt.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -25,9 +26,17 @@ class PromptTree:
         self._ends: list[int] = [builder.insert(path) for path in _paths(trace)]
         self.end_tokens: list[int] = builder.end_tokens
         self._parents = builder.parents_that_part(self._ends)
+        self.is_shared = self._shared()
 
     def __len__(self) -> int:
         return len(self.end_tokens)
+
+    def _shared(self) -> list[bool]:
+        """All but those at which one prompt ends and no other goes on."""
+        num_prompts = np.bincount(self._ends, minlength=len(self))
+        num_children = np.bincount(self._parents, minlength=len(self))
+        shared: list[bool] = ((num_children > 0) | (num_prompts > 1)).tolist()
+        return shared
 
     def path(self, row: int) -> list[int]:
         """The nodes of a prompt, from the one below the root to the one at which it ends."""

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from sim.cluster.routers.least_loaded import LeastLoadedOptions, PromptLengthOptions
+from sim.cluster.routers.llm_d import LlmDOptimizedBaselineOptions, LlmDOptions, LlmDPreciseOptions
 from sim.cluster.routers.options import checked, named
 from sim.cluster.routers.power_of_two import PowerOfTwoOptions
 from sim.cluster.routers.router import RouterOptions
 from sim.cluster.routers.sessions import ConsistentHashOptions, ProductionStackSessionOptions
 from sim.cluster.routers.simple import RandomOptions, RoundRobinOptions
 from sim.cluster.routers.vllm_dp import VllmDataParallelOptions
-from sim.errors import ConfigError, nearest
+from sim.errors import check_choice
 
 ROUTERS: dict[str, type[RouterOptions]] = {
     "random": RandomOptions,
@@ -20,6 +21,9 @@ ROUTERS: dict[str, type[RouterOptions]] = {
     "prompt_length": PromptLengthOptions,
     "consistent_hash": ConsistentHashOptions,
     "production_stack_session": ProductionStackSessionOptions,
+    "llm_d": LlmDOptions,
+    "llm_d_precise": LlmDPreciseOptions,
+    "llm_d_optimized_baseline": LlmDOptimizedBaselineOptions,
     "vllm_dp": VllmDataParallelOptions,
 }
 
@@ -27,6 +31,5 @@ ROUTERS: dict[str, type[RouterOptions]] = {
 def router_options(given: str | Mapping[str, Any]) -> RouterOptions:
     """The router that was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
     name, options = named(given)
-    if name not in ROUTERS:
-        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}.{nearest(name, ROUTERS)}")
+    check_choice("router", name, ROUTERS)
     return cast("RouterOptions", checked(name, ROUTERS[name], options))

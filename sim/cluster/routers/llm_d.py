@@ -1,0 +1,164 @@
+"""llm-d's endpoint picker: a filter, scorers with weights, and the highest sum; equals are drawn from.
+
+After llm-d/llm-d-router @ebab6879, pkg/epp/: default weights in config/loader/defaults.go, scorers, filter and in-flight
+tokens in framework/plugins/. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
+Deliberate differences: precise prefixes are those that a replica's cache holds at this instant and its admission could
+use, where the index follows KV events by some milliseconds; LoRA affinity is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.replica import Replica
+from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates
+from sim.cluster.routers.options import option
+from sim.cluster.routers.prefilling import Prefilling
+from sim.cluster.routers.prefix_index import PrefixIndex
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
+from sim.cluster.routers.scrape import Scrape
+from sim.engine.records import Floats
+from sim.engine.request import Request
+
+MAX_INDEXED_TOKENS = 131_072
+"""Of a prompt, the most that the approximate index looks at."""
+
+
+@dataclass(frozen=True)
+class LlmDOptions(RouterOptions):
+    """Weights of scorers, 0 for none. 0 blocks and a block size of 0 are the engine's own, as llm-d takes them over.
+
+    With an `affinity_threshold`, replicas that hold such a share of the prompt are the only candidates, unless the best of
+    them has over `max_penalty_tokens` more in flight than the best of the others; 0 never lets go of them.
+    """
+
+    is_precise: ClassVar[bool] = False
+
+    queue: float = option(2.0, at_least=0)
+    kv: float = option(2.0, at_least=0)
+    prefix: float = option(3.0, at_least=0)
+    running: float = option(0.0, at_least=0)
+    load_aware: float = option(0.0, at_least=0)
+    token_load: float = option(0.0, at_least=0)
+    active_request: float = option(0.0, at_least=0)
+    no_hit_lru: float = option(0.0, at_least=0)
+    affinity_threshold: float = option(0.0, at_least=0, at_most=1)
+    max_penalty_tokens: float = option(286_720.0, at_least=0)
+    block_size: int = option(0, at_least=0)
+    lru_blocks: int = option(0, at_least=0)
+    scrape_interval_s: float = option(0.05, at_least=0.001)
+
+    def router(self, fleet: Fleet) -> Router:
+        return LlmD(self, fleet)
+
+
+@dataclass(frozen=True)
+class LlmDPreciseOptions(LlmDOptions):
+    """Prefixes as the replicas' caches hold them."""
+
+    is_precise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class LlmDOptimizedBaselineOptions(LlmDOptions):
+    """The guide of that name (llm-d/llm-d @0a3b0c93): the affinity filter, then the fewest tokens to compute."""
+
+    queue: float = option(0.0, at_least=0)
+    kv: float = option(0.0, at_least=0)
+    prefix: float = option(0.0, at_least=0)
+    token_load: float = option(1.0, at_least=0)
+    affinity_threshold: float = option(0.8, at_least=0, at_most=1)
+
+
+class LlmD(Router):
+    """Listens where requests in flight count; scrapes where an engine's own metrics do."""
+
+    def __init__(self, options: LlmDOptions, fleet: Fleet) -> None:
+        self._options = options
+        self._rng = fleet.rng()
+        self._weights = [(getattr(options, name), score) for name, score in SCORERS.items() if getattr(options, name)]
+        self.listens = bool(options.token_load or options.active_request or options.affinity_threshold)
+        if options.queue or options.kv or options.running or options.load_aware:
+            self.scrape_interval_s = options.scrape_interval_s
+        self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s)
+        self._prefilling = Prefilling(fleet.num_replicas)
+        self._num_active: Floats = np.zeros(fleet.num_replicas)
+        self._last_cold: Floats = np.full(fleet.num_replicas, -1.0)
+        self._num_cold = 0
+        self._prompts = fleet.prompts
+        self._block_size = (
+            fleet.config.block_size if options.is_precise else options.block_size or fleet.config.block_size
+        )
+        num_blocks = self._prompts.num_blocks(self._block_size, MAX_INDEXED_TOKENS)
+        capacity = options.lru_blocks or fleet.config.num_gpu_blocks
+        self._index = (
+            None if options.is_precise else PrefixIndex(self._prompts, fleet.num_replicas, num_blocks, capacity)
+        )
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        now_s, num_tokens = request.arrival_s, request.num_prompt_tokens
+        path = self._prompts.path(request.index)
+        if self.scrape_interval_s:
+            self._scrape.refresh(now_s, replicas)
+        if self.listens:
+            self._prefilling.refresh(now_s)
+        num_matched = self._num_matched(request, path, replicas)
+        num_blocks = (num_tokens if self._index is None else min(num_tokens, MAX_INDEXED_TOKENS)) // self._block_size
+        all_candidates = Candidates(
+            self._scrape.num_waiting,
+            self._scrape.num_running,
+            self._scrape.kv_cache_usage,
+            num_matched / max(1, num_blocks),
+            num_tokens - num_matched * self._block_size,
+            self._prefilling.num_tokens,
+            self._num_active,
+            self._last_cold,
+        )
+        chosen = self._best(all_candidates)
+        self._sent(request, path, chosen, all_candidates)
+        return chosen
+
+    def _num_matched(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
+        if self._index is not None:
+            return self._index.num_matched(path)
+        return np.array([replica.num_cached_blocks(request) for replica in replicas], dtype=np.float64)
+
+    def _best(self, candidates: Candidates) -> int:
+        kept = self._sticky(candidates) if self._options.affinity_threshold else None
+        if kept is not None:
+            candidates = candidates.only(kept)
+        scores = np.zeros(len(candidates.num_active))
+        for weight, score in self._weights:
+            scores += weight * score(candidates)
+        best: list[int] = (scores == scores.max()).nonzero()[0].tolist()
+        chosen = one_of(best, self._rng)
+        return chosen if kept is None else int(kept[chosen])
+
+    def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
+        """The only replicas that stay candidates, if the filter keeps any apart."""
+        is_sticky = candidates.matched_share >= self._options.affinity_threshold
+        if not is_sticky.any():
+            return None
+        most = self._options.max_penalty_tokens
+        if most and not is_sticky.all():
+            in_flight = candidates.num_tokens_in_flight
+            if in_flight[is_sticky].min() - in_flight[~is_sticky].min() > most:
+                return None
+        return is_sticky.nonzero()[0]
+
+    def _sent(self, request: Request, path: Sequence[int], chosen: int, candidates: Candidates) -> None:
+        if self._index is not None:
+            self._index.add(path, chosen)
+        if self.listens:
+            self._prefilling.add(request, chosen, float(candidates.num_uncached_tokens[chosen]))
+            self._num_active[chosen] += 1
+        if not candidates.matched_share.any():
+            self._last_cold[chosen] = self._num_cold
+            self._num_cold += 1
+
+    def answered(self, request: Request, replica: int) -> None:
+        self._prefilling.forget(request)
+        self._num_active[replica] -= 1

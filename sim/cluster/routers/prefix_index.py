@@ -1,0 +1,84 @@
+"""Which replica was sent which blocks of prompts: the index that a router keeps by itself, and that engines know nothing of."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.routers.prompts import PromptTree
+from sim.engine.records import Floats
+
+
+def replicas_in(mask: int, num_replicas: int) -> NDArray[np.bool_]:
+    """The replicas whose bits are set, as a column."""
+    held = np.frombuffer(mask.to_bytes(-(-num_replicas // 8), "little"), dtype=np.uint8)
+    return np.unpackbits(held, count=num_replicas, bitorder="little").view(np.bool_)
+
+
+class PrefixIndex:
+    """Each replica's last `capacity` blocks, least recently sent first to go; a prompt's first block is its oldest.
+
+    Kept by nodes of the prompts' tree: a replica holds the last blocks of a node, all of them where its bit is in `_whole`.
+    """
+
+    def __init__(self, prompts: PromptTree, num_replicas: int, num_blocks: Sequence[int], capacity: int) -> None:
+        self._num_replicas = num_replicas
+        self._num_blocks = num_blocks
+        self._is_shared = prompts.is_shared
+        self._capacity = capacity
+        self._whole: dict[int, int] = {}
+        self._rest: dict[int, dict[int, int]] = {}
+        self._held: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_replicas)]
+        self._num_held = [0] * num_replicas
+
+    def num_matched(self, path: Sequence[int]) -> Floats:
+        """Blocks of a prompt that each replica holds, up to the first that nobody does; one may miss some before them."""
+        matched = np.zeros(self._num_replicas)
+        for node in path:
+            count = self._num_blocks[node]
+            if not count:
+                continue
+            mask = self._whole.get(node)
+            if not mask:
+                break
+            matched += count * replicas_in(mask, self._num_replicas)
+            for replica, num_left in self._rest.get(node, {}).items():
+                matched[replica] += num_left
+        return matched
+
+    def add(self, path: Sequence[int], replica: int) -> None:
+        """A prompt has been sent to a replica."""
+        held, bit = self._held[replica], 1 << replica
+        for node in path:
+            count = self._num_blocks[node]
+            if not count:
+                continue
+            self._num_held[replica] += count - held.get(node, 0)
+            held[node] = count
+            held.move_to_end(node)
+            if self._is_shared[node]:
+                self._whole[node] = self._whole.get(node, 0) | bit
+                self._rest.get(node, {}).pop(replica, None)
+        self._evict(replica)
+
+    def _evict(self, replica: int) -> None:
+        held = self._held[replica]
+        while (excess := self._num_held[replica] - self._capacity) > 0:
+            node, count = next(iter(held.items()))
+            num_evicted = min(excess, count)
+            self._num_held[replica] -= num_evicted
+            if num_evicted == count:
+                del held[node]
+            else:
+                held[node] = count - num_evicted
+            if self._is_shared[node]:
+                self._loses(node, replica, count - num_evicted)
+
+    def _loses(self, node: int, replica: int, num_left: int) -> None:
+        """A replica keeps only the last blocks of a node."""
+        self._whole[node] &= ~(1 << replica)
+        rest = self._rest.setdefault(node, {})
+        rest[replica] = num_left
+        if not num_left:
+            del rest[replica]

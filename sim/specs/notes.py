@@ -1,0 +1,42 @@
+"""What of the engine arguments that were given has no effect, or another one than asked for, each in a sentence."""
+
+from collections.abc import Iterator
+
+from sim.specs.engine import EngineConfig
+from sim.specs.releases import NEWEST, OLDEST, SWITCHES_CHUNKED_PREFILL_SINCE, parse_version, release_for
+
+GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+
+
+def engine_notes(engine: EngineConfig, vllm_version: str | None) -> tuple[str, ...]:
+    """For that version of vLLM, the newest for None. Raises ConfigError for one that cannot be simulated."""
+    return (*_of_version(vllm_version), *_of_chunked_prefill(engine, vllm_version), *_of_arguments(engine))
+
+
+def _of_version(vllm_version: str | None) -> Iterator[str]:
+    """What a version that is not known is taken as."""
+    asked, taken_as = parse_version(vllm_version or NEWEST), release_for(vllm_version).version
+    if asked != parse_version(taken_as):
+        age = "newer" if asked > parse_version(NEWEST) else "older" if asked < parse_version(OLDEST) else ""
+        known = f"{age} than any known ({OLDEST} to {NEWEST})" if age else "not one of the versions known"
+        yield f"vLLM {'.'.join(map(str, asked))} is {known}; it is taken as {taken_as}."
+
+
+def _of_chunked_prefill(engine: EngineConfig, vllm_version: str | None) -> Iterator[str]:
+    release = release_for(vllm_version)
+    if release.forces_chunked_prefill and engine.enable_chunked_prefill is False:
+        yield (
+            f"enable_chunked_prefill=False changes nothing: vLLM {release.version} splits prompts whatever is asked for, "
+            f"and obeys from {SWITCHES_CHUNKED_PREFILL_SINCE} on."
+        )
+
+
+def _of_arguments(engine: EngineConfig) -> Iterator[str]:
+    given = engine.given
+    if engine.enforce_eager:
+        for name in filter(given.__contains__, GRAPH_ARGUMENTS):
+            yield f"{name} changes nothing here: enforce_eager captures no CUDA graphs."
+    if {"kv_cache_memory_bytes", "gpu_memory_utilization"} <= given.keys():
+        yield "gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it."
+    if engine.enable_expert_parallel:
+        yield "enable_expert_parallel decides memory; steps are timed as with sliced experts."

@@ -1,0 +1,56 @@
+"""llm-d's filter and scorers, by hand."""
+
+from tests.cluster.routers.makers import Requests, Shown, prompts
+
+PROMPT = ((1, 160),)
+
+
+def test_weights_2_2_3_as_llm_d_has_them() -> None:
+    """A prefix of 3 outweighs an emptier cache of at most 2, and not a shorter queue beside it."""
+    replicas = [Shown(), Shown(kv_cache_usage=0.01)]
+    asked = Requests("llm_d:scrape_interval_s=1", prompts(*[PROMPT] * 4), replicas)
+    assert asked.choose(0) == 0
+    replicas[0].kv_cache_usage = 1.0
+    assert asked.choose(1) == 0
+    replicas[0].num_waiting = 1
+    assert asked.choose(2) == 1
+    assert Requests("llm_d:prefix=5,scrape_interval_s=1", asked.trace, replicas).all() == [1, 1, 1, 1]
+
+
+def test_metrics_are_as_old_as_the_scrape() -> None:
+    """Requests come every second, metrics every 2 s."""
+    replicas = [Shown(), Shown(num_waiting=1)]
+    asked = Requests("llm_d:prefix=0,scrape_interval_s=2", prompts(*[PROMPT] * 3), replicas)
+    assert asked.choose(0) == 0
+    replicas[0].num_waiting = 2
+    assert asked.choose(1) == 0
+    assert asked.choose(2) == 1
+
+
+def test_equals_are_drawn() -> None:
+    chosen = Requests("llm_d", prompts(*[((row, 5),) for row in range(300)]), [Shown()] * 3).all()
+    assert all(70 < chosen.count(replica) < 130 for replica in range(3))
+
+
+def test_precise_prefixes_are_those_of_the_caches() -> None:
+    replicas = [Shown(), Shown(num_cached=5), Shown(num_cached=9)]
+    assert Requests("llm_d_precise", prompts(PROMPT), replicas).choose(0) == 2
+
+
+def test_cold_requests_go_where_the_last_was_longest_ago() -> None:
+    trace = prompts(*[((row, 40),) for row in range(5)])
+    assert Requests("llm_d:queue=0,kv=0,no_hit_lru=1", trace, [Shown()] * 3).all() == [0, 1, 2, 0, 1]
+
+
+def test_affinity_breaks_when_too_much_is_in_flight() -> None:
+    """Two replicas; a prompt's holder keeps it until 40 tokens more wait there than elsewhere."""
+    tail = [((1, 160), (row, 40)) for row in range(2, 8)]
+    trace = prompts(*tail)
+    asked = Requests("llm_d_optimized_baseline", trace, [Shown(), Shown()])
+    first = asked.choose(0)
+    assert [asked.choose(row) for row in range(1, 6)] == [first] * 5
+    asked = Requests(
+        "llm_d_optimized_baseline:max_penalty_tokens=260,affinity_threshold=0.7", trace, [Shown(), Shown()]
+    )
+    first = asked.choose(0)
+    assert [asked.choose(row) for row in range(1, 4)] == [first, first, 1 - first]

@@ -1,0 +1,54 @@
+"""What prompts have in common, and the index over it."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.routers.prefix_index import PrefixIndex
+from sim.cluster.routers.prompts import PromptTree
+from sim.workload.trace import Segment
+from tests.cluster.routers.makers import prompts
+
+segments = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=4)
+
+
+def tokens(path: list[Segment]) -> list[tuple[int, int]]:
+    return [(content, number) for content, length in path for number in range(length)]
+
+
+@given(st.lists(segments, min_size=1, max_size=6))
+def test_two_prompts_share_nodes_as_far_as_their_tokens_are_equal(paths: list[list[Segment]]) -> None:
+    tree = PromptTree(prompts(*paths))
+    for one, other in product(range(len(paths)), repeat=2):
+        mine, theirs = tokens(paths[one]), tokens(paths[other])
+        common = next((n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
+        common = min(len(mine), len(theirs)) if common is None else common
+        shared = [node for node in tree.path(one) if node in tree.path(other)]
+        assert (tree.end_tokens[shared[-1]] if shared else 0) == common
+        assert one == other or all(tree.is_shared[node] for node in shared)
+    for row, path in enumerate(paths):
+        for size in (1, 4):
+            assert sum(tree.num_blocks(size)[node] for node in tree.path(row)) == len(tokens(path)) // size
+            assert sum(tree.num_blocks(size, 7)[node] for node in tree.path(row)) == min(7, len(tokens(path))) // size
+
+
+def test_private_prompts_share_nothing() -> None:
+    trace = prompts(((1, 40),), ((1, 40),))
+    assert PromptTree(trace).path(0) == PromptTree(trace).path(1)
+    alone = PromptTree(prompts(((1, 40),), ((2, 40),)))
+    assert alone.path(0) != alone.path(1)
+    assert not any(alone.is_shared[node] for node in (*alone.path(0), *alone.path(1)))
+
+
+def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
+    """Replica 1 has lost a head that replica 0 holds: its tail still counts, as each block counts by itself."""
+    head, long = (1, 40), (2, 60)
+    trace = prompts((head, long), (head, (3, 20)), (head, long, (4, 10)))
+    tree = PromptTree(trace)
+    index = PrefixIndex(tree, 2, tree.num_blocks(10), 8)
+    index.add(tree.path(0), 1)
+    assert index.num_matched(tree.path(0)).tolist() == [0, 0]  # nobody holds its first block
+    index.add(tree.path(1), 0)
+    assert index.num_matched(tree.path(2)).tolist() == [4, 8]
+    assert index.num_matched(tree.path(1)).tolist() == [4, 2]
