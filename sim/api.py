@@ -19,6 +19,7 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.cost import cost
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
+from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summary_of
 from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
@@ -99,7 +100,9 @@ class Result:
 
     def _step_columns(self) -> Columns:
         num_gpu_blocks, dispatch = self.deployment.plan.num_gpu_blocks, self.deployment.graph_dispatch
-        return step_columns(self.records.steps, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
+        steps, step_time = self.records.steps, self.deployment.step_time
+        parts = step_parts(steps, step_time)
+        return step_columns(steps, parts, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
 
 
 def plan_memory(

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sim.engine.records import RequestRecords, StepRecords
 from sim.metrics.cuda_graphs import step_graphs
+from sim.metrics.step_parts import PartColumns
 from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
@@ -47,11 +48,14 @@ def _outcome(requests: RequestRecords) -> Columns:
     }
 
 
-def step_columns(steps: StepRecords, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> Columns:
-    """One row a step in order of launch; `kv_cache_usage` as vLLM's gauge, a share of the usable blocks."""
+def step_columns(steps: StepRecords, parts: PartColumns, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> Columns:
+    """One row a step in order of launch, with the parts of its time; `kv_cache_usage` as vLLM's gauge, a share of the usable
+    blocks.
+    """
     return {
         "start_s": steps.start_s,
         "end_s": steps.end_s,
+        **parts._asdict(),
         "num_decodes": steps.num_decodes,
         "num_chunk_tokens": steps.num_chunk_tokens,
         "cudagraph": step_graphs(steps.num_decodes, steps.num_chunk_tokens, dispatch),

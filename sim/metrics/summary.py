@@ -9,6 +9,7 @@ from sim.deployment import Deployment
 from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.statistics import Statistics, statistics
+from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 
@@ -49,7 +50,8 @@ def latencies(requests: RequestRecords) -> Latencies:
 
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The figures of a deployment's run."""
-    return summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
+    figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
+    return figures | utilization(deployment, records.leaps)
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:

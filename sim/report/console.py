@@ -36,6 +36,9 @@ ENGINE = {
     "Engine steps": "num_steps",
     "Steps in a CUDA graph (%)": "cudagraph_step_fraction",
     "GPU busy (%)": "gpu_busy_fraction",
+    "Model FLOPs utilization (%)": "model_flops_utilization",
+    "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
+    "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",
 }
 BUSY_WITH = {
     "HBM bandwidth (% of busy time):": "hbm_bandwidth",

@@ -43,7 +43,7 @@ def simulation_html(summary: Summary) -> str:
 
 
 def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
-    yield Table(("", ""), [(label, summary[key]) for label, key in TOTALS.items()])
+    yield Table(("", ""), [(label, summary[key]) for label, key in TOTALS.items() if key in summary])
     rows = [(title, *_latencies(summary, name)) for name, title in LATENCIES.items()]
     yield Table(("ms", *FIGURES), rows)
     yield Table(("", ""), [(label, _percent(label, summary[key])) for label, key in ENGINE.items()])

@@ -2,18 +2,24 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, ModelSpec
 from sim.steptime.operators import DecodeAttention, decode_attention, decode_attention_s
+from sim.steptime.parts import Bound
 from sim.steptime.prefill import (
     prefill_attention,
     prefill_attention_s,
     prefill_speed,
+    prefill_terms,
     prefill_work,
     riding_work,
     together,
 )
+from sim.steptime.protocol import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,31 @@ class DecodeCurve:
             read_tokens = context_tokens if most is None else min(context_tokens, most)
             seconds += count * decode_attention_s(work, read_tokens)
         return max(seconds, self.floor_s)
+
+    def bound_at(self, context_tokens: float) -> Bound:
+        """What attention of all layers would take longer for by itself, computing or reading."""
+        excess_s = 0.0
+        for count, work in self.layers:
+            most = work.most_context_tokens
+            read_tokens = context_tokens if most is None else min(context_tokens, most)
+            excess_s += count * (work.compute_per_token_s - work.memory_per_token_s) * read_tokens
+            excess_s -= count * work.memory_base_s
+        return "compute" if excess_s > 0 else "memory"
+
+
+def seconds_at(
+    curve: DecodeCurve, context_tokens: FloatArray
+) -> tuple[FloatArray, "np.ndarray[Any, np.dtype[np.bool_]]"]:
+    """`curve.at` but for the floor and whether `curve.bound_at` is compute, of many sums of contexts at once."""
+    seconds, excess_s = np.full(len(context_tokens), curve.constant_s), np.zeros(len(context_tokens))
+    for count, work in curve.layers:
+        most = work.most_context_tokens
+        read_tokens = context_tokens if most is None else np.minimum(context_tokens, most)
+        compute_s = work.compute_per_token_s * read_tokens
+        memory_s = work.memory_base_s + work.memory_per_token_s * read_tokens
+        seconds += count * (memory_s**3 + compute_s**3) ** (1 / 3)
+        excess_s += count * (compute_s - memory_s)
+    return seconds, excess_s > 0
 
 
 class AttentionWork:
@@ -78,6 +109,14 @@ class AttentionWork:
         for count, _, layer in self._layers:
             seconds += count * prefill_attention_s(prefill_work(layer, chunks), self._prefill_speed)
         return seconds
+
+    def prefill_bound(self, chunks: tuple[tuple[int, int], ...]) -> Bound:
+        """What the chunks' attention takes longer for over all layers, computing or moving."""
+        excess_s = 0.0
+        for count, _, layer in self._layers:
+            compute_s, memory_s = prefill_terms(prefill_work(layer, chunks), self._prefill_speed)
+            excess_s += count * (compute_s - memory_s)
+        return "compute" if excess_s > 0 else "memory"
 
     def mixed_s(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
         """Seconds for chunks and decodes in one kernel, without launches; a decode's row fills a tile of its own.

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 from sim.specs.strict_yaml import NotNegative, Strict, read_yaml
-from sim.steptime.protocol import StepShape
+from sim.steptime.parts import DecodeParts, StepParts
+from sim.steptime.protocol import FloatArray, StepShape
 
 
 class LinearFile(Strict):
@@ -31,6 +32,20 @@ class LinearStepTime:
 
     def decode_curve(self, num_decodes: int) -> "LinearDecodeCurve":
         return LinearDecodeCurve(self.base_s + self.per_token_s * num_decodes, self.per_context_token_s)
+
+    def parts(self, shape: StepShape) -> StepParts:
+        """Each part by its own tokens and contexts; `base_s` is the host's, and no bound is known."""
+        context_tokens = sum(tokens + computed for tokens, computed in shape.chunks)
+        return StepParts(
+            prefill_s=self.per_token_s * shape.num_chunk_tokens + self.per_context_token_s * context_tokens,
+            decode_s=self.per_token_s * shape.num_decodes + self.per_context_token_s * shape.decode_context_tokens,
+            host_s=self.base_s,
+            bound=None,
+        )
+
+    def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
+        """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
+        return DecodeParts(self.per_token_s * num_decodes + self.per_context_token_s * context_tokens, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ are seconds, sizes bytes.
 """
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
@@ -15,6 +16,13 @@ ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
 QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activation quantisation
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
+
+class Kernel(NamedTuple):
+    """Seconds of a kernel, and the larger term of its roofline."""
+
+    seconds: float
+    bound: Literal["compute", "memory"]
 
 
 def smooth_max(first: float, second: float, sharpness: int) -> float:
@@ -35,6 +43,11 @@ def _peak_flops(weight: WeightFormat, gpu: HardwareProfile) -> float:
 
 
 def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
+    """Seconds of `gemm`."""
+    return gemm(rows, linear, gpu).seconds
+
+
+def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     """So many rows times a matrix as one GPU holds it; their dynamic quantisation included where the dtype needs it."""
     dtype = compute_dtype(linear.weight, gpu)
     fit, bandwidth = gpu.operators.gemm[dtype], gpu.memory_bandwidth_bytes_per_s
@@ -47,7 +60,8 @@ def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
     num_waves = -(-rows // TILE_ROWS) * -(-num_out // TILE_ROWS) / gpu.num_sms
     ideal_compute_s = 2 * rows * num_in * num_out / (_peak_flops(linear.weight, gpu) * fit.compute_efficiency)
     compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
-    return fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
+    seconds = fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
+    return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
 def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:
@@ -107,6 +121,13 @@ def decode_attention_s(work: DecodeAttention, context_tokens: float) -> float:
 
 
 def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed") -> float:
+    """Seconds of `experts_kernel`."""
+    return experts_kernel(tokens, experts, gpu, expert_routing).seconds
+
+
+def experts_kernel(
+    tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed"
+) -> Kernel:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
     dtype = compute_dtype(experts.weight, gpu)
     fit = gpu.operators.experts[dtype]
@@ -119,7 +140,9 @@ def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, expert_rout
     token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
     memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
     flops = 2 * routed * experts.num_weights_per_expert
-    return fit.launch_s + smooth_max(memory_s, flops / (gpu.peak_flops[dtype] * fit.compute_efficiency), 2)
+    compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
+    seconds = fit.launch_s + smooth_max(memory_s, compute_s, 2)
+    return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
 def all_reduce_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:

@@ -128,8 +128,14 @@ def prefill_speed(gpu: HardwareProfile) -> PrefillSpeed:
     )
 
 
-def prefill_attention_s(work: PrefillWork, speed: PrefillSpeed) -> float:
-    """Seconds of one layer's attention over all chunks of a step, without the launch."""
+def prefill_terms(work: PrefillWork, speed: PrefillSpeed) -> tuple[float, float]:
+    """Seconds that computing and moving take by themselves."""
     flops, num_tiles, moved_bytes = work
     compute_s = flops * speed.seconds_per_flop * (1 + speed.wave_tiles / num_tiles)
-    return smooth_max(moved_bytes * speed.seconds_per_byte, compute_s, 2)
+    return compute_s, moved_bytes * speed.seconds_per_byte
+
+
+def prefill_attention_s(work: PrefillWork, speed: PrefillSpeed) -> float:
+    """Seconds of one layer's attention over all chunks of a step, without the launch."""
+    compute_s, memory_s = prefill_terms(work, speed)
+    return smooth_max(memory_s, compute_s, 2)

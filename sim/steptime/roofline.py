@@ -4,14 +4,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import truncation
-from sim.steptime.attention import AttentionWork, DecodeCurve
+from sim.steptime.attention import AttentionWork, DecodeCurve, seconds_at
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
-from sim.steptime.protocol import StepShape
+from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
+from sim.steptime.protocol import FloatArray, StepShape
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
@@ -21,14 +24,6 @@ class Batch(NamedTuple):
 
     tokens_s: float
     launches_s: float
-
-
-class OperatorTime(NamedTuple):
-    """Seconds of one kind of kernel in a step, as far as prefill and as far as decode causes them."""
-
-    operator: str
-    prefill_s: float
-    decode_s: float
 
 
 class RooflineStepTime:
@@ -54,7 +49,9 @@ class RooflineStepTime:
         self._is_async = engine.async_scheduling
         self._composition: Composition = options.composition
         self._batch = cache(self._time_batch)
-        self._sampling_s = cache(SamplingWork(model, gpu, ranks, truncated_by).seconds)
+        sampling = SamplingWork(model, gpu, ranks, truncated_by)
+        self._sampling_s = cache(sampling.seconds)
+        self._samplers = cache(sampling.kernels)
         self._decode_attention = cache(self._attention.decode)
         self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
 
@@ -64,7 +61,10 @@ class RooflineStepTime:
         if not chunks and num_sampled == num_decodes:
             return self.decode_curve(num_decodes).at(context_tokens)
         gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
-        host_s = self._host_s(num_decodes + len(chunks))
+        return self._with_host_s(gpu_s, num_decodes + len(chunks))
+
+    def _with_host_s(self, gpu_s: float, num_requests: int) -> float:
+        host_s = self._host_s(num_requests)
         return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
 
     def explain(self, shape: StepShape) -> list[OperatorTime]:
@@ -74,8 +74,27 @@ class RooflineStepTime:
         the operators are those of the longer pass.
         """
         times = [time for part in self._passes(shape) for time in self._explain_pass(part)]
-        waiting_s = self.step_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
-        return [*times, _split("host", waiting_s, shape.num_decodes / shape.num_tokens)]
+        gpu_s = sum(time.prefill_s + time.decode_s for time in times)
+        waiting_s = self._with_host_s(gpu_s, shape.num_decodes + len(shape.chunks)) - gpu_s
+        return [*times, split("host", "host", waiting_s, shape.num_decodes / shape.num_tokens)]
+
+    def parts(self, shape: StepShape) -> StepParts:
+        """Prefill, decode and host of the step; matrices, which multiply all tokens at once, are split by tokens."""
+        return step_parts(self.explain(shape))
+
+    def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
+        """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
+        batch, whole = self._batch(num_decodes, True), self.decode_curve(num_decodes)
+        attention_s, computes = seconds_at(self._decode_attention(num_decodes), context_tokens)
+        decode_s = batch.tokens_s + self._sampling_s(num_decodes) + attention_s
+        after_s = self._host.exposed_s if self._is_async else self._host_s(num_decodes)
+        by_bound = dict.fromkeys(BOUNDS, np.zeros(len(context_tokens)))
+        for time in self._explain_tokens(StepShape(num_decodes, 0, (), num_decodes)):
+            by_bound[time.bound] = by_bound[time.bound] + time.decode_s
+        by_bound["compute"] = by_bound["compute"] + np.where(computes, attention_s, 0.0)
+        by_bound["memory"] = by_bound["memory"] + np.where(computes, 0.0, attention_s)
+        by_bound["host"] = np.maximum(decode_s + after_s, whole.floor_s) - decode_s
+        return DecodeParts(decode_s, np.argmax([by_bound[bound] for bound in BOUNDS], axis=0))
 
     def _passes(self, shape: StepShape) -> tuple[StepShape, ...]:
         if self._composition == "additive" or not shape.chunks or not shape.num_decodes:
@@ -129,18 +148,31 @@ class RooflineStepTime:
         return self._host.step_s + self._host.request_s * num_requests
 
     def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
+        times = [*self._explain_tokens(shape), *self._explain_attention(shape)]
+        launches_s = self._batch(shape.num_tokens, not shape.chunks).launches_s
+        idle_s = max(0.0, launches_s - sum(time.prefill_s + time.decode_s for time in times))
+        return [*times, split("launches", "host", idle_s, shape.num_decodes / shape.num_tokens)]
+
+    def _explain_tokens(self, shape: StepShape) -> list[OperatorTime]:
+        """All kernels but attention."""
         is_uniform_decode, decode_share = not shape.chunks, shape.num_decodes / shape.num_tokens
         padded = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
-        by_operator = self._token_work.seconds_by_operator(padded)
         sampled_share = min(1.0, shape.num_decodes / max(1, shape.num_sampled))
-        times = [
-            *(_split(operator, seconds, decode_share) for operator, seconds in by_operator.items()),
-            OperatorTime("attention", *self._attention_s(shape)),
-            _split("sampling", self._sampling_s(shape.num_sampled), sampled_share),
+        return [
+            *(
+                split(operator, bound, seconds, decode_share)
+                for operator, bound, seconds in self._token_work.kernels(padded)
+            ),
+            *(split("sampling", bound, seconds, sampled_share) for bound, seconds in self._samplers(shape.num_sampled)),
         ]
-        idle_s = self._pass_s(shape) - sum(time.prefill_s + time.decode_s for time in times)
-        return [*times, _split("launches", max(0.0, idle_s), decode_share)]
 
-
-def _split(operator: str, seconds: float, decode_share: float) -> OperatorTime:
-    return OperatorTime(operator, seconds * (1 - decode_share), seconds * decode_share)
+    def _explain_attention(self, shape: StepShape) -> list[OperatorTime]:
+        """Attention of the chunks and of the decodes."""
+        prefill_s, decode_s = self._attention_s(shape)
+        times = []
+        if shape.chunks:
+            times.append(OperatorTime("attention", self._attention.prefill_bound(shape.chunks), prefill_s, 0.0))
+        if shape.num_decodes:
+            bound = self._decode_attention(shape.num_decodes).bound_at(shape.decode_context_tokens)
+            times.append(OperatorTime("attention", bound, 0.0, decode_s))
+        return times

@@ -3,7 +3,8 @@
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Truncation
-from sim.steptime.operators import ACTIVATION_BYTES, all_gather_s, elementwise_s, gemm_s
+from sim.steptime.operators import ACTIVATION_BYTES, all_gather_s, elementwise_s, gemm
+from sim.steptime.parts import Bound
 from sim.units import US
 
 # The sampler: ten small kernels that read every fp32 logit twice. Measured with vLLM 0.19 on an RTX PRO 6000: 26 us for
@@ -29,14 +30,19 @@ class SamplingWork:
 
     def seconds(self, num_sampled: int) -> float:
         """Head, gathering, sampler and truncation for so many rows; nothing where no row is sampled."""
+        return sum((seconds for _, seconds in self.kernels(num_sampled)), 0.0)
+
+    def kernels(self, num_sampled: int) -> list[tuple[Bound, float]]:
+        """The bound and the seconds of each."""
         if num_sampled == 0:
-            return 0.0
+            return []
         gpu, num_logits = self._gpu, float(num_sampled * self._head.out_features * self._num_gpus)
-        seconds = gemm_s(float(num_sampled), self._head, gpu)
+        seconds, bound = gemm(float(num_sampled), self._head, gpu)
+        found: list[tuple[Bound, float]] = [(bound, seconds)]
         if self._num_gpus > 1:
-            seconds += all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)
-        seconds += SAMPLER_KERNELS * elementwise_s(num_logits * SAMPLER_BYTES_PER_LOGIT / SAMPLER_KERNELS, gpu)
-        return seconds + self._truncation_s(num_sampled)
+            found.append(("link", all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)))
+        sampler_s = elementwise_s(num_logits * SAMPLER_BYTES_PER_LOGIT / SAMPLER_KERNELS, gpu)
+        return [*found, ("memory", SAMPLER_KERNELS * sampler_s), ("memory", self._truncation_s(num_sampled))]
 
     def _truncation_s(self, num_sampled: int) -> float:
         if self._truncation is None:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from typing import TypeVar
 
 from sim.specs.hardware import HardwareProfile
@@ -11,9 +12,10 @@ from sim.steptime.operators import (
     ACTIVATION_BYTES,
     all_reduce_s,
     elementwise_s,
-    experts_s,
-    gemm_s,
+    experts_kernel,
+    gemm,
 )
+from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
 
@@ -47,23 +49,33 @@ class TokenWork:
             (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
         )
         self._elementwise[norm_bytes] += NUM_FINAL_NORMS
+        self.kernels = cache(self._time_kernels)
         self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
         self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * model.num_layers  # one graph between two attentions
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
         """Seconds of each kind of kernel over all layers, without attention and the output head."""
-        gpu, rows = self._gpu, float(num_tokens)
         seconds: defaultdict[str, float] = defaultdict(float)
+        for operator, _, kernel_s in self.kernels(num_tokens):
+            seconds[operator] += kernel_s
+        return dict(seconds)
+
+    def _time_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
+        """Each different kernel's name, bound and seconds over all layers, without attention and the output head."""
+        gpu, rows = self._gpu, float(num_tokens)
+        found: list[tuple[str, Bound, float]] = []
         for linear, count in self._linears.items():
-            seconds[linear.name] += count * gemm_s(rows, linear, gpu)
+            seconds, bound = gemm(rows, linear, gpu)
+            found.append((linear.name, bound, count * seconds))
         for experts, count in self._experts.items():
-            seconds["experts"] += count * experts_s(rows, experts, gpu, self._expert_routing)
+            seconds, bound = experts_kernel(rows, experts, gpu, self._expert_routing)
+            found.append(("experts", bound, count * seconds))
         for moved_bytes, count in self._elementwise.items():
-            seconds["elementwise"] += count * elementwise_s(rows * moved_bytes, gpu)
+            found.append(("elementwise", "memory", count * elementwise_s(rows * moved_bytes, gpu)))
         if self._num_all_reduces:
             message_s = all_reduce_s(rows * self._message_bytes, self._num_gpus, gpu)
-            seconds["all_reduce"] = self._num_all_reduces * message_s
-        return dict(seconds)
+            found.append(("all_reduce", "link", self._num_all_reduces * message_s))
+        return found
 
 
 def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from sim.metrics.columns import request_columns, step_columns
+from sim.metrics.step_parts import step_parts
 from tests.metrics.makers import DISPATCH, Life, Step, make_leaps, make_records, make_trace
+from tests.search.makers import STEPS
 
 RECORDS = make_records(
     Life(arrival_s=1.0, first_scheduled_s=1.25, first_token_s=2.0, finish_s=4.0, output_tokens=3, num_preemptions=2),
@@ -35,5 +37,6 @@ def test_session_ids_stand_only_where_the_trace_has_them() -> None:
 
 def test_step_columns_give_kv_usage_as_a_share_of_usable_blocks() -> None:
     """5 of 10 usable blocks free is half full."""
-    columns = step_columns(make_leaps(Step(0.0, 0.5, num_free_blocks=5)).steps(), num_gpu_blocks=11, dispatch=DISPATCH)
+    steps = make_leaps(Step(0.0, 0.5, num_free_blocks=5)).steps()
+    columns = step_columns(steps, step_parts(steps, STEPS), num_gpu_blocks=11, dispatch=DISPATCH)
     assert columns["kv_cache_usage"][0] == pytest.approx(0.5)

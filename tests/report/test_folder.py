@@ -7,10 +7,12 @@ import pytest
 from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.metrics.columns import request_columns, step_columns
+from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summarize
 from sim.report import folder as folder_module
 from sim.report.folder import FILES, check_folder, write_folder
 from tests.metrics.makers import DISPATCH, Life, Step, make_records, make_trace
+from tests.search.makers import STEPS
 
 RECORDS = make_records(
     Life(first_scheduled_s=0.0, first_token_s=0.1 + 0.2, finish_s=1.0, output_tokens=3),
@@ -26,7 +28,7 @@ def write(folder: Path, records: Records = RECORDS) -> None:
         folder,
         summarize(records, num_gpu_blocks=11, dispatch=DISPATCH),
         request_columns(make_trace(records), records.requests),
-        step_columns(records.steps, num_gpu_blocks=11, dispatch=DISPATCH),
+        step_columns(records.steps, step_parts(records.steps, STEPS), num_gpu_blocks=11, dispatch=DISPATCH),
         records,
         title="a run",
     )

@@ -50,7 +50,7 @@ def mixed(num_decodes: int, context: int, *chunks: tuple[int, int]) -> StepShape
 
 
 def attention_s(model: RooflineStepTime, shape: StepShape) -> float:
-    return next(time.prefill_s + time.decode_s for time in model.explain(shape) if time.operator == "attention")
+    return sum(time.prefill_s + time.decode_s for time in model.explain(shape) if time.operator == "attention")
 
 
 def test_a_lone_request_of_llama_8b_on_h100() -> None:

@@ -1,0 +1,77 @@
+"""What the time of each step went to, told from what it computed: a prefill part, a decode part and the host's."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.records import Floats, Ints, StepRecords
+from sim.steptime.parts import BOUNDS, DecodeParts, StepParts
+from sim.steptime.protocol import FloatArray, StepShape, StepTimeModel
+
+
+@runtime_checkable
+class TellsParts(Protocol):
+    """A step-time model that says what its times consist of."""
+
+    def parts(self, shape: StepShape) -> StepParts:
+        """Those of any step; they add up to `step_s`."""
+        ...
+
+    def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
+        """Those of many steps that decode so many requests each and nothing else, by the sums of their contexts."""
+        ...
+
+
+class PartColumns(NamedTuple):
+    """One entry a step. The parts add up to the step; NaN, and None as its bound, where the model does not tell."""
+
+    prefill_s: Floats
+    decode_s: Floats
+    host_s: Floats
+    bound: NDArray[Any]
+
+
+def step_parts(steps: StepRecords, step_time: StepTimeModel) -> PartColumns:
+    """The parts of each step that was timed by this model; the host has what no kernel takes."""
+    if not isinstance(step_time, TellsParts):
+        unknown = np.full(len(steps), np.nan)
+        return PartColumns(unknown, unknown, unknown, np.full(len(steps), None))
+    prefill_s, decode_s = np.zeros(len(steps)), np.zeros(len(steps))
+    bound = np.full(len(steps), None, dtype=object)
+    only_decodes = (steps.num_chunks == 0) & (steps.num_sampled == steps.num_decodes)
+    for num_decodes, rows in _by_count(steps.num_decodes, np.flatnonzero(only_decodes)):
+        decode_s[rows], places = step_time.decode_parts(num_decodes, steps.decode_context_tokens[rows].astype(float))
+        bound[rows] = None if places is None else np.array(BOUNDS, dtype=object)[places]
+    for row, shape in _shapes(steps, np.flatnonzero(~only_decodes)):
+        prefill_s[row], decode_s[row], _, bound[row] = step_time.parts(shape)
+    return PartColumns(prefill_s, decode_s, _rest(steps.end_s - steps.start_s, prefill_s + decode_s), bound)
+
+
+ROUNDING = 1e-9
+"""Of a step's duration: durations are differences of times, and a leap's are those of a parabola."""
+
+
+def _rest(durations_s: Floats, kernels_s: Floats) -> Floats:
+    """What is left of each step, nothing where no more is left than rounding."""
+    rest_s = durations_s - kernels_s
+    return np.where(np.abs(rest_s) <= ROUNDING * durations_s, 0.0, rest_s)
+
+
+def _by_count(num_decodes: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """The rows with each number of decodes."""
+    order = rows[np.argsort(num_decodes[rows], kind="stable")]
+    counts, firsts = np.unique(num_decodes[order], return_index=True)
+    yield from zip(counts.tolist(), np.split(order, firsts[1:]), strict=True) if len(order) else ()
+
+
+def _shapes(steps: StepRecords, rows: Ints) -> Iterator[tuple[int, StepShape]]:
+    """What each of these steps computed."""
+    chunks = list(zip(steps.chunk_tokens.tolist(), steps.chunk_computed_tokens.tolist(), strict=True))
+    ends = np.cumsum(steps.num_chunks)[rows]
+    columns = (rows, ends - steps.num_chunks[rows], ends, *(
+        getattr(steps, name)[rows] for name in ("num_decodes", "decode_context_tokens", "num_sampled")
+    ))  # fmt: skip
+    for row, first, end, num_decodes, context_tokens, num_sampled in zip(*(c.tolist() for c in columns), strict=True):
+        yield row, StepShape(num_decodes, context_tokens, tuple(chunks[first:end]), num_sampled)
