@@ -98,7 +98,7 @@ class Run:
     def gaps(self) -> Counter[float]:
         """How often each gap between two tokens of a request occurred."""
         counted: Counter[float] = Counter()
-        for gap, count in zip(self.records.itl_s.tolist(), self.records.itl_count.tolist(), strict=True):
+        for gap, count in zip(*map(np.ndarray.tolist, self.records.gaps()), strict=True):
             counted[gap] += count
         return +counted
 

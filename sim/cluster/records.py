@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.engine.records import EngineRecords, Ints, LeapRecords, Records, RequestRecords
 from sim.engine.request_table import RequestTable
+from sim.engine.token_gaps import JoinedGaps
 
 
 class ClusterRecords(NamedTuple):
@@ -42,17 +42,11 @@ def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records
     return Records(
         requests=requests,
         leaps=_joined_leaps([part.leaps for part in parts]),
-        itl_s=_joined([part.itl_s for part in parts]),
-        itl_count=_joined([part.itl_count for part in parts]),
+        gaps=parts[0].gaps if len(parts) == 1 else JoinedGaps([part.gaps for part in parts]),
         prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
     )
-
-
-def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One after the other; one alone is not copied."""
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
@@ -67,11 +61,11 @@ def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
         "step_end_s",
     )  # fmt: skip
     stretches = [part.decode_stretches for part in parts]
-    first, last, epoch = (
-        np.concatenate([getattr(part, name) + offset for part, offset in zip(stretches, offsets, strict=True)])
-        for name in ("first", "last", "epoch")
+    first = np.concatenate([part.first + offset for part, offset in zip(stretches, offsets, strict=True)])
+    num_further, context_tokens = (
+        np.concatenate([getattr(part, name) for part in stretches]) for name in ("num_further", "context_tokens")
     )
     return LeapRecords(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-        decode_stretches=replace(stretches[0], first=first, last=last, epoch=epoch),
+        decode_stretches=replace(stretches[0], first=first, num_further=num_further, context_tokens=context_tokens),
     )

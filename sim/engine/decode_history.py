@@ -4,26 +4,32 @@ A decode's tokens are one step apart, so only exceptions are noted: tokens after
 first tokens after a preemption.
 """
 
-from array import array
+from struct import Struct
+
+import numpy as np
 
 from sim.engine.request import Request
+
+STRETCH = np.dtype([("first", "i8"), ("num_further", "i4"), ("context_tokens", "i4")])
+pack_stretch = Struct("qii").pack
 
 
 class DecodeHistory:
     """Unbroken stretches of passes in which a request decoded, and the tokens that did not come a step after the last.
 
-    `stretches` is flat: first pass, last pass, epoch; `resumed` has pairs of the pass of a token and of the one before.
+    `stretches` has rows of the first pass, how many follow it, and the context after it; `resumed` has pairs of the pass of a token and of the one before.
     """
 
     def __init__(self) -> None:
-        self.stretches = array("q")
+        self.stretches = bytearray()
         self.resumed: list[tuple[int, int]] = []
         self._late: list[tuple[int, int]] = []
         self._late_if_next: dict[Request, tuple[int, int]] = {}
 
     def ends(self, request: Request, last_pass: int) -> None:
         """The stretch that the request is in ends with this pass."""
-        self.stretches.extend((request.stretch_pass, last_pass, request.epoch))
+        first = request.stretch_pass
+        self.stretches += pack_stretch(first, last_pass - first, first - request.epoch)
 
     def resumes(self, request: Request, step: int) -> None:
         """A preempted request samples again."""

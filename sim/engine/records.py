@@ -1,9 +1,9 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,15 +61,15 @@ class StepRecords:
 
 @dataclass(frozen=True)
 class DecodeStretches:
-    """Unbroken runs of passes in which one request decoded: the first, the last, and the request's epoch.
+    """Unbroken runs of passes in which one request decoded: the first, how many follow it, and tokens of context after it.
 
     `passing_delays` has an entry for each KV group with a window: a decode gives back a block of it in passes that lie
     whole multiples of the block size behind its epoch plus this delay.
     """
 
     first: Ints
-    last: Ints
-    epoch: Ints
+    num_further: Ints
+    context_tokens: Ints
     block_size: int
     blocks_at_once: int  # one for each KV group
     passing_delays: tuple[int, ...] = ()
@@ -78,9 +78,9 @@ class DecodeStretches:
         """Blocks that decodes took in each pass, less those they gave back: one is taken when a block is full."""
         taken = np.zeros(num_passes, dtype=np.int32)
         for begin in range(0, len(self.first), STRETCHES_AT_ONCE):
-            first, last, epoch = (
-                column[begin : begin + STRETCHES_AT_ONCE] for column in (self.first, self.last, self.epoch)
-            )
+            part = slice(begin, begin + STRETCHES_AT_ONCE)
+            first = self.first[part]
+            last, epoch = first + self.num_further[part], first - self.context_tokens[part]
             self._count(taken, first, last, epoch + 1, self.blocks_at_once)
             for delay in self.passing_delays:
                 passed = epoch + delay
@@ -199,13 +199,19 @@ def _with_the_next(counts: Ints, ran: NDArray[np.bool_]) -> Ints:
     return kept
 
 
+class Gaps(NamedTuple):
+    """Times between tokens of a request, and how often each occurred."""
+
+    times_s: Floats
+    counts: Ints
+
+
 @dataclass(frozen=True)
 class EngineRecords:
-    """What a replica leaves: its leaps, inter-token gaps with how often each occurred, and cache totals."""
+    """What a replica leaves: its leaps, its inter-token gaps, made when they are asked for, and cache totals."""
 
     leaps: LeapRecords
-    itl_s: Floats
-    itl_count: Ints
+    gaps: Callable[[], Gaps]
     prefix_cache_queries: int  # tokens, as vLLM counts them
     prefix_cache_hits: int
     num_evictions: int

@@ -148,8 +148,9 @@ def _sampled_steps(leaps: LeapRecords) -> Ints:
     at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
     rows = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
     left_s = leaps.step_end_s[leaps.last_step[rows]] - (busy_s[rows] - at_s)
-    ends = zip(leaps.first_step[rows].tolist(), leaps.last_step[rows].tolist(), left_s.tolist(), strict=True)
-    return np.array([first + np.searchsorted(leaps.step_end_s[first:last], until_s) for first, last, until_s in ends])
+    last = leaps.last_step[rows]
+    ends = zip((last - leaps.num_steps[rows] + 1).tolist(), last.tolist(), left_s.tolist(), strict=True)
+    return np.array([first + np.searchsorted(leaps.step_end_s[first:end], until_s) for first, end, until_s in ends])
 
 
 def _shape(num_decodes: int, num_chunk_tokens: int, num_free_blocks: int, config: SchedulerConfig) -> StepShape:

@@ -132,7 +132,7 @@ def judged_ms(slo: Slo, records: Records) -> float | None:
 
 def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:
     if latency == "itl":
-        return records.itl_s, records.itl_count
+        return records.gaps()
     of_requests = latencies(records.requests)
     values: Floats = getattr(of_requests, f"{latency}_s")
     return values, np.ones(len(values), dtype=np.int64)

@@ -120,7 +120,7 @@ def _latency_figures(records: Records) -> dict[str, float | None]:
     figures = {
         "ttft": statistics(of_requests.ttft_s),
         "tpot": statistics(of_requests.tpot_s),
-        "itl": statistics(records.itl_s, records.itl_count),
+        "itl": statistics(*records.gaps()),
         "e2el": statistics(of_requests.e2el_s),
     }
     return {key: value for name, found in figures.items() for key, value in _in_ms(name, found).items()}

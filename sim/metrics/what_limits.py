@@ -40,7 +40,7 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
     if not len(ttft_s):
         return None
     queued_s = (requests.first_scheduled_s - requests.arrival_s)[done]
-    slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int64), (99,))[0]
+    slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int8), (99,))[0]
     whole_s = float(ttft_s[slowest].sum())
     return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # steps that are said to take no time
 

@@ -58,7 +58,7 @@ def latency_figure(records: Records, *, title: str) -> "Figure":
     with panels(title, rows=2, columns=2, height_in=6.0) as (figure, axes):
         _cdf(axes[0], "Time to first token", BLUE, of_requests.ttft_s)
         _cdf(axes[1], "Time per output token", ORANGE, of_requests.tpot_s)
-        _cdf(axes[2], "Inter-token latency", GREEN, records.itl_s, records.itl_count)
+        _cdf(axes[2], "Inter-token latency", GREEN, *records.gaps())
         _cdf(axes[3], "End-to-end latency", VIOLET, of_requests.e2el_s)
     return figure
 

@@ -48,7 +48,7 @@ def assert_same_run(found: ClusterRecords, expected: Served) -> None:
 
 def gaps(records: EngineRecords) -> Counter[float]:
     counted: Counter[float] = Counter()
-    for gap_s, count in zip(records.itl_s.tolist(), records.itl_count.tolist(), strict=True):
+    for gap_s, count in zip(*map(np.ndarray.tolist, records.gaps()), strict=True):
         counted[gap_s] += count
     return +counted
 

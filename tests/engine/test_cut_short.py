@@ -66,6 +66,6 @@ def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
     serve_open(env, [core], Gateway(env, RoundRobin()), source)
     records = recorder.records(core.state)
     num_generated = table.records().generated_tokens
-    gaps = np.repeat(records.itl_s, records.itl_count)
+    gaps = np.repeat(*records.gaps())
     assert (gaps > 1).tolist().count(True) == (max_passes >= 9)
     assert len(gaps) == np.maximum(0, num_generated - 1).sum()

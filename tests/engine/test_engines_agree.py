@@ -51,7 +51,9 @@ def assert_same_records(one: Records, other: Records) -> None:
     for column in fields(one.requests):
         np.testing.assert_array_equal(getattr(one.requests, column.name), getattr(other.requests, column.name))
     assert_same_steps(one, other)
-    for name in ("itl_s", "itl_count", "prefix_cache_queries", "prefix_cache_hits", "num_evictions"):
+    for got, expected in zip(one.gaps(), other.gaps(), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    for name in ("prefix_cache_queries", "prefix_cache_hits", "num_evictions"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 

@@ -1,10 +1,11 @@
+import tracemalloc
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from sim.engine import recorder, records
+from sim.engine import leap_log, records
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -18,22 +19,30 @@ def test_gaps_are_counted_whole_however_many_decode_at_once(num_decodes: int) ->
     trace = make_trace([Ask(f"r{row}", 1, 3) for row in range(num_decodes)])
     config = make_config(max_num_seqs=num_decodes, max_num_batched_tokens=num_decodes, num_gpu_blocks=num_decodes + 1)
     found = simulate(trace, config, ONE_SECOND)
-    assert found.itl_s[found.itl_count != 0].tolist() == [1.0, 1.0]
-    assert found.itl_count[found.itl_count != 0].tolist() == [num_decodes, num_decodes]
-    assert int(found.itl_count.sum()) == 2 * num_decodes
+    gap_s, count = found.gaps()
+    assert gap_s[count != 0].tolist() == [1.0, 1.0]
+    assert count[count != 0].tolist() == [num_decodes, num_decodes]
+    assert int(count.sum()) == 2 * num_decodes
 
 
-def test_columns_of_leaps_keep_no_rows_alive() -> None:
-    """Rows hold times besides, as much again, that nobody needs once the run is over."""
-    leaps = simulate(make_trace([Ask("A", 4, 20)]), make_config(), ONE_SECOND).leaps
-    assert [column.base for column in (leaps.start_s, leaps.num_steps, leaps.num_free_blocks)] == [None] * 3
+def test_rows_of_leaps_soon_become_columns() -> None:
+    """Rows hold more than is kept: at no time are there many of them."""
+    num_leaps, row = 100_000, leap_log.pack_leap(*range(1, 16))
+    tracemalloc.start()
+    log = leap_log.LeapLog()
+    for _ in range(num_leaps):
+        log.add(row)
+    assert len(log.columns()["start_s"]) == num_leaps
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < num_leaps * len(row)
 
 
 @examples(40)
 @given(workload=workloads())
 def test_leaps_are_expanded_part_by_part(workload: Workload) -> None:
     """Three at a time or all at once, and so are the stretches in which requests decoded."""
-    with patch.object(recorder, "LEAPS_AT_ONCE", 3), patch.object(records, "STRETCHES_AT_ONCE", 3):
+    with patch.object(leap_log, "LEAPS_AT_ONCE", 3), patch.object(records, "STRETCHES_AT_ONCE", 3):
         in_parts = simulate(*workload)
         taken = in_parts.leaps.decode_stretches.blocks_taken(len(in_parts.leaps.step_end_s))
     whole = simulate(*workload)
@@ -45,4 +54,4 @@ def test_a_run_in_which_nothing_can_run_has_no_steps() -> None:
     """The only prompt is longer than the model's context."""
     found = simulate(make_trace([Ask("A", 2000, 1)]), make_config(), ONE_SECOND)
     assert found.requests.rejected[0] is not None
-    assert (len(found.leaps), len(found.steps), len(found.itl_s)) == (0, 0, 0)
+    assert (len(found.leaps), len(found.steps), len(found.gaps().times_s)) == (0, 0, 0)

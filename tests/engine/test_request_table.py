@@ -51,5 +51,5 @@ def test_each_replica_generates_the_tokens_of_its_rows(workload: Workload, num_r
     found = simulate(*workload, num_replicas=num_replicas)
     further = np.maximum(0, found.merged.requests.generated_tokens - 1)
     for number, part in enumerate(found.replicas):
-        assert part.itl_count.sum() == further[found.replica == number].sum()
+        assert part.gaps().counts.sum() == further[found.replica == number].sum()
     assert not found.merged.requests.generated_tokens[found.replica < 0].any()

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, Gaps, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
 
@@ -97,8 +97,7 @@ def make_records(
     return Records(
         requests=make_requests(*lives),
         leaps=make_leaps(*steps),
-        itl_s=np.asarray(list(gaps), dtype=float),
-        itl_count=np.asarray(list(gaps.values()), dtype=np.int64),
+        gaps=lambda: Gaps(np.asarray(list(gaps), dtype=float), np.asarray(list(gaps.values()), dtype=np.int64)),
         prefix_cache_queries=prefix_cache_queries,
         prefix_cache_hits=prefix_cache_hits,
         num_evictions=0,

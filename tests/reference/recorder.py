@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, Floats, Gaps, Ints, LeapRecords, Records, RequestRecords
 from sim.steptime.protocol import StepShape
 from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler
@@ -153,8 +153,7 @@ class Recorder:
         return Records(
             requests=_request_records(requests),
             leaps=leaps,
-            itl_s=_floats([gap for gap, _ in gaps]),
-            itl_count=_ints([count for _, count in gaps]),
+            gaps=lambda: Gaps(_floats([gap for gap, _ in gaps]), _ints([count for _, count in gaps])),
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
