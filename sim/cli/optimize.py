@@ -9,32 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import (
-    UNMET,
-    ExpertRouting,
-    Gpu,
-    HowSampled,
-    HowTimed,
-    Intervals,
-    Json,
-    Limit,
-    Model,
-    Price,
-    RateScale,
-    RequestRate,
-    Router,
-    Slos,
-    StepTimes,
-    Trace,
-    check_timed,
-    given_trace,
-    model_files,
-    priced,
-    print_answer,
-    warn,
-)
-from sim.outputs import check_apart
+from sim.cli.engine_flags import EngineCommand, engine_flags
+from sim.cli.options import UNMET, RateScale, RequestRate, Router, print_answer, warn
+from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 if TYPE_CHECKING:
     from sim.search.runner import OnProgress
@@ -44,14 +21,11 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=EngineCommand)
+@with_shared_flags
 def optimize(
     ctx: typer.Context,
+    shared: SharedFlags,
     *,
-    model: Model = None,
-    gpu: Gpu,
-    price: Price = None,
-    trace: Trace,
-    slo: Slos = None,
     objective: Annotated[
         str, typer.Option(help="throughput, latency, goodput or cost; several with commas give a Pareto set.")
     ] = "throughput",
@@ -70,12 +44,7 @@ def optimize(
     ] = "simulated",
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
-    limit: Limit = None,
     router: Router = "least_loaded",
-    step_time_model: StepTimes = None,
-    composition: HowTimed = None,
-    sampling: HowSampled = None,
-    expert_routing: ExpertRouting = None,
     executor: Annotated[
         Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
     ] = "process",
@@ -84,8 +53,6 @@ def optimize(
         Path | None, typer.Option(help="Keep all trials in this SQLite file; else in the cache, until done.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and plots.")] = None,
-    intervals: Intervals = True,
-    as_json: Json = False,
 ) -> None:
     """Find the engine arguments that serve a trace best, and say why and how sure that is.
 
@@ -96,37 +63,22 @@ def optimize(
     from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
 
     parsed = engine_flags(ctx)
-    choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
-    check_timed(step_time_model, choices)
-    check_apart(
-        {"--out": out, "--store": store}, (*model_files(model), trace, gpu, space, step_time_model, *parsed.files)
-    )
+    shared.check(parsed, {"--out": out, "--store": store}, space)
     if out:
         check_answer_folder(out)
     warn(parsed.warnings)
     with _progress() as progress:
         result = sim.optimize(
-            chosen_model(model, parsed),
-            priced(gpu, price),
-            given_trace(trace, limit),
+            **shared.arguments(parsed),
             objective=objective,
-            slo=slo or (),
             space=space,
             gpus=gpus,
             trials=trials,
             seed=seed,
             scorer=scorer,
-            engine=parsed.engine,
-            vllm_version=parsed.vllm_version,
-            rate_scale=rate_scale,
             request_rate=request_rate,
-            limit=limit,
+            rate_scale=rate_scale,
             router=router,
-            composition=composition or "additive",
-            sampling=sampling or "default",
-            expert_routing=expert_routing or "skewed",
-            step_time_model=step_time_model,
-            intervals=intervals,
             executor_name=executor,
             workers=workers or os.cpu_count() or 1,
             store=store,
@@ -138,7 +90,7 @@ def optimize(
     if out:
         tables = {"candidates": result.candidates, "pareto": result.pareto, "sensitivity": result.sensitivity}
         write_optimization(out, result.summary, tables, result.load.write)
-    print_answer(result.summary, optimization_text, as_json=as_json)
+    print_answer(result.summary, optimization_text, as_json=shared.as_json)
     warn([f"{result.summary['evaluated']:,} candidates tried{f'; the answer is in {out}' if out else ''}."])
     if not result.summary["feasible"]:
         raise typer.Exit(UNMET)

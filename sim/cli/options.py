@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sim.cli import completion
-from sim.errors import ConfigError
 from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -87,13 +86,6 @@ Intervals = Annotated[
     typer.Option("--intervals/--no-intervals", help="Replay also with step times as short and as long as they may be."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
-
-
-def check_timed(step_time_model: Path | None, choices: Mapping[str, str | None]) -> None:
-    """Raises ConfigError where one is given that step times from a file leave without effect."""
-    for flag, choice in choices.items():
-        if choice and step_time_model:
-            raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
 
 
 def given_trace(trace: str, limit: int | None) -> "Requests":

@@ -8,31 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
-from sim.cli.options import (
-    ExpertRouting,
-    Gpu,
-    HowSampled,
-    HowTimed,
-    Intervals,
-    Json,
-    Limit,
-    Model,
-    Price,
-    RateScale,
-    RequestRate,
-    Slos,
-    StepTimes,
-    Trace,
-    check_timed,
-    given_trace,
-    model_files,
-    priced,
-    print_json,
-    warn,
-)
+from sim.cli.engine_flags import EngineCommand, engine_flags
+from sim.cli.options import RateScale, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
-from sim.outputs import check_apart, writing
+from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.outputs import writing
 
 if TYPE_CHECKING:
     from sim.api import Result
@@ -41,75 +21,51 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=EngineCommand)
+@with_shared_flags
 def simulate(
     ctx: typer.Context,
+    shared: SharedFlags,
     *,
-    model: Model = None,
-    gpu: Gpu,
-    price: Price = None,
-    trace: Trace,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
-    limit: Limit = None,
-    slo: Slos = None,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
-    step_time_model: StepTimes = None,
-    composition: HowTimed = None,
-    sampling: HowSampled = None,
-    expert_routing: ExpertRouting = None,
-    intervals: Intervals = True,
-    as_json: Json = False,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
     from sim import api
 
     parsed = engine_flags(ctx)
-    choices = {"--composition": composition, "--sampling": sampling, "--expert-routing": expert_routing}
-    check_timed(step_time_model, choices)
     if out:
         from sim.report.folder import check_folder
 
         check_folder(out)
-    check_apart(
-        {"--out": out, "--step-log": step_log}, (*model_files(model), trace, gpu, step_time_model, *parsed.files)
-    )
+    shared.check(parsed, {"--out": out, "--step-log": step_log})
     warn(parsed.warnings)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
-            chosen_model(model, parsed),
-            priced(gpu, price),
-            given_trace(trace, limit),
-            engine=parsed.engine,
-            vllm_version=parsed.vllm_version,
-            rate_scale=rate_scale,
+            **shared.arguments(parsed),
             request_rate=request_rate,
-            limit=limit,
-            slo=slo or (),
-            composition=composition or "additive",
-            sampling=sampling or "default",
-            expert_routing=expert_routing or "skewed",
-            step_time_model=step_time_model,
-            intervals=intervals,
+            rate_scale=rate_scale,
             progress=progress,
             step_log=write_step,
         )
     if out:
         result.write(out)
-    if as_json:
+    if shared.as_json:
         print_json(result.summary)
     else:
         typer.echo(str(result))
-    warn(
-        (
-            *_overridden(result),
-            *_rejections(result),
-            *_at_limit(result.summary),
-            *result.summary["limits"]["warnings"],
-            *_cost(result.summary, price),
-            _closing(result.summary, out),
-        )
-    )
+    warn(_talk(result, shared.price, out))
+
+
+def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:
+    """What is said beside the result."""
+    yield from _overridden(result)
+    yield from _rejections(result)
+    yield from _at_limit(result.summary)
+    yield from result.summary["limits"]["warnings"]
+    yield from _cost(result.summary, price)
+    yield _closing(result.summary, out)
 
 
 def _cost(summary: Mapping[str, Any], price: float | None) -> Iterator[str]:
