@@ -17,6 +17,7 @@ import pytest
 
 from sim.workload.writers import write_trace
 from tests.cli.conftest import HEAR_CTRL_C
+from tests.measure.makers import OPEN_LOOP, run_json, write_runs
 from tests.search.makers import make_trace
 
 pytestmark = pytest.mark.skipif(
@@ -34,6 +35,7 @@ class Running:
 
     def __init__(self, folder: Path, *command: str | Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
+        self.given = set(folder.iterdir())
         places = {"TMPDIR": folder / "tmp", "XDG_CACHE_HOME": folder / "cache"}
         for place in places.values():
             place.mkdir()
@@ -64,7 +66,7 @@ class Running:
         while (left := list(self._processes())) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert left == []
-        files = [path for path in self.folder.rglob("*") if path.is_file() and path.suffix not in {".csv", ".yaml"}]
+        files = [path for path in self.folder.rglob("*") if path.is_file() and path not in self.given]
         assert [path for path in files if path.suffix != ".sqlite"] == []
 
     def _processes(self) -> Iterator[str]:
@@ -147,6 +149,24 @@ def test_ctrl_c_ends_other_commands(command: list[str], tmp_path: Path) -> None:
     running = Running(tmp_path, *SERVECAST, *command)
     running.begins()
     time.sleep(1.0)
+    assert running.signalled(signal.SIGINT, 2) == (130, LINE)
+    running.assert_nothing_left()
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 1.5], ids=["at once", "in a replay"])
+@pytest.mark.parametrize(
+    "command",
+    [["validate", "--plot", "errors.png"], ["calibrate", "--gpu", "h100-sxm", "--out", "mine.yaml"]],
+    ids=["validate", "calibrate"],
+)
+def test_ctrl_c_ends_what_replays_measured_runs(command: list[str], moment_s: float, tmp_path: Path) -> None:
+    """Twice; neither a plot nor a profile appears."""
+    hour = OPEN_LOOP | {"stages": [{"rate_rps": 20.0, "duration_s": 3600.0}]}
+    runs = write_runs(tmp_path, *(run_json(id=f"run {number}", workload=hour) for number in range(5)))
+    running = Running(tmp_path, *SERVECAST, command[0], runs, *command[1:])
+    running.begins()
+    time.sleep(moment_s)
+    assert running.process.poll() is None
     assert running.signalled(signal.SIGINT, 2) == (130, LINE)
     running.assert_nothing_left()
 
