@@ -5,7 +5,8 @@
 Each run whose engine arguments are known is replayed with step times as modelled and REFERENCE off both ways, which tells the
 error of its step times from the time per token, and what of the times to first token and of the slowest requests it leaves.
 A band is base x (1 + each x novelty): of the widenings tried, each with the base that covers a share of the runs when the
-model that they ran is left out, the one whose bands are narrowest, by the mean of their logarithms.
+model that they ran is left out, the one whose bands are narrowest, by the mean of their logarithms. What kernels that were
+never timed on a GPU add to it comes from benchmarks/short_profiles.py.
 """
 
 import json
@@ -17,11 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.short_profiles import kernel_errors
 from sim.errors import SimError
 from sim.measure.confidence import Band, Confidence, Evidence, Residual, confidence
 from sim.measure.likeness import Traits, novelty
 from sim.measure.replay import Figures, Prepared, prepare
 from sim.measure.runs import Run, read_runs
+from sim.specs.operator_fits import Basis
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "sim/measure/residuals.json"
@@ -63,7 +66,8 @@ def main(folder: Path) -> None:
         for run in known
     ]
     about = f"by benchmarks/fit_bands.py to {len(known)} runs of {len({run.model for run in known})} models, each left out in turn"
-    file = {"fitted": about, "bands": {name: band._asdict() for name, band in bands.items()}, "runs": rows}
+    fits = {name: band._asdict() for name, band in bands.items()}
+    file = {"fitted": about, "bands": fits, "kernels": unfitted_kernels(), "runs": rows}
     OUTPUT.write_text(_text(file), encoding="utf-8")
     for name, band in bands.items():
         print(f"{name}: {band.base:.4f} x (1 + {band.each:g} x novelty)")
@@ -138,13 +142,19 @@ def _covering(errors: Any, novelties: Any, each: float, covered: int) -> Band:
     return Band(round(base, 4), each)
 
 
+def unfitted_kernels() -> dict[Basis, float]:
+    """The band that steps have besides, by where their kernels come from: it covers as many of them as that of step times."""
+    covered, _ = FITS["step"]
+    return kernel_errors(covered)
+
+
 def left_out(known: Sequence[Known]) -> Callable[[Run, Traits], Confidence]:
     """How sure a forecast of each run is where no run of its model is known."""
-    bands, model_of = fit(known), {run.id: run.model for run in known}
+    bands, kernels, model_of = fit(known), unfitted_kernels(), {run.id: run.model for run in known}
 
     def judge(run: Run, of: Traits) -> Confidence:
         others = tuple(other.residual for other in known if other.model != model_of[run.id])
-        return confidence(of, Evidence(others, bands))
+        return confidence(of, Evidence(others, bands, kernels))
 
     return judge
 

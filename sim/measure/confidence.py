@@ -7,7 +7,7 @@ benchmarks/fit_bands.py writes it.
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import expm1, hypot, log1p
+from math import expm1, hypot
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,9 +15,6 @@ from sim.measure.likeness import SOFT, Facet, Novelty, Regime, Traits, novelty
 from sim.specs.operator_fits import Basis
 
 Level = Literal["validated", "extrapolated"]
-# What kernels are off by in the median on a GPU that was left out of their fit: 12.5 % for the worst (A100's GEMMs), 4 % for a
-# sibling's parameters on the same chip (H200 by H100's).
-KERNEL_ERRORS: Mapping[Basis, float] = {"fitted": 0.0, "derived": 0.04, "generic": 0.125}
 KERNEL_WORDS: Mapping[Basis, str] = {
     "derived": "kernels timed on a sibling only",
     "generic": "kernels never timed on it",
@@ -54,10 +51,11 @@ class Residual(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Validated runs, and the band of each error that was fitted to them."""
+    """Validated runs, the band of each error that was fitted to them, and what kernels from elsewhere add to that of steps."""
 
     residuals: tuple[Residual, ...]
     bands: Mapping[str, Band]
+    kernels: Mapping[Basis, float]
 
 
 class Confidence(NamedTuple):
@@ -105,7 +103,8 @@ def known_evidence() -> Evidence:
 def evidence(file: Mapping[str, Any]) -> Evidence:
     """That of a file such as `residuals.json`."""
     residuals = tuple(Residual(_traits(row["traits"]), row["errors"]) for row in file["runs"])
-    return Evidence(residuals, {name: Band(fit["base"], fit["each"]) for name, fit in file["bands"].items()})
+    bands = {name: Band(fit["base"], fit["each"]) for name, fit in file["bands"].items()}
+    return Evidence(residuals, bands, file["kernels"])
 
 
 def _traits(row: Mapping[str, Any]) -> Traits:
@@ -118,7 +117,7 @@ def confidence(of: Traits, known: Evidence | None = None) -> Confidence:
     new = novelty(of, [residual.traits for residual in known.residuals])
     bands = {name: band.at(new.degree) for name, band in known.bands.items()}
     kernels: Basis = "generic" if of.derived else of.kernels
-    bands["step"] = hypot(bands["step"], log1p(KERNEL_ERRORS[kernels]))
+    bands["step"] = hypot(bands["step"], known.kernels[kernels])
     hard = [facet for facet in (*new.never, *new.apart) if facet.name != SOFT or of.is_newer_than_known]
     level: Level = "extrapolated" if hard or of.derived else "validated"
     names = tuple(facet.name for facet in hard) + (("derived",) if of.derived else ())

@@ -4,11 +4,13 @@ import pytest
 
 from sim.measure.confidence import Band, Evidence, Residual, confidence, known_evidence
 from sim.measure.likeness import Regime, Traits
+from sim.specs.operator_fits import Basis
 
 CACHED = Regime(is_cached=True, prompt_tokens=550.0, context_tokens=670.0, batch=30.0)
 H100 = Traits("h100-sxm", "llama", "bf16", 8e9, vllm_version="0.15", regime=CACHED)
 BANDS = {"step": Band(0.04, 0.5), "ttft": Band(0.03, 1.0), "tail": Band(0.05, 2.0), "blocks": Band(0.01, 0.0)}
-KNOWN = Evidence(tuple(Residual(H100, {"step": error}) for error in (-0.02, 0.01, 0.03)), BANDS)
+KERNELS: dict[Basis, float] = {"fitted": 0.0, "derived": 0.03, "generic": 0.2}
+KNOWN = Evidence(tuple(Residual(H100, {"step": error}) for error in (-0.02, 0.01, 0.03)), BANDS, KERNELS)
 
 
 def test_validated_by_runs_like_it() -> None:
