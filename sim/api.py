@@ -1,14 +1,17 @@
 """The composition root: the one place that picks implementations and wires them together."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from sim import __version__
 from sim.cluster import simulation
+from sim.cluster.records import ClusterRecords
 from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
@@ -18,6 +21,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.cost import cost
+from sim.metrics.replicas import replica_figures
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summary_of
@@ -55,7 +59,12 @@ class Result:
     summary: dict[str, Any]
     deployment: Deployment
     trace: Trace
-    records: Records
+    run: ClusterRecords
+
+    @property
+    def records(self) -> Records:
+        """All replicas' records as one."""
+        return self.run.merged
 
     def __str__(self) -> str:
         return f"{run_title(self.summary, terminal_width())}\n{result_table(self.summary)}"
@@ -68,11 +77,11 @@ class Result:
     @cached_property
     def requests(self) -> "pd.DataFrame":
         """One row a request, in trace order."""
-        return _frame(request_columns(self.trace, self.records.requests))
+        return _frame(self._request_columns())
 
     @cached_property
     def steps(self) -> "pd.DataFrame":
-        """One row an engine step, in order of launch."""
+        """One row an engine step, in order of launch, replica by replica."""
         return _frame(self._step_columns())
 
     def write(self, folder: str | Path) -> None:
@@ -83,7 +92,7 @@ class Result:
         from sim.report.folder import write_folder
         from sim.report.plots import TITLE_WIDTH
 
-        requests = request_columns(self.trace, self.records.requests)
+        requests = self._request_columns()
         title = run_title(self.summary, TITLE_WIDTH)
         write_folder(Path(folder), self.summary, requests, self._step_columns(), self.records, title=title)
 
@@ -94,15 +103,28 @@ class Result:
         title = run_title(self.summary, plots.TITLE_WIDTH)
         if kind == "latency":
             return plots.latency_figure(self.records, title=title)
+        if kind == "timeline" and self._is_fleet:
+            raise ConfigError("a timeline shows one engine, and this run has several; simulate one replica.")
         if kind == "timeline":
             return plots.timeline_figure(self.records, num_gpu_blocks=self.summary["num_gpu_blocks"], title=title)
         raise ConfigError(f"plot draws `timeline` or `latency`, got {kind!r}.")
+
+    @property
+    def _is_fleet(self) -> bool:
+        return len(self.run.replicas) > 1
+
+    def _request_columns(self) -> Columns:
+        return request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
 
     def _step_columns(self) -> Columns:
         num_gpu_blocks, dispatch = self.deployment.plan.num_gpu_blocks, self.deployment.graph_dispatch
         steps, step_time = self.records.steps, self.deployment.step_time
         parts = step_parts(steps, step_time)
-        return step_columns(steps, parts, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
+        columns = step_columns(steps, parts, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
+        if not self._is_fleet:
+            return columns
+        counts = [part.leaps.num_ran_steps for part in self.run.replicas]
+        return {"replica": np.repeat(np.arange(len(counts)), counts), **columns}
 
 
 def plan_memory(
@@ -140,6 +162,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     request_rate: float | None = None,
     limit: int | None = None,
     slo: Sequence[str] = (),
+    replicas: int = 1,
+    router: str | Mapping[str, Any] = "least_loaded",
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
@@ -153,8 +177,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
 
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
-    `request_goodput` and `slo_attainment` to the summary. Nothing is drawn at random: `seed` is only stamped on the summary,
-    for those who made the trace with it. `step_time_model` replaces the
+    `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
+    `{policy: llm_d, queue: 2}`, which draws from `seed`; nothing else is drawn at random. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
@@ -166,13 +190,13 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
-    config, step_time = deployment.config, deployment.step_time
-    records = simulation.simulate(load.trace, config, step_time, on_progress=progress, step_log=step_log).merged
-    replayed = _Replayed(deployment, load, slos)
-    summary = _summary(replayed, engine, records) | {"seed": seed}
+    _check_replicas(replicas, has_step_log=step_log is not None)
+    replayed = _Replayed(deployment, load, slos, replicas, router, seed)
+    run = replayed.run(on_progress=progress, step_log=step_log)
+    summary = _summary(replayed, engine, run) | {"seed": seed}
     summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
-    return Result(summary, deployment, load.trace, records)
+    return Result(summary, deployment, load.trace, run)
 
 
 def read_measured(
@@ -248,21 +272,54 @@ class _Replayed(NamedTuple):
     deployment: Deployment
     load: Load
     slos: tuple[Slo, ...]
+    replicas: int
+    router: str | Mapping[str, Any]
+    seed: int
 
-    def figures(self, records: Records) -> dict[str, Any]:
-        figures = summary_of(self.deployment, records)
-        return figures | slo_figures(self.slos, records, figures["duration"])
+    def run(
+        self, trace: Trace | None = None, step_time: StepTimeModel | None = None, **arguments: Any
+    ) -> ClusterRecords:
+        return simulation.simulate(
+            trace or self.load.trace,
+            self.deployment.config,
+            step_time or self.deployment.step_time,
+            num_replicas=self.replicas,
+            router=self.router,
+            seed=self.seed,
+            **arguments,
+        )
+
+    def figures(self, run: ClusterRecords) -> dict[str, Any]:
+        figures = summary_of(self.deployment, run.merged)
+        if self.replicas > 1:
+            figures["gpu_busy_fraction"] = run.busy_fraction
+        return figures | slo_figures(self.slos, run.merged, figures["duration"])
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
         step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
         trace = scale_rate(self.load.trace, rate_share)
-        return self.figures(simulation.simulate(trace, self.deployment.config, step_time).merged)
+        return self.figures(self.run(trace, step_time))
 
 
-def _summary(replayed: _Replayed, given: EngineConfig, records: Records) -> dict[str, Any]:
+def _check_replicas(replicas: int, *, has_step_log: bool) -> None:
+    if replicas < 1:
+        raise ConfigError(f"replicas must be at least 1, got {replicas}.")
+    if replicas > 1 and has_step_log:
+        raise ConfigError(f"a step log has the steps of one engine, got {replicas} replicas; log a run of one.")
+
+
+def _fleet(replayed: _Replayed, run: ClusterRecords) -> dict[str, Any]:
+    """The fleet, and what each replica did; nothing where there is one alone."""
+    if replayed.replicas == 1:
+        return {}
+    figures = replica_figures(run, replayed.deployment.plan.num_gpu_blocks)
+    return {"fleet": {"replicas": replayed.replicas, "router": replayed.router}, "replicas": figures}
+
+
+def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and what came of it."""
-    deployment, figures = replayed.deployment, replayed.figures(records)
+    deployment, figures = replayed.deployment, replayed.figures(run)
     engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
     return {
         "model_id": deployment.model.name,
@@ -275,9 +332,10 @@ def _summary(replayed: _Replayed, given: EngineConfig, records: Records) -> dict
         "notes": list(deployment.notes),
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
-        "limits": what_limits(deployment, records),
+        **_fleet(replayed, run),
+        "limits": what_limits(deployment, run),
         "step_time": deployment.step_times.to_json(),
-        **cost(figures, num_gpus=engine.num_gpus, usd_per_hour=price),
+        **cost(figures, num_gpus=engine.num_gpus * replayed.replicas, usd_per_hour=price),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Router, print_answer, warn
+from sim.cli.options import Replicas, Router, print_answer, warn
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 app = typer.Typer(add_completion=False)
@@ -27,7 +27,7 @@ def capacity(
             "--rate", "--request-rate", help="Requests a second to serve: how many replicas and GPUs does it take?"
         ),
     ] = None,
-    replicas: Annotated[int, typer.Option(help="Equal servers behind a router.")] = 1,
+    replicas: Replicas = 1,
     router: Router = "least_loaded",
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
 ) -> None:

@@ -58,10 +58,11 @@ Slos = Annotated[
         "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
     ),
 ]
+Replicas = Annotated[int, typer.Option(help="Equal servers behind a router.")]
 Router = Annotated[
     str,
     typer.Option(
-        help="How requests are shared out to replicas: least_loaded, round_robin, ...",
+        help="How requests are shared out to replicas: a name such as llm_d, or llm_d:queue=2,prefix=3.",
         autocompletion=completion.router_names,
     ),
 ]

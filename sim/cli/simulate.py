@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import RateScale, RequestRate, print_json, warn
+from sim.cli.options import RateScale, Replicas, RequestRate, Router, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.outputs import writing
@@ -28,6 +28,9 @@ def simulate(
     *,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
+    replicas: Replicas = 1,
+    router: Router = "least_loaded",
+    seed: Annotated[int, typer.Option(help="Seed of what a router draws.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
 ) -> None:
@@ -46,6 +49,9 @@ def simulate(
             **shared.arguments(parsed),
             request_rate=request_rate,
             rate_scale=rate_scale,
+            replicas=replicas,
+            router=router,
+            seed=seed,
             progress=progress,
             step_log=write_step,
         )

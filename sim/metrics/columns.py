@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.records import RequestRecords, StepRecords
+from sim.engine.records import Ints, RequestRecords, StepRecords
 from sim.metrics.cuda_graphs import step_graphs
 from sim.metrics.step_parts import PartColumns
 from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
@@ -17,16 +17,18 @@ from sim.workload.trace import Trace
 Columns = dict[str, NDArray[Any] | Sequence[Any]]
 
 
-def request_columns(trace: Trace, requests: RequestRecords) -> Columns:
+def request_columns(trace: Trace, requests: RequestRecords, replica: Ints | None = None) -> Columns:
     """One row a request in trace order; times are NaN where the thing never happened, `rejected` is a reason or None.
 
-    `session_id` and `priority` stand where the trace has them.
+    `session_id` and `priority` stand where the trace has them, and `replica` where it is given: who served each, -1 for nobody.
     """
     columns: Columns = {"request_id": trace.request_id, "arrival_s": requests.arrival_s}
     if trace.session_id is not None:
         columns["session_id"] = trace.session_id
     if trace.priority is not None:
         columns["priority"] = trace.priority
+    if replica is not None:
+        columns["replica"] = replica
     return columns | _outcome(requests)
 
 

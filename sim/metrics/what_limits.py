@@ -4,21 +4,23 @@ from typing import Any
 
 import numpy as np
 
+from sim.cluster.records import ClusterRecords
 from sim.deployment import Deployment
-from sim.engine.records import Records, RequestRecords
+from sim.engine.records import RequestRecords
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
 from sim.metrics.statistics import percentiles
 
 
-def what_limits(deployment: Deployment, records: Records) -> dict[str, Any]:
-    """All of it told from the records; docs/results.md explains the keys.
+def what_limits(deployment: Deployment, run: ClusterRecords) -> dict[str, Any]:
+    """All of it told from the records; docs/results.md explains the keys. Shares of time are of all replicas' together.
 
     Where step times are given nothing is said about resources, which only the roofline knows.
     """
-    leaps, config = records.leaps, deployment.config
+    records, config = run.merged, deployment.config
+    leaps, span_s = records.leaps, run.span_s * len(run.replicas)
     samples = sampled_shapes(leaps, config)
-    found = limits_of(records, config, deployment.gpu, deployment.roofline_on, samples, span_s=_span_s(records))
+    found = limits_of(records, config, deployment.gpu, deployment.roofline_on, samples, span_s=span_s)
     cliffs = graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under)
     return {
         "busy": dict(found.busy),
@@ -43,9 +45,3 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
     slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int8), (99,))[0]
     whole_s = float(ttft_s[slowest].sum())
     return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # steps that are said to take no time
-
-
-def _span_s(records: Records) -> float:
-    """From the first arrival to the end of the last step."""
-    leaps = records.leaps
-    return float(leaps.step_end_s[-1] - records.requests.arrival_s[0]) if len(leaps) else 0.0

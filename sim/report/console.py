@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.report.intervals import between
+from sim.report.replicas import replica_rows
 
 WIDTH = 50
 LABEL_WIDTH = 40
@@ -71,6 +72,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, summary)
+    if "replicas" in summary:
+        yield "Replicas".center(WIDTH, "-")
+        yield from replica_rows(summary["replicas"])
     if "limits" in summary:
         yield "What limits it".center(WIDTH, "-")
         yield from _limits(summary["limits"])

@@ -21,7 +21,7 @@ def check_folder(folder: Path) -> None:
 def write_folder(
     folder: Path, summary: Mapping[str, Any], requests: Columns, steps: Columns, records: Records, *, title: str
 ) -> None:
-    """Write all result files and then put them in place at once, instead of an earlier run's.
+    """Write all result files and then put them in place at once, instead of an earlier run's. A fleet has no timeline.
 
     Raises ConfigError where `check_folder` does or where the folder cannot be written.
     """
@@ -30,8 +30,9 @@ def write_folder(
         _write_csv(written / "requests.csv", requests)
         _write_csv(written / "steps.csv", steps)
         save(latency_figure(records, title=title), written / "latency.png")
-        timeline = timeline_figure(records, num_gpu_blocks=summary["num_gpu_blocks"], title=title)
-        save(timeline, written / "timeline.png")
+        if "fleet" not in summary:
+            timeline = timeline_figure(records, num_gpu_blocks=summary["num_gpu_blocks"], title=title)
+            save(timeline, written / "timeline.png")
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

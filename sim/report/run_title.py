@@ -16,6 +16,8 @@ def run_title(summary: Mapping[str, Any], width: int) -> str:
 
 def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
     gpus = f"{summary['tensor_parallel_size']} x {summary['gpu']}"
+    if "fleet" in summary:
+        gpus = f"{summary['fleet']['replicas']} replicas of {gpus} behind {router_text(summary['fleet']['router'])}"
     yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
     yield load_text(summary, summary["arrived"])
     unusual = {name: value for name, value in summary["step_time"].items() if value != USUAL.get(name)}
@@ -59,6 +61,14 @@ def _rate(summary: Mapping[str, Any]) -> str:
     if summary["request_rate"] is not None:
         return f"{rate} (request_rate={summary['request_rate']})"
     return f"{rate} (the trace's own)" if scale == 1.0 else f"{rate} (rate_scale={scale:g})"
+
+
+def router_text(router: str | Mapping[str, Any]) -> str:
+    """A router as the command line takes it."""
+    if isinstance(router, str):
+        return router
+    options = ",".join(f"{name}={value}" for name, value in router.items() if name != "policy")
+    return f"{router['policy']}:{options}" if options else str(router["policy"])
 
 
 def arguments_text(engine: Mapping[str, Any]) -> str:

@@ -1,0 +1,44 @@
+"""What each replica of a fleet did, beside the fleet's own figures."""
+
+from typing import Any
+
+import numpy as np
+
+from sim.cluster.records import ClusterRecords
+from sim.engine.records import EngineRecords
+from sim.metrics.summary import is_completed, kv_cache_usage
+
+
+def replica_figures(records: ClusterRecords, num_gpu_blocks: int) -> list[dict[str, Any]]:
+    """An object a replica; means are over the fleet's whole time, in which a replica may have been idle."""
+    requests, sent_to = records.merged.requests, records.replica
+    done = is_completed(requests)
+    return [
+        {
+            "requests": int((sent_to == number).sum()),
+            "completed": int((done & (sent_to == number)).sum()),
+            "total_output_tokens": int(requests.generated_tokens[done & (sent_to == number)].sum()),
+            **_engine_figures(part, records.span_s, num_gpu_blocks),
+        }
+        for number, part in enumerate(records.replicas)
+    ]
+
+
+def _engine_figures(part: EngineRecords, span_s: float, num_gpu_blocks: int) -> dict[str, Any]:
+    leaps = part.leaps
+    hit_rate = part.prefix_cache_hits / part.prefix_cache_queries if part.prefix_cache_queries else None
+    if not len(leaps):
+        return {"prefix_cache_hit_rate": hit_rate} | dict(zip(FIGURES, (0.0, 0.0, 0, 0.0, 0.0), strict=True))
+    usage = kv_cache_usage(leaps.num_free_blocks, num_gpu_blocks)
+    shares = (leaps.step_end_s[leaps.last_step] - leaps.start_s) / span_s
+    figures = (
+        leaps.busy_s / span_s,
+        float(np.sum(leaps.num_waiting * shares)),
+        int(leaps.num_waiting.max()),
+        float(np.sum(usage * shares)),
+        float(kv_cache_usage(np.asarray(leaps.fewest_free_blocks), num_gpu_blocks)),
+    )
+    return {"prefix_cache_hit_rate": hit_rate} | dict(zip(FIGURES, figures, strict=True))
+
+
+FIGURES = ("gpu_busy_fraction", "mean_num_waiting", "max_num_waiting", "mean_kv_cache_usage", "max_kv_cache_usage")
