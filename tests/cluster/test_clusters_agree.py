@@ -53,7 +53,7 @@ def gaps(records: EngineRecords) -> Counter[float]:
     return +counted
 
 
-@examples(150)
+@examples(100)
 @given(workload=workloads(), num_replicas=st.integers(1, 3), router=routers, panel_bits=panel_bits)
 def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str, panel_bits: tuple[int, ...]) -> None:
     """Whole numbers, so that arrivals, answers and passes of several replicas often fall on one instant."""
@@ -63,7 +63,7 @@ def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str,
     assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router))
 
 
-@examples(200)
+@examples(100)
 @given(
     workload=workloads(),
     num_replicas=st.integers(1, 3),

@@ -136,4 +136,4 @@ class OlderPoolMachine(PoolMachine):
 
 TestPool = PoolMachine.TestCase
 TestOlderPool = OlderPoolMachine.TestCase
-TestPool.settings = TestOlderPool.settings = examples(150, steps=25)
+TestPool.settings = TestOlderPool.settings = examples(100, steps=25)

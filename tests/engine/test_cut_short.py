@@ -23,7 +23,7 @@ from tests.properties import examples
 from tests.workloads import Workload, workloads
 
 
-@examples(150)
+@examples(100)
 @given(workload=workloads(), max_passes=st.integers(1, 60), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_what_was_done_when_they_are_stopped(
     workload: Workload, max_passes: int, panel_bits: tuple[int, ...]

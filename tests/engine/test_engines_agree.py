@@ -84,7 +84,7 @@ class Telling:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@examples(300)
+@examples(200)
 @given(workload=workloads(may_crash=True), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_every_step(engine: str, workload: Workload, panel_bits: tuple[int, ...]) -> None:
     """Integer times leave no rounding, so that nothing may differ; wide panels, so that leaps are long at short contexts."""

@@ -8,7 +8,7 @@ from tests.makers import replay
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 
-@settings(max_examples=200)
+@examples(100)
 @given(workload=workloads(versions=SINCE_0_12))
 def test_all_laws_hold_of_any_run(engine: Engine, workload: Workload) -> None:
     """Requests, tokens, blocks and time are conserved; order, victims and limits are the policy's."""

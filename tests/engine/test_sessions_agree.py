@@ -51,7 +51,7 @@ def tight_configs(draw: st.DrawFn, longest: int) -> SchedulerConfig:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@examples(400)
+@examples(200)
 @given(data=st.data(), asks=sessions(), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
 def test_engines_agree_on_sessions(
     engine: str, data: st.DataObject, asks: list[Ask], panel_bits: tuple[int, ...]

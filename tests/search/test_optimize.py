@@ -45,9 +45,9 @@ def all_scores(scenario: Scenario, space: Space) -> list[tuple[tuple[float, ...]
     return sorted(feasible, key=lambda item: item[0])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_choice_is_the_true_best_or_tied_with_it(seed: int) -> None:
-    """On twenty random workloads whose spaces can be enumerated, under each objective in turn."""
+    """On random workloads whose spaces can be enumerated: three for each objective, some with limits."""
     rng = np.random.default_rng(seed)
     goal = ("latency", "throughput", "cost", "goodput")[seed % 4]
     slo = ("ttft_p99=600ms", "e2el_p99=4s") if goal == "goodput" or seed % 3 == 0 else ()

@@ -177,6 +177,6 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]
     assert sum(marks) == len(stored)
     assert bool(stores()) == bool(store)
-    fresh = run()
+    fresh = run("--workers", "1")
     assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]
     assert fresh["best"] == resumed["best"]
