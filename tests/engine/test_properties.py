@@ -1,10 +1,11 @@
 """Laws of every run, on workloads drawn at random."""
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.engine.laws import LAWS
 from tests.engines import Engine
 from tests.makers import replay
+from tests.properties import examples
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 
