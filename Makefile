@@ -20,7 +20,7 @@ test: .venv/installed-dev  ## every check there is; what the gate runs
 	$(MAKE) --no-print-directory units interpreted
 
 test-quick: lint floors types  ## in less than a minute: all but the compiled engine and the slow tests
-	$(BIN)/python -m $(PYTEST) -m 'not slow'
+	$(BIN)/python -m $(PYTEST) -m 'not slow' --ignore tests/test_compiled.py
 
 thorough: compiled  ## the tests of properties with twenty times as many examples, other ones each time
 	EXAMPLES=20 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -m hypothesis
