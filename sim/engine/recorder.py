@@ -90,10 +90,10 @@ class Recorder:
         self._requests.write(request, num_generated, finish_s, self._replica)
 
     def records(self, state: SchedulerState) -> EngineRecords:
-        """All that is not in the table, in columns; to be asked for once."""
+        """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
         for request in (*state.running, *state.waiting):
             self.request(request, num_returned_tokens(request, state.num_collected), nan)
-        columns = self._leaps.columns()
+        columns, self._leaps = self._leaps.columns(), LeapLog()
         chunks = np.frombuffer(self._chunks, dtype=CHUNK)
         gaps = _token_gaps(columns["step_end_s"], columns["num_steps"], columns.pop("num_continued"), state.history)
         return EngineRecords(

@@ -1,6 +1,5 @@
 """One candidate, tried: it passes the memory plan, then the trace is replayed."""
 
-import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,8 +25,6 @@ from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.workload.load import Load
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
-
-MANY_REPLICAS = 16
 
 
 class Task(NamedTuple):
@@ -140,9 +137,7 @@ class Scenario:
         step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
-        if (count := num_replicas(params)) > MANY_REPLICAS:
-            gc.collect()  # replicas refer to each other and hold much: those of the last replay would stay for long
-        return simulate(trace, deployed.config, step_time, num_replicas=count, router=self.router)
+        return simulate(trace, deployed.config, step_time, num_replicas=num_replicas(params), router=self.router)
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
         span_s = records.span_s * len(records.replicas)
