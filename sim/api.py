@@ -11,7 +11,9 @@ import numpy as np
 
 from sim import __version__
 from sim.cluster import simulation
+from sim.cluster.clients import Clients
 from sim.cluster.records import ClusterRecords
+from sim.cluster.users import parse_users, require_no_rate
 from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
@@ -22,6 +24,7 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
 from sim.metrics.cost import cost
 from sim.metrics.replicas import replica_figures
+from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summary_of
@@ -164,6 +167,10 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     slo: Sequence[str] = (),
     replicas: int = 1,
     router: str | Mapping[str, Any] = "least_loaded",
+    max_concurrency: int | None = None,
+    users: int | None = None,
+    think_time: float | str | None = None,
+    open_loop: bool = False,
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
@@ -178,7 +185,10 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
-    `{policy: llm_d, queue: 2}`, which draws from `seed`; nothing else is drawn at random. `step_time_model` replaces the
+    `{policy: llm_d, queue: 2}`, which draws from `seed`. Turns of a session wait for the answer before them, and stages for the one
+    before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
+    one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
+    "exponential:5", drawn with `seed`. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
@@ -189,11 +199,16 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
+    if users is not None:
+        require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
     _check_replicas(replicas, has_step_log=step_log is not None)
-    replayed = _Replayed(deployment, load, slos, replicas, router, seed)
+    replayed = _Replayed(deployment, load, slos, replicas, router, clients, seed)
     run = replayed.run(on_progress=progress, step_log=step_log)
-    summary = _summary(replayed, engine, run) | {"seed": seed}
+    summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
+    if clients.wait_for_answers(load.trace) and not users:
+        summary["sent_late"] = sent_late(load.trace, run.merged.requests)
     summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployment, load.trace, run)
@@ -274,6 +289,7 @@ class _Replayed(NamedTuple):
     slos: tuple[Slo, ...]
     replicas: int
     router: str | Mapping[str, Any]
+    clients: Clients
     seed: int
 
     def run(
@@ -286,6 +302,7 @@ class _Replayed(NamedTuple):
             num_replicas=self.replicas,
             router=self.router,
             seed=self.seed,
+            clients=self.clients,
             **arguments,
         )
 
@@ -341,7 +358,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:
     """How far the forecast can be trusted, by the errors on measured runs like it."""
-    deployment, rate = replayed.deployment, replayed.load.trace.request_rate
+    deployment, rate = replayed.deployment, None if replayed.clients.users else replayed.load.trace.request_rate
     if not intervals:
         return confidence_json(confidence_of(deployment, summary))
     return forecast_of(deployment, summary, replayed.at, request_rate=rate)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.client_flags import MaxConcurrency, NumUsers, OpenLoop, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.options import RateScale, Replicas, RequestRate, Router, print_json, warn
 from sim.cli.progress import progress_bar
@@ -30,7 +31,11 @@ def simulate(
     rate_scale: RateScale = 1.0,
     replicas: Replicas = 1,
     router: Router = "least_loaded",
-    seed: Annotated[int, typer.Option(help="Seed of what a router draws.")] = 0,
+    max_concurrency: MaxConcurrency = None,
+    users: NumUsers = None,
+    think_time: ThinkTime = None,
+    open_loop: OpenLoop = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what a router draws, and of think times.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
 ) -> None:
@@ -51,6 +56,10 @@ def simulate(
             rate_scale=rate_scale,
             replicas=replicas,
             router=router,
+            max_concurrency=max_concurrency,
+            users=users,
+            think_time=think_time,
+            open_loop=open_loop,
             seed=seed,
             progress=progress,
             step_log=write_step,
@@ -68,6 +77,7 @@ def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[s
     """What is said beside the result."""
     yield from _overridden(result)
     yield from _rejections(result)
+    yield from said_of_clients(result.summary, result.trace)
     yield from _at_limit(result.summary)
     yield from result.summary["limits"]["warnings"]
     yield from _cost(result.summary, price)

@@ -11,7 +11,7 @@ from sim.engine.request import Request
 Process = Generator[simpy.Event, Any, None]
 
 
-def arrivals(env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], None]) -> Process:
+def arrivals(env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], object]) -> Process:
     """Submit requests, which come in order of arrival."""
     for request in requests:
         if request.arrival_s > env.now:

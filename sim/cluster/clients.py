@@ -1,31 +1,73 @@
-"""A closed loop: so many clients, each of which sends its next request when it has received the last."""
+"""Who sends the requests: the trace at its own times, its sessions, so many at a time, or users of their own."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 import simpy
 
-from sim.cluster.arrivals import Process
-from sim.cluster.clock import ARRIVAL, At
+from sim.cluster.arrivals import Process, arrivals
+from sim.cluster.concurrency import MaxConcurrency
+from sim.cluster.conversations import Conversations
+from sim.cluster.stages import Stages
+from sim.cluster.users import NO_USERS, Users, start_users
 from sim.engine.request import Request
+from sim.errors import ConfigError
+from sim.workload.columns import MAX_TOKENS
+from sim.workload.trace import Trace
+
+Ask = Callable[[Request], simpy.Event]
+"""Sends a request; the event happens when it has ended."""
+Arriving = Callable[[Iterable[Request], Callable[[Request], object]], Process]
+"""Hands requests on as their times come."""
 
 
-class ClosedLoop(NamedTuple):
-    """`concurrency` clients take requests in order of the trace, whose arrival times are not looked at.
+class Clients(NamedTuple):
+    """How requests are sent: `Users` who take them in order, or at the trace's times, at most `max_concurrency` in flight.
 
-    `delay_s` passes between a client's last token and its next request's arrival.
+    Unless the loop is open, turns of a session wait for the answer before them, and stages for the one before to drain.
+    `check` raises ConfigError for what contradicts itself.
     """
 
-    concurrency: int
-    delay_s: float = 0.0
+    users: Users | None = None
+    max_concurrency: int | None = None
+    open_loop: bool = False
+
+    def check(self, trace: Trace) -> "Clients":
+        """Itself, for that trace."""
+        if self.max_concurrency is not None and not 1 <= self.max_concurrency <= MAX_TOKENS:
+            raise ConfigError(f"`max_concurrency` must be from 1 to {MAX_TOKENS:,}, got {self.max_concurrency}.")
+        others = {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, "a `stage` column": trace.stage}
+        given = next((name for name, other in others.items() if other is not None and other is not False), None)
+        if self.users and given:
+            raise ConfigError(
+                f"users send a request when the last is answered, so that {given} means nothing; leave one of them out."
+            )
+        return self
+
+    def wait_for_answers(self, trace: Trace) -> bool:
+        """Whether when a request is sent depends on when others end."""
+        is_closed = (trace.session_id is not None or trace.stage is not None) and not self.open_loop
+        return self.users is not None or self.max_concurrency is not None or is_closed
+
+    def start(self, env: simpy.Environment, trace: Trace, requests: Iterable[Request], ask: Ask) -> None:
+        """Begin to send the requests of a trace, which come in order of arrival."""
+        if self.users:
+            start_users(env, self.users, trace, requests, ask)
+            return
+        if self.max_concurrency is not None:
+            ask = MaxConcurrency(env, self.max_concurrency, ask).ask
+        arriving: Arriving = partial(arrivals, env)
+        if trace.stage is not None and not self.open_loop:
+            stages = Stages(env, trace.stage.tolist(), ask)
+            ask, arriving = stages.ask, stages.arrivals
+        has_turns = trace.session_id is not None and not self.open_loop
+        env.process(arriving(requests, Conversations(env, trace, ask).arrive if has_turns else ask))
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys under which summaries say who sent the requests."""
+        users = self.users.to_json() if self.users else NO_USERS
+        return {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, **users}
 
 
-def client(
-    env: simpy.Environment, requests: Iterator[Request], delay_s: float, ask: Callable[[Request], simpy.Event]
-) -> Process:
-    """Send one request after the other, as long as there are any; `ask` tells when it has ended."""
-    for request in requests:
-        request.arrival_s = env.now
-        yield ask(request)
-        if delay_s:
-            yield At(env, env.now + delay_s, ARRIVAL)
+AT_THEIR_TIMES = Clients()

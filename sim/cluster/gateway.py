@@ -25,7 +25,8 @@ class Gateway:
         self.replicas[chosen].submit(request)
 
     def ask(self, request: Request) -> Answer:
-        """Submit a request; the event happens when it has ended."""
+        """Submit a request, whose clock starts now; the event happens when it has ended."""
+        request.arrival_s = self._env.now
         answer = self._answers[request] = Answer(self._env)
         self.submit(request)
         return answer

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import simpy
 
 from sim.cluster.arrivals import arrivals
-from sim.cluster.clients import ClosedLoop, client
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica
@@ -36,13 +38,13 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
     num_replicas: int = 1,
     router: str | Mapping[str, Any] = "least_loaded",
     seed: int = 0,
-    clients: ClosedLoop | None = None,
+    clients: Clients = AT_THEIR_TIMES,
     on_progress: Progress | None = None,
     step_log: Callable[[LogRow], None] | None = None,
 ) -> ClusterRecords:
     """Replay a trace through equal replicas behind a router; times count from the trace's own zero.
 
-    With `clients`, they send the requests, and records have the real times of arrival. `on_progress` is called with
+    Where `clients` wait for answers, records have the times at which they sent. `on_progress` is called with
     (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
     run are rejected with their reason and stall nobody. `seed` is that of the router's draws. Raises ConfigError for an
     unknown router.
@@ -50,13 +52,17 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
     rows = FirstTime(step_log) if step_log else None
     told = _Told(on_progress, len(trace))
+    clients.check(trace)
+    if clients.users:
+        trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, config)
+    they_wait = clients.wait_for_answers(trace)
     options, fleet = router_options(router), Fleet(num_replicas, trace, config, seed)
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
-        table = RequestTable(source, sent_by_clients=clients is not None)
+        table = RequestTable(source, sent_by_clients=they_wait)
         recorders = [Recorder(table, number) for number in range(num_replicas)]
-        start_s = 0.0 if clients else min(0.0, float(trace.arrival_s[0]))
+        start_s = min(0.0, float(trace.arrival_s[0]))
         cores = [
             EngineCore(
                 config, step_time, recorder,
@@ -68,10 +74,12 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
         env = simpy.Environment(initial_time=start_s)
         gateway = Gateway(env, options.router(fleet))
         requests = told.passing(source) if on_progress else source
-        if clients is None:
-            serve_open(env, cores, gateway, requests)
+        if they_wait:
+            gateway.replicas = _live(env, cores, gateway)
+            clients.start(env, trace, requests, gateway.ask)
+            env.run()
         else:
-            serve_clients(env, cores, gateway, iter(requests), clients)
+            serve_open(env, cores, gateway, requests)
         parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]
         return ClusterRecords.of(parts, table)
 
@@ -93,16 +101,6 @@ def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway
     env.run()
     for replica in replicas:
         replica.finish()
-
-
-def serve_clients(
-    env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterator[Request], clients: ClosedLoop
-) -> None:
-    """Clients send a request when the last has ended."""
-    gateway.replicas = _live(env, cores, gateway)
-    for _ in range(clients.concurrency):
-        env.process(client(env, requests, clients.delay_s, gateway.ask))
-    env.run()
 
 
 def _live(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway) -> list[LiveReplica]:

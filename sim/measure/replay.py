@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.cluster.clients import ClosedLoop
+from sim.cluster.clients import Clients
 from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
 from sim.deployment import Deployment, deploy
 from sim.engine.records import Floats, Records, RequestRecords
 from sim.errors import RunsError, nearest
@@ -77,7 +78,8 @@ class Prepared:
         requests, served = self.requests, self.served
         step_time = served.step_time if factor == 1.0 else PerturbedStepTime(served.step_time, all_off_by(factor))
         delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
-        clients = None if requests.concurrency is None else ClosedLoop(requests.concurrency, delay_s)
+        users = None if requests.concurrency is None else Users(requests.concurrency, delay_s)
+        clients = Clients(users, open_loop=users is None)
         return simulate(requests.trace, served.config, step_time, clients=clients).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:

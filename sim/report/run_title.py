@@ -51,8 +51,18 @@ def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
     """How many requests of which trace, at what rate: as recorded, scaled, or asked for."""
     first = "first " if summary["limit"] is not None and summary["limit"] <= num_requests else ""
     noun = "request" if num_requests == 1 else "requests"
-    rate = "" if num_requests == 1 else f" {_rate(summary)}"
-    return f"{first}{num_requests:,} {noun}{rate}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
+    rate = "" if num_requests == 1 or summary.get("users") else f" {_rate(summary)}"
+    return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
+
+
+def _senders(summary: Mapping[str, Any]) -> str:
+    """Who sent them, where it was not the trace alone."""
+    if summary.get("users"):
+        mean = " on average" if summary["think_time"] == "exponential" else ""
+        users = "1 user who thinks" if summary["users"] == 1 else f"{summary['users']:,} users who think"
+        return f" by {users} {summary['think_time_s']:g} s{mean}"
+    limit = "" if summary.get("max_concurrency") is None else f", at most {summary['max_concurrency']:,} in flight"
+    return f"{limit}, in an open loop" if summary.get("open_loop") else limit
 
 
 def _rate(summary: Mapping[str, Any]) -> str:

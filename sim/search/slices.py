@@ -1,13 +1,11 @@
 """Parts of a trace: short stretches of it, closed up in time, that stand for the whole."""
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.workload.names import PackedNames
 from sim.workload.trace import Trace
 
 NUM_WINDOWS = 50
@@ -25,7 +23,7 @@ class Slice(NamedTuple):
             return trace
         edges = window_edges(len(trace))
         rows = np.concatenate([np.arange(edges[window], edges[window + 1]) for window in self.windows])
-        return _take(trace, rows)
+        return trace.rows(rows, arrival_s=_closed_up(trace, rows))
 
 
 WHOLE = Slice()
@@ -63,20 +61,6 @@ def representative(windows: tuple[int, ...], share: float, rng: np.random.Genera
     edges = np.linspace(0, len(windows), wanted + 1)
     drawn = [windows[int(rng.integers(int(low), max(int(low) + 1, int(high))))] for low, high in pairwise(edges)]
     return Slice(tuple(drawn))
-
-
-def _take(trace: Trace, rows: NDArray[np.int64]) -> Trace:
-    kept = rows.tolist()
-    return replace(
-        trace,
-        request_id=PackedNames.of(trace.request_id[row] for row in kept),
-        arrival_s=_closed_up(trace, rows),
-        prompt_tokens=trace.prompt_tokens[rows],
-        output_tokens=trace.output_tokens[rows],
-        priority=None if trace.priority is None else trace.priority[rows],
-        session_id=None if trace.session_id is None else PackedNames.of(trace.session_id[row] for row in kept),
-        segments=None if trace.segments is None else tuple(trace.segments[row] for row in kept),
-    )
 
 
 def _closed_up(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.float64]:

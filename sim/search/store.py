@@ -139,8 +139,8 @@ def study_id(scenario: Scenario) -> str:
         trace.segments,
     )
     digest.update(repr(facts).encode())
-    for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens):
-        digest.update(column.tobytes())
+    for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens, trace.think_time_s, trace.stage):
+        digest.update(b"" if column is None else column.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -12,7 +12,9 @@ from sim.workload.trace_builder import Part
 
 FORMAT = "native"
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
-OPTIONAL = ("request_id", "priority", "session_id", "hash_ids", "hash_block_size", "measured")
+OPTIONAL = (
+    "request_id", "priority", "session_id", "think_time_s", "stage", "hash_ids", "hash_block_size", "measured",
+)  # fmt: skip
 
 
 def parts(sheet: Sheet) -> Iterator[Part]:
@@ -21,8 +23,9 @@ def parts(sheet: Sheet) -> Iterator[Part]:
     Raises TraceError with the line of the first cell that is wrong.
     """
     sheet.check_columns(COLUMNS, OPTIONAL)
-    if "hash_block_size" in sheet.columns and "hash_ids" not in sheet.columns:
-        raise sheet.fault(1, "`hash_block_size` means nothing without `hash_ids`; add that column or remove this one.")
+    for column, needed in (("hash_block_size", "hash_ids"), ("think_time_s", "session_id")):
+        if column in sheet.columns and needed not in sheet.columns:
+            raise sheet.fault(1, f"`{column}` means nothing without `{needed}`; add that column or remove this one.")
     for chunk in sheet.chunks:
         yield _part(sheet, chunk)
 
@@ -38,6 +41,8 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         request_id=name_column(sheet, chunk, "request_id") if "request_id" in has else None,
         priority=integer_column(sheet, chunk, "priority", -MAX_INTEGER, MAX_INTEGER) if "priority" in has else None,
         session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,
+        think_time_s=second_column(sheet, chunk, "think_time_s") if "think_time_s" in has else None,
+        stage=integer_column(sheet, chunk, "stage", 0, MAX_TOKENS) if "stage" in has else None,
         segments=_segments(sheet, chunk, prompt_tokens) if "hash_ids" in has else None,
     )
 

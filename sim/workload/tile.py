@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim.errors import ConfigError
+from sim.workload.columns import Ints
 from sim.workload.names import PackedNames
 from sim.workload.trace import Segment, Trace
 
@@ -26,8 +27,17 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         output_tokens=np.tile(trace.output_tokens, copies),
         priority=None if trace.priority is None else np.tile(trace.priority, copies),
         session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),
+        think_time_s=None if trace.think_time_s is None else np.tile(trace.think_time_s, copies),
+        stage=None if trace.stage is None else _stages_on(trace.stage, copies),
         segments=None if trace.segments is None else _copied(trace.segments, copies, share=share_prefixes),
     )
+
+
+def _stages_on(stage: Ints, copies: int) -> Ints:
+    """The stages of each copy behind those of the copy before it."""
+    num_stages = int(stage[-1]) + 1
+    stages: Ints = np.tile(stage, copies) + num_stages * np.repeat(np.arange(copies), len(stage))
+    return stages
 
 
 def _numbered(names: Sequence[str], copies: int) -> PackedNames:

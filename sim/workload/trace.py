@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from sim.workload.names import Names, PackedNames
 
 Segment = tuple[int, int]
 """`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
+
+COLUMNS = (
+    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "priority", "session_id", "think_time_s", "stage", "segments",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class Trace:
     `arrival_s` starts anywhere, is finite and never falls. Prompts and outputs read from a file are at least one token, as
     vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
     that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
-    trace; the engine gives private prompts and outputs negative ones. `notes` are sentences on what the file
+    trace; the engine gives private prompts and outputs negative ones. `think_time_s` passes between the answer before a turn
+    and that turn; a stage of requests begins when the one before it has ended. `notes` are sentences on what the file
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
 
@@ -29,21 +36,15 @@ class Trace:
     output_tokens: NDArray[np.int64]
     priority: NDArray[np.int64] | None = None
     session_id: Sequence[str] | None = None
+    think_time_s: NDArray[np.float64] | None = None
+    stage: NDArray[np.int64] | None = None
     segments: Sequence[tuple[Segment, ...]] | None = None
     source: str = ""
     format: str = "native"
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        columns = (
-            self.request_id,
-            self.prompt_tokens,
-            self.output_tokens,
-            self.priority,
-            self.session_id,
-            self.segments,
-        )
-        counts = {len(self.arrival_s), *(len(column) for column in columns if column is not None)}
+        counts = {len(column) for column in self._columns().values()}
         if len(counts) > 1:
             raise TraceError(f"all columns of a trace must be equally long, got lengths {sorted(counts)}.")
         if not len(self):
@@ -52,6 +53,10 @@ class Trace:
             raise TraceError("`arrival_s` of a trace must be finite and must not fall from one request to the next.")
         if min(self.prompt_tokens.min(), self.output_tokens.min()) < 0:
             raise TraceError("`prompt_tokens` and `output_tokens` of a trace must not be negative in any request.")
+        if self.think_time_s is not None and not (np.isfinite(self.think_time_s) & (self.think_time_s >= 0)).all():
+            raise TraceError("`think_time_s` of a trace must be finite and at least 0 in each request.")
+        if self.stage is not None and (self.stage[0] < 0 or (np.diff(self.stage) < 0).any()):
+            raise TraceError("`stage` of a trace must be at least 0 and must not fall from one request to the next.")
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -73,14 +78,24 @@ class Trace:
 
     def first(self, num_requests: int) -> "Trace":
         """The first requests only."""
-        kept = slice(num_requests)
-        return replace(
-            self,
-            request_id=self.request_id[kept],
-            arrival_s=self.arrival_s[kept],
-            prompt_tokens=self.prompt_tokens[kept],
-            output_tokens=self.output_tokens[kept],
-            priority=None if self.priority is None else self.priority[kept],
-            session_id=None if self.session_id is None else self.session_id[kept],
-            segments=None if self.segments is None else self.segments[kept],
-        )
+        return replace(self, **{name: column[:num_requests] for name, column in self._columns().items()})
+
+    def rows(self, rows: NDArray[np.int64], **changes: Any) -> "Trace":
+        """Some requests in order of arrival, and what else changes."""
+        kept = rows.tolist()
+        columns = {
+            name: column[rows] if isinstance(column, np.ndarray) else _picked(column, kept)
+            for name, column in self._columns().items()
+        }
+        return replace(self, **columns | changes)
+
+    def _columns(self) -> dict[str, Any]:
+        """The columns that are there, by name."""
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return {name: column for name, column in columns.items() if column is not None}
+
+
+def _picked(column: Sequence[Any], rows: list[int]) -> Sequence[Any]:
+    """Some rows of a column, names as text again."""
+    picked = (column[row] for row in rows)
+    return PackedNames.of(picked) if isinstance(column, Names) else tuple(picked)

@@ -26,6 +26,8 @@ class Part(NamedTuple):
     request_id: list[str] | None = None
     priority: Ints | None = None
     session_id: list[str] | None = None
+    think_time_s: Floats | None = None
+    stage: Ints | None = None
     segments: list[tuple[Segment, ...]] | None = None
 
 
@@ -36,6 +38,8 @@ def assemble(sheet: Sheet, parts: Iterable[Part], form: str) -> Trace:
         raise TraceError(f"{sheet.name}: there is a header and no request; a trace needs at least one.")
     places, arrival_s = columns.pop("places"), columns["arrival_s"]
     _check_order(sheet, places, arrival_s)
+    if "stage" in columns:
+        _check_stages(sheet, places, columns["stage"])
     if "request_id" in columns:
         _check_unique(sheet, places, columns["request_id"])
     else:
@@ -68,6 +72,16 @@ def _check_order(sheet: Sheet, places: Ints, arrival_s: Floats) -> None:
             int(places[row]),
             f"requests must stand in order of arrival, got one {arrival_s[before] - arrival_s[row]:.6g} s before that of "
             f"{sheet.unit} {places[before]}; sort the file by time.",
+        )
+
+
+def _check_stages(sheet: Sheet, places: Ints, stage: Ints) -> None:
+    falls = np.flatnonzero(np.diff(stage) < 0)
+    if len(falls):
+        row = int(falls[0]) + 1
+        raise sheet.fault(
+            int(places[row]),
+            f"`stage` must not fall from one request to the next, got {stage[row]} after {stage[row - 1]}; number stages in order.",
         )
 
 

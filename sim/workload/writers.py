@@ -50,6 +50,8 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
         "output_tokens": trace.output_tokens.tolist(),
         "priority": None if trace.priority is None else trace.priority.tolist(),
         "session_id": trace.session_id,
+        "think_time_s": None if trace.think_time_s is None else trace.think_time_s.tolist(),
+        "stage": None if trace.stage is None else trace.stage.tolist(),
     }
     if trace.segments is not None:
         columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]

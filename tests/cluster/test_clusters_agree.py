@@ -1,22 +1,26 @@
 """Replicas that leap behind a router, and clients that wait for them, do what naive ones do."""
 
 from collections import Counter
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.clients import ClosedLoop
+from sim.cluster.clients import Clients
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
 from sim.engine import leaps
 from sim.engine.records import EngineRecords, RequestRecords
+from sim.workload.trace import Trace
+from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import examples
 from tests.reference.cluster import Served, simulate_cluster
 from tests.reference.routers import ROUTERS
-from tests.workloads import Workload, workloads
+from tests.workloads import Workload, configs, conversations, step_times, traces, workloads
 
 panel_bits = st.sampled_from((leaps.PANEL_BITS, (1,)))
 WITH_OPTIONS = {
@@ -82,10 +86,55 @@ def test_requests_of_clients(
 ) -> None:
     """A client of one replica sends to another the instant that it is answered, in the middle of that one's leap."""
     trace, config, step_time = workload[0], workload[1], Telling(workload[2])
-    clients = ClosedLoop(concurrency, delay_s)
+    clients = Clients(Users(concurrency, delay_s))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
         found = simulate(trace, config, step_time, num_replicas=num_replicas, router=router, clients=clients)
+    expected = simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router, clients=clients)
+    assert_same_run(found, expected)
+
+
+@st.composite
+def closed_loops(draw: st.DrawFn, trace: Trace) -> tuple[Trace, Clients]:
+    """Sessions or not, with think times or not, in stages or not; at their times, so many at a time, or by users."""
+    count = len(trace)
+    kind = draw(st.sampled_from(("users", "limit", "limit", "times", "times", "open")))
+    has_stages = kind != "users" and draw(st.booleans())
+    pauses = st.lists(st.sampled_from((0.0, 0.0, 1.0, 5.0, 40.0)), min_size=count, max_size=count)
+    stages = st.lists(st.integers(0, 2), min_size=count, max_size=count).map(sorted)
+    trace = replace(
+        trace,
+        think_time_s=np.array(draw(pauses)) if draw(st.booleans()) else None,
+        stage=np.array(draw(stages)) if has_stages else None,
+    )
+    limit = draw(st.integers(1, 4))
+    if kind == "users":
+        return trace, Clients(Users(limit, draw(st.sampled_from((0.0, 3.0)))))
+    return trace, Clients(max_concurrency=limit if kind == "limit" else None, open_loop=kind == "open")
+
+
+@examples(400)
+@given(
+    data=st.data(),
+    trace=st.one_of(conversations(), traces(sharing=False)),
+    step_time=step_times,
+    num_replicas=st.integers(1, 3),
+    router=routers.filter(lambda router: "precise" not in router),  # which sees a cache as it was when a leap began
+    panel_bits=panel_bits,
+)
+def test_requests_that_wait_for_answers(
+    data: st.DataObject,
+    trace: Trace,
+    step_time: RecordedStepTime,
+    num_replicas: int,
+    router: str,
+    panel_bits: tuple[int, ...],
+) -> None:
+    """Turns, limits, stages and users, alone and together, with requests that are rejected among them."""
+    config = data.draw(configs(trace))
+    trace, clients = data.draw(closed_loops(trace))
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        found = simulate(trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients)
     expected = simulate_cluster(
-        trace, config, step_time, num_replicas=num_replicas, router=router, concurrency=concurrency, delay_s=delay_s
+        trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients
     )
     assert_same_run(found, expected)

@@ -1,17 +1,21 @@
 """Many naive replicas behind a router, and clients that wait for their answers."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
 import simpy
 
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.routers.options import named
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import ANSWERED, BEFORE_ALL, Due, arrivals
+from tests.reference.arrivals import BEFORE_ALL, Due
+from tests.reference.clients import Senders, sessions_of
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
@@ -27,13 +31,12 @@ class Served(NamedTuple):
 
 
 class Gateway:
-    """Routes each request, and wakes its client when it has ended."""
+    """Routes each request, and keeps the router's metrics."""
 
     def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int) -> None:
         self._env = env
         self._router = router
         self._num_unanswered = num_unanswered
-        self._answers: dict[Request, simpy.Event] = {}
         self.replicas: list[Replica] = []
         self.chosen: dict[int, int] = {}
 
@@ -41,18 +44,7 @@ class Gateway:
         number = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.chosen[request.index] = number
         self._router.sent.append((request, number))
-        self._answers[request] = self._env.event()
         self.replicas[number].submit(request)
-
-    def client(self, requests: Iterator[Request], delay_s: float) -> Generator[simpy.Event, Any, None]:
-        """Ask, wait for the answer, take a breath, and ask again."""
-        for request in requests:
-            request.arrival_s = self._env.now
-            self.submit(request)
-            yield self._answers[request]
-            yield Due(self._env, 0, ANSWERED)
-            if delay_s:
-                yield Due(self._env, delay_s)
 
     def scrape(self, interval_s: float) -> Generator[simpy.Event, Any, None]:
         """Ask every replica for its metrics at each multiple of the interval, before anything else happens then."""
@@ -61,9 +53,8 @@ class Gateway:
             self._router.metrics = [replica.metrics for replica in self.replicas]
             self._router.scraped()
 
-    def finished(self, request: Request) -> None:
+    def one_answered(self) -> None:
         self._num_unanswered -= 1
-        self._answers[request].succeed()
 
 
 def simulate_cluster(
@@ -74,29 +65,36 @@ def simulate_cluster(
     num_replicas: int,
     router: str | Mapping[str, Any],
     seed: int = 0,
-    concurrency: int | None = None,
-    delay_s: float = 0.0,
+    clients: Clients = AT_THEIR_TIMES,
 ) -> Served:
-    """Requests come when the trace says or, with a `concurrency`, from so many clients."""
-    env = simpy.Environment(initial_time=0.0 if concurrency else min(0.0, float(trace.arrival_s[0])))
+    """Every step of every replica, and a process for each request or user."""
+    users = clients.users
+    if users:
+        trace = replace(trace, arrival_s=np.zeros(len(trace)))
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
     name, options = named(router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
     gateway = Gateway(env, chooser, len(let_in(requests)))
+    senders = Senders(env, gateway.submit, clients.max_concurrency)
+    senders.expect(let_in(requests))
     recorders = [Recorder() for _ in range(num_replicas)]
-    gateway.replicas = [
-        Replica(env, config, step_time, recorder, on_finished=gateway.finished) for recorder in recorders
-    ]
+
+    def finished(request: Request) -> None:
+        gateway.one_answered()
+        senders.tokens_back(request)
+
+    gateway.replicas = [Replica(env, config, step_time, recorder, on_finished=finished) for recorder in recorders]
     for replica in gateway.replicas:
         env.process(replica.run())
     if chooser.scrape_interval_s and num_replicas > 1:
         env.process(gateway.scrape(chooser.scrape_interval_s))
-    if concurrency is None:
-        env.process(arrivals(env, let_in(requests), gateway))
+    if users is None:
+        env.process(senders.replay(trace, let_in(requests), open_loop=clients.open_loop))
     else:
-        unsent = iter(let_in(requests))
-        for _ in range(concurrency):
-            env.process(gateway.client(unsent, delay_s))
+        work = iter(sessions_of(trace, let_in(requests)))
+        for _ in range(users.num_users):
+            env.process(senders.user(trace, work, users.think_time_s))
     env.run()
     parts = [
         recorder.records(requests, replica.scheduler)

@@ -69,10 +69,10 @@ def test_the_line_replayed_gives_the_figures_beside_it(trace: Trace, version: st
 
 @pytest.mark.parametrize("version", ["0.33.0", "0.15.1"])
 def test_the_line_of_capacity_replayed_gives_the_figures_beside_it(version: str, tmp_path: Path) -> None:
-    """At the highest rate; where arrivals are kept these are the figures of that rate themselves."""
+    """At the highest rate; where arrivals are kept, and nobody waits for answers, these are the figures of that rate themselves."""
     dataset = tmp_path / "load.jsonl"
     answer = sim.capacity(
-        model(), gpu(), shared_trace(), slo=["ttft_p99=2s"], engine=ENGINE, vllm_version=version,
+        model(), gpu(), replace(shared_trace(), session_id=None), slo=["ttft_p99=2s"], engine=ENGINE, vllm_version=version,
         step_time_model=STEPS, bench_dataset=dataset,
     )  # fmt: skip
     assert answer.load is not None
@@ -86,7 +86,7 @@ def test_the_line_of_optimize_replayed_gives_the_figures_beside_it(tmp_path: Pat
     """Those of the winner on the whole trace, where arrivals are kept."""
     dataset = tmp_path / "it's a load.jsonl"
     answer = sim.optimize(
-        model(), gpu(), shared_trace(), space={"max_num_batched_tokens": [128, 4096]}, engine=ENGINE,
+        model(), gpu(), replace(shared_trace(), session_id=None), space={"max_num_batched_tokens": [128, 4096]}, engine=ENGINE,
         step_time_model=STEPS, bench_dataset=dataset,
     )  # fmt: skip
     answer.load.write(dataset)
@@ -123,6 +123,10 @@ def test_what_the_bench_cannot_send_is_said() -> None:
     """Priorities, lengths of their own, and more than a file should hold."""
     urgent = replace(make_trace(3), priority=np.array([0, 1, 0]))
     assert bench_load(urgent, "0.33.0").notes == ("the bench sends no priorities",)
+    (note,) = bench_load(replace(make_trace(3), session_id=("a", "b", "a")), "0.33.0").notes
+    assert note.startswith("the bench knows no sessions")
+    (note,) = bench_load(replace(make_trace(3), stage=np.array([0, 0, 1])), "0.33.0").notes
+    assert note == "the bench does not wait for a stage to drain"
     assert any("one output length" in note for note in bench_load(make_trace(), "0.12.0").notes)
     assert any("random prompts only" in note for note in bench_load(make_trace(), "0.8.5").notes)
 

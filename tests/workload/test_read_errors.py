@@ -128,6 +128,13 @@ TEXTS = {
     "lone surrogate": (jsonl(ROW | {"request_id": "\ud800"}), r"`request_id` must be a name .*got \\ud800"),
     "lone surrogate key": (jsonl(ROW | {"\ud800": 1}), "is unknown"),
     "deep cell": (jsonl(ROW)[:-2] + ', "session_id": ' + "[" * 900 + "]" * 900 + "}", "`session_id` must be a name"),
+    "think alone": (jsonl(ROW | {"think_time_s": 1}), "t, line 1: `think_time_s` means nothing without `session_id`"),
+    "think nan": (
+        jsonl(ROW | {"session_id": 1, "think_time_s": float("nan")}),
+        "t, line 1: `think_time_s` must be a finite number of seconds .*got nan",
+    ),
+    "negative think": (jsonl(ROW | {"session_id": 1, "think_time_s": -1}), "`think_time_s` must be .*from 0 .*got -1"),
+    "stages back": (jsonl(ROW | {"stage": 1}, ROW | {"stage": 0}), "t, line 2: `stage` must not fall .*got 0 after 1"),
     "json id list": (jsonl(ROW | {"request_id": ["a"]}), "t, line 1: `request_id` must be a name or an integer"),
     "mooncake missing": (
         jsonl({"timestamp": 0, "input_length": 1, "output_length": 1}),

@@ -52,15 +52,28 @@ def traces(draw: st.DrawFn) -> Trace:
         priority=np.array(column(st.integers(-(2**63) + 1, 2**63 - 1)), dtype=np.int64)
         if draw(st.booleans())
         else None,
-        session_id=tuple(column(names)) if draw(st.booleans()) else None,
+        stage=np.array(sorted(column(lengths)), dtype=np.int64) if draw(st.booleans()) else None,
+        **draw(sessions(count)),
     )
+
+
+@st.composite
+def sessions(draw: st.DrawFn, count: int) -> dict[str, Any]:
+    """Sessions, with think times or without."""
+    if draw(st.booleans()):
+        return {}
+    think_time_s = draw(st.none() | st.lists(seconds, min_size=count, max_size=count))
+    return {
+        "session_id": tuple(draw(st.lists(names, min_size=count, max_size=count))),
+        "think_time_s": None if think_time_s is None else np.array(think_time_s),
+    }
 
 
 def same(left: Trace, right: Trace) -> bool:
     assert left.request_id == right.request_id
     assert left.session_id == right.session_id
     assert (left.segments and list(left.segments)) == (right.segments and list(right.segments))
-    for column in ("arrival_s", "prompt_tokens", "output_tokens", "priority"):
+    for column in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "think_time_s", "stage"):
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
     return True
 

@@ -14,12 +14,33 @@ def test_duration_is_from_first_to_last_arrival() -> None:
 
 def test_the_first_requests_keep_all_columns() -> None:
     """Cutting a trace cuts each of its columns."""
-    trace = make_trace(priority=np.array([3, 2, 1]), session_id=("a", "b", "c"), segments=[((i, 4),) for i in range(3)])
+    trace = make_trace(
+        priority=np.array([3, 2, 1]),
+        session_id=("a", "b", "c"),
+        think_time_s=np.array([0.5, 1.0, 2.0]),
+        stage=np.array([0, 0, 1]),
+        segments=[((i, 4),) for i in range(3)],
+    )
     first = trace.first(2)
     assert first.request_id == ("r0", "r1")
     assert first.priority is not None
     assert (first.priority.tolist(), first.session_id) == ([3, 2], ("a", "b"))
     assert first.segments == [((0, 4),), ((1, 4),)]
+    assert first.think_time_s is not None
+    assert first.think_time_s.tolist() == [0.5, 1.0]
+    assert first.stage is not None
+    assert first.stage.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("values", [[0.0, -1.0, 0.0], [0.0, np.inf, 0.0]])
+def test_think_times_are_finite_and_not_negative(values: list[float]) -> None:
+    with pytest.raises(TraceError, match="`think_time_s` of a trace must"):
+        make_trace(think_time_s=np.array(values))
+
+
+def test_stages_do_not_fall() -> None:
+    with pytest.raises(TraceError, match="`stage` of a trace must"):
+        make_trace(stage=np.array([0, 1, 0]))
 
 
 @pytest.mark.parametrize("times", [(1.0, 0.5), (0.0, float("nan")), (0.0, float("inf"))])
