@@ -11,7 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "traces/README.md", ROOT / "docs/measured.md", ROOT / "docs/results.md")
+PAGES = (
+    README,
+    ROOT / "traces/README.md",
+    ROOT / "docs/measured.md",
+    ROOT / "docs/results.md",
+    ROOT / "docs/clients.md",
+)
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")
 
