@@ -67,7 +67,7 @@ def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing:
 
 def _in_all_steps(column: Ints, leaps: LeapRecords) -> float:
     """What stands for one step of each leap, summed over all steps."""
-    return float(column.astype(np.float64) @ leaps.num_steps)
+    return float((column.astype(np.float64) * leaps.num_steps).sum())  # no BLAS: its threads cost more than they save
 
 
 def _flops_per_row(linear: Linear) -> int:
@@ -83,7 +83,7 @@ def _expert_bytes(experts: Experts, num_tokens: Ints, leaps: LeapRecords, routin
     counts, places = np.unique(num_tokens, return_inverse=True)
     num_steps = np.bincount(places, leaps.num_steps)
     awake = [expected_distinct_experts(float(tokens), experts, routing) for tokens in counts.tolist()]
-    return float(num_steps @ np.array(awake)) * experts.num_bytes / experts.num_experts
+    return float((num_steps * np.array(awake)).sum()) * experts.num_bytes / experts.num_experts
 
 
 def _attention_work(attention: Attention, leaps: LeapRecords, kv_dtype_bytes: float) -> Work:
