@@ -29,6 +29,9 @@ WITH_OPTIONS = {
     "llm_d": "llm_d:scrape_interval_s=7,running=1,load_aware=1,no_hit_lru=1,lru_blocks=3",
     "llm_d_precise": "llm_d_precise:scrape_interval_s=7",
     "llm_d_optimized_baseline": "llm_d_optimized_baseline:affinity_threshold=0.5,max_penalty_tokens=8,active_request=0.01",
+    "production_stack_prefix": "production_stack_prefix:chunk_tokens=3",
+    "sglang_cache_aware": "sglang_cache_aware:balance_abs_threshold=2",
+    "dynamo": "dynamo:kv_events=false,ttl_s=20,request_weight=0.5",
     "production_stack_session": "production_stack_session:stats_window_s=20",
 }
 routers = st.sampled_from([WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)])

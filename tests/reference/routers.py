@@ -266,6 +266,84 @@ class LlmDOptimizedBaseline(LlmD):
     affinity_threshold = 0.8
 
 
+class ProductionStackPrefix(Router):
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        size = self.options.get("chunk_tokens", 32)
+        longest = list(range(self.num_replicas))
+        for end in range(size, len(self.prompt(request.index)) + size, size):
+            chunk = self.prompt(request.index)[:end]
+            sent = {where for earlier, where in self.sent if self.has_chunk(earlier.index, chunk, size)}
+            if not sent & set(longest):
+                break
+            longest = [replica for replica in longest if replica in sent]
+        return self.any_of(longest)
+
+    def has_chunk(self, row: int, chunk: list[Token], size: int) -> bool:
+        """Chunks are cut every so many tokens, and where a prompt ends."""
+        return self.prompt(row)[: len(chunk)] == chunk and (
+            len(chunk) % size == 0 or len(chunk) == len(self.prompt(row))
+        )
+
+
+class SglangCacheAware(Router):
+    """Without eviction: the tree is all that was ever sent."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        loads = [len(self.in_flight(replica)) for replica in range(self.num_replicas)]
+        most_apart, most_times = (
+            self.options.get(f"balance_{kind}_threshold", least) for kind, least in (("abs", 64), ("rel", 1.5))
+        )
+        if max(loads) - min(loads) > most_apart and max(loads) > most_times * min(loads):
+            return loads.index(min(loads))
+        prompt = self.prompt(request.index)
+        matches = [common(prompt, self.prompt(earlier.index)) for earlier, _ in self.sent]
+        if prompt and max(matches, default=0) / len(prompt) > self.options.get("cache_threshold", 0.3):
+            return self.sent[matches.index(max(matches))][1]
+        trees: list[set[tuple[Token, ...]]] = [set() for _ in loads]
+        for earlier, where in self.sent:
+            tokens = self.prompt(earlier.index)
+            trees[where] |= {tuple(tokens[:end]) for end in range(1, len(tokens) + 1)}
+        sizes = [len(tree) for tree in trees]
+        return sizes.index(min(sizes))
+
+
+def common(one: list[Token], other: list[Token]) -> int:
+    return next(
+        (n for n, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs),
+        min(len(one), len(other)),
+    )
+
+
+class Dynamo(Router):
+    """Without KV events: a replica is taken to hold what it was sent of late."""
+
+    def start(self) -> None:
+        self.uncached: dict[Request, float] = {}
+
+    def blocks(self, row: int) -> list[tuple[Token, ...]]:
+        prompt, size = self.prompt(row), self.config.block_size
+        return [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        size, since_s = self.config.block_size, request.arrival_s - self.options.get("ttl_s", 120.0)
+        costs, held = [], []
+        for replica in range(len(replicas)):
+            late = [earlier for earlier, where in self.sent if where == replica and earlier.arrival_s >= since_s]
+            known = {block for earlier in late for block in self.blocks(earlier.index)}
+            held.append(sum(block in known for block in self.blocks(request.index)))
+            active = self.in_flight(replica)
+            computing = [
+                other for other in active if other.first_token_s is None or other.first_token_s >= request.arrival_s
+            ]
+            tokens = sum(self.uncached[other] for other in computing) + request.num_prompt_tokens
+            in_use = {block for other in (*active, request) for block in self.blocks(other.index)}
+            prefill = max(0.0, tokens / size - held[-1])
+            costs.append(prefill + len(in_use) + self.options.get("request_weight", 0.0) * len(active))
+        chosen = self.any_of([replica for replica, cost in enumerate(costs) if cost == min(costs)])
+        self.uncached[request] = request.num_prompt_tokens - held[chosen] * size
+        return chosen
+
+
 ROUTERS: dict[str, type[Router]] = {
     "random": RandomChoice,
     "round_robin": RoundRobin,
@@ -275,6 +353,9 @@ ROUTERS: dict[str, type[Router]] = {
     "consistent_hash": ConsistentHash,
     "production_stack_session": ProductionStackSession,
     "vllm_dp": VllmDataParallel,
+    "production_stack_prefix": ProductionStackPrefix,
+    "sglang_cache_aware": SglangCacheAware,
+    "dynamo": Dynamo,
     "llm_d": LlmD,
     "llm_d_precise": LlmDPrecise,
     "llm_d_optimized_baseline": LlmDOptimizedBaseline,

@@ -48,6 +48,18 @@ class PromptTree:
         nodes.reverse()
         return nodes
 
+    def end(self, row: int) -> int:
+        """The node at whose end a prompt ends."""
+        return self._ends[row]
+
+    def parent(self, node: int) -> int:
+        """The node before it on every way."""
+        return self._parents[node]
+
+    def num_tokens(self, node: int) -> int:
+        """Tokens of a prompt that lie in a node."""
+        return self.end_tokens[node] - self.end_tokens[self._parents[node]]
+
     def num_blocks(self, block_size: int, max_tokens: int | None = None) -> list[int]:
         """For each node the blocks of a prompt whose last token lies in it, of the first so many tokens."""
         ends = np.array(self.end_tokens, dtype=np.int64)

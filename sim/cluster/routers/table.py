@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from sim.cluster.routers.dynamo import DynamoOptions
 from sim.cluster.routers.least_loaded import LeastLoadedOptions, PromptLengthOptions
 from sim.cluster.routers.llm_d import LlmDOptimizedBaselineOptions, LlmDOptions, LlmDPreciseOptions
 from sim.cluster.routers.options import checked, named
 from sim.cluster.routers.power_of_two import PowerOfTwoOptions
+from sim.cluster.routers.production_stack_prefix import ProductionStackPrefixOptions
 from sim.cluster.routers.router import RouterOptions
 from sim.cluster.routers.sessions import ConsistentHashOptions, ProductionStackSessionOptions
+from sim.cluster.routers.sglang import SglangCacheAwareOptions
 from sim.cluster.routers.simple import RandomOptions, RoundRobinOptions
 from sim.cluster.routers.vllm_dp import VllmDataParallelOptions
 from sim.errors import check_choice
@@ -21,6 +24,9 @@ ROUTERS: dict[str, type[RouterOptions]] = {
     "prompt_length": PromptLengthOptions,
     "consistent_hash": ConsistentHashOptions,
     "production_stack_session": ProductionStackSessionOptions,
+    "production_stack_prefix": ProductionStackPrefixOptions,
+    "sglang_cache_aware": SglangCacheAwareOptions,
+    "dynamo": DynamoOptions,
     "llm_d": LlmDOptions,
     "llm_d_precise": LlmDPreciseOptions,
     "llm_d_optimized_baseline": LlmDOptimizedBaselineOptions,

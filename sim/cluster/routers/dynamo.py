@@ -1,0 +1,128 @@
+"""Dynamo's KV router: the least cost of blocks to compute and blocks in use.
+
+After ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector/default.rs @07a6c9ce: `prefill_load_scale` x prompt blocks to compute,
+this prompt's less those that the worker holds, + blocks of the prompts in flight there, this one's included, + `request_weight`
+x requests in flight. `prefill_load_scale` was called overlap_score_weight before; with the defaults old and new form are one.
+Without KV events (`kv_events: false`) a worker is taken to hold for `ttl_s` what it was sent. Deliberate differences: host, disk
+and shared caches and the decay of credit are left out; caches are read at this instant, those of replicas whose answers
+somebody waits for as they were when their last leap began.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+
+from sim.cluster.replica import Replica
+from sim.cluster.routers.options import option
+from sim.cluster.routers.prefilling import Prefilling
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
+from sim.engine.records import Floats
+from sim.engine.request import Request
+
+
+@dataclass(frozen=True)
+class DynamoOptions(RouterOptions):
+    overlap_credit: float = option(1.0, at_least=0, at_most=1)
+    prefill_load_scale: float = option(1.0, at_least=0)
+    request_weight: float = option(0.0, at_least=0)
+    temperature: float = option(0.0, at_least=0)
+    kv_events: bool = option(True)
+    ttl_s: float = option(120.0, at_least=0)
+
+    def router(self, fleet: Fleet) -> Router:
+        return Dynamo(self, fleet)
+
+
+class Dynamo(Router):
+    """Counts, by node of the prompts' tree, which prompts are in flight where, and when each was last sent there."""
+
+    listens = True
+
+    def __init__(self, options: DynamoOptions, fleet: Fleet) -> None:
+        self._options = options
+        self._rng = fleet.rng()
+        self._block_size = fleet.config.block_size
+        self._prompts = fleet.prompts
+        self._num_blocks = fleet.prompts.num_blocks(self._block_size)
+        self._prefilling = Prefilling(fleet.num_replicas)
+        self._num_active: Floats = np.zeros(fleet.num_replicas)
+        self._num_active_blocks: Floats = np.zeros(fleet.num_replicas)
+        self._in_flight: dict[int, Counter[int]] = {}
+        self._sent_s: dict[int, dict[int, float]] = {}
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        path = [node for node in self._prompts.path(request.index) if self._num_blocks[node]]
+        self._prefilling.refresh(request.arrival_s)
+        num_held = self._num_held(request, path, replicas)
+        chosen = self._cheapest(self._costs(request, path, num_held))
+        num_to_compute = request.num_prompt_tokens - float(num_held[chosen]) * self._block_size
+        self._prefilling.add(request, chosen, num_to_compute)
+        self._sent(path, chosen, request.arrival_s)
+        return chosen
+
+    def _num_held(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
+        """Leading blocks of the prompt that each replica holds, or is taken to hold."""
+        if self._options.kv_events:
+            return np.array([replica.num_cached_blocks(request) for replica in replicas], dtype=np.float64)
+        held = np.zeros(len(replicas))
+        holders = set(range(len(replicas)))
+        since_s = request.arrival_s - self._options.ttl_s
+        for node in path:
+            holders &= {replica for replica, sent_s in self._sent_s.get(node, {}).items() if sent_s >= since_s}
+            for replica in sorted(holders):
+                held[replica] += self._num_blocks[node]
+        return held
+
+    def _costs(self, request: Request, path: Sequence[int], num_held: Floats) -> Floats:
+        options = self._options
+        num_to_compute = (self._prefilling.num_tokens + request.num_prompt_tokens) / self._block_size
+        prefill = np.maximum(0.0, num_to_compute - options.overlap_credit * num_held)
+        return (
+            options.prefill_load_scale * prefill
+            + self._num_blocks_with(path)
+            + options.request_weight * self._num_active
+        )
+
+    def _num_blocks_with(self, path: Sequence[int]) -> Floats:
+        """Different blocks of the prompts in flight at each replica, if it got this one too."""
+        num_blocks = self._num_active_blocks + sum(self._num_blocks[node] for node in path)
+        for node in path:
+            for replica in self._in_flight.get(node, ()):
+                num_blocks[replica] -= self._num_blocks[node]
+        return num_blocks
+
+    def _cheapest(self, costs: Floats) -> int:
+        """The least cost or, with a temperature, any by the softmax of costs over their range."""
+        least, temperature = costs.min(), self._options.temperature
+        span = costs.max() - least
+        if not temperature or not span:
+            return one_of((costs == least).nonzero()[0].tolist(), self._rng)
+        weights = [exp(-(cost - least) / (span * temperature)) for cost in costs.tolist()]
+        return self._rng.choices(range(len(weights)), weights)[0]
+
+    def _sent(self, path: Sequence[int], replica: int, now_s: float) -> None:
+        self._num_active[replica] += 1
+        for node in path:
+            in_flight = self._in_flight.setdefault(node, Counter())
+            in_flight[replica] += 1
+            if in_flight[replica] == 1:
+                self._num_active_blocks[replica] += self._num_blocks[node]
+            if not self._options.kv_events:
+                self._sent_s.setdefault(node, {})[replica] = now_s
+
+    def answered(self, request: Request, replica: int) -> None:
+        self._prefilling.forget(request)
+        self._num_active[replica] -= 1
+        for node in self._prompts.path(request.index):
+            in_flight = self._in_flight.get(node)
+            if in_flight is None:
+                continue
+            in_flight[replica] -= 1
+            if not in_flight[replica]:
+                del in_flight[replica]
+                self._num_active_blocks[replica] -= self._num_blocks[node]
+            if not in_flight:
+                del self._in_flight[node]

@@ -1,0 +1,53 @@
+"""production-stack's prefix-aware router: any of those that were sent the longest prefix, however short; nothing is forgotten.
+
+After vllm-project/production-stack @a6c01db0, routers/routing_logic.py and prefix/hashtrie.py. Its chunks are 128 characters;
+here they are `chunk_tokens`, 32 at 4 characters a token. The last chunk of a prompt may be shorter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.cluster.replica import Replica
+from sim.cluster.routers.options import option
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
+from sim.engine.request import Request
+
+
+@dataclass(frozen=True)
+class ProductionStackPrefixOptions(RouterOptions):
+    chunk_tokens: int = option(32, at_least=1)
+
+    def router(self, fleet: Fleet) -> Router:
+        return ProductionStackPrefix(fleet, self.chunk_tokens)
+
+
+class ProductionStackPrefix(Router):
+    """`_sent_to` has the replicas, as bits, that were sent a node of the prompts' tree; `_ended_at` a prompt that ends in one."""
+
+    def __init__(self, fleet: Fleet, chunk_tokens: int) -> None:
+        self._rng = fleet.rng()
+        self._chunk_tokens = chunk_tokens
+        self._prompts = fleet.prompts
+        self._num_chunks = fleet.prompts.num_blocks(chunk_tokens)
+        self._sent_to: dict[int, int] = {}
+        self._ended_at: dict[int, int] = {}
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        path = [node for node in self._prompts.path(request.index) if self._num_chunks[node]]
+        end = self._prompts.end(request.index) if request.num_prompt_tokens % self._chunk_tokens else None
+        longest = self._longest(path, end, (1 << len(replicas)) - 1)
+        chosen = one_of([number for number in range(len(replicas)) if longest >> number & 1], self._rng)
+        for node in path:
+            self._sent_to[node] = self._sent_to.get(node, 0) | 1 << chosen
+        if end is not None:
+            self._ended_at[end] = self._ended_at.get(end, 0) | 1 << chosen
+        return chosen
+
+    def _longest(self, path: Sequence[int], end: int | None, everybody: int) -> int:
+        """Who was sent the longest prefix."""
+        found = everybody
+        for node in path:
+            if not (sent := self._sent_to.get(node, 0) & found):
+                return found
+            found = sent
+        return found & self._ended_at.get(end, 0) or found if end is not None else found

@@ -1,0 +1,132 @@
+"""SGLang's cache-aware router: the worker that was sent most of the prompt before, unless load is out of balance.
+
+After sgl-project/sglang, sgl-model-gateway/src/policies/cache_aware.rs @026f853b and tree.rs; defaults as the gateway's command
+line has them (main.rs @01f6c92a). Its tree is of characters, here of tokens, of which CHARS_PER_TOKEN make a tree's size.
+Deliberate differences: of several workers that hold the whole match it takes whichever its hash map gives first, here the one
+that got it first; a tree is cut by the stretches that prompts have in common.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.cluster.clock import last_multiple
+from sim.cluster.replica import Replica
+from sim.cluster.routers.options import option
+from sim.cluster.routers.prompts import PromptTree
+from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.engine.request import Request
+
+CHARS_PER_TOKEN = 4
+"""The guess of gateway-api-inference-extension, pkg/epp/scheduling/framework/plugins/multi/prefix/plugin.go."""
+
+
+@dataclass(frozen=True)
+class SglangCacheAwareOptions(RouterOptions):
+    """`max_tree_size` is in characters and per worker."""
+
+    cache_threshold: float = option(0.3, at_least=0, at_most=1)
+    balance_abs_threshold: int = option(64, at_least=0)
+    balance_rel_threshold: float = option(1.5, at_least=0)
+    eviction_interval_s: float = option(120.0, at_least=0.001)
+    max_tree_size: int = option(67_108_864, at_least=1)
+
+    def router(self, fleet: Fleet) -> Router:
+        return SglangCacheAware(self, fleet)
+
+
+class SglangCacheAware(Router):
+    """`_num_in_flight` are the loads that it balances; a tree tells which worker was sent what."""
+
+    listens = True
+
+    def __init__(self, options: SglangCacheAwareOptions, fleet: Fleet) -> None:
+        self._options = options
+        self._num_in_flight = [0] * fleet.num_replicas
+        self._prompts = fleet.prompts
+        self._tree = WorkerTree(fleet.prompts, fleet.num_replicas)
+        self._evicted_at_s = 0.0
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+        now_s, path = request.arrival_s, self._prompts.path(request.index)
+        self._evict(now_s)
+        chosen = self._shortest_queue() if self._is_imbalanced() else self._by_prefix(request, path)
+        self._tree.insert(path, chosen, now_s)
+        self._num_in_flight[chosen] += 1
+        return chosen
+
+    def _is_imbalanced(self) -> bool:
+        least, most = min(self._num_in_flight), max(self._num_in_flight)
+        is_apart = most - least > self._options.balance_abs_threshold
+        return is_apart and most > least * self._options.balance_rel_threshold
+
+    def _shortest_queue(self) -> int:
+        return self._num_in_flight.index(min(self._num_in_flight))
+
+    def _by_prefix(self, request: Request, path: Sequence[int]) -> int:
+        num_matched, worker = self._tree.match(path, request.arrival_s)
+        share = num_matched / request.num_prompt_tokens if request.num_prompt_tokens else 0.0
+        return worker if share > self._options.cache_threshold else self._tree.smallest()
+
+    def _evict(self, now_s: float) -> None:
+        at_s = last_multiple(now_s, self._options.eviction_interval_s)
+        if at_s > self._evicted_at_s:
+            self._evicted_at_s = at_s
+            self._tree.evict(self._options.max_tree_size // CHARS_PER_TOKEN)
+
+    def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - a router's interface
+        self._num_in_flight[replica] -= 1
+
+
+class WorkerTree:
+    """Which workers were sent which nodes of the prompts' tree, in order, and when each last was."""
+
+    def __init__(self, prompts: PromptTree, num_workers: int) -> None:
+        self._prompts = prompts
+        self._workers: dict[int, dict[int, None]] = {}
+        self._last_s: list[dict[int, float]] = [{} for _ in range(num_workers)]
+        self._num_tokens = [0] * num_workers
+
+    def match(self, path: Sequence[int], now_s: float) -> tuple[int, int]:
+        """Tokens of a prompt that the tree has, and the worker that was first sent all of them; that counts as a use."""
+        known = 0
+        while known < len(path) and self._workers.get(path[known]):
+            known += 1
+        if not known:
+            return 0, 0
+        worker = next(iter(self._workers[path[known - 1]]))
+        self._last_s[worker].update(dict.fromkeys(path[:known], now_s))
+        return self._prompts.end_tokens[path[known - 1]], worker
+
+    def smallest(self) -> int:
+        """The worker that was sent the fewest different tokens."""
+        return self._num_tokens.index(min(self._num_tokens))
+
+    def insert(self, path: Sequence[int], worker: int, now_s: float) -> None:
+        """A prompt is sent to a worker."""
+        for node in path:
+            if node not in self._last_s[worker]:
+                self._num_tokens[worker] += self._prompts.num_tokens(node)
+                self._workers.setdefault(node, {})[worker] = None
+            self._last_s[worker][node] = now_s
+
+    def evict(self, max_tokens: int) -> None:
+        """Cut each worker's part to so many tokens, from the ends of ways that were used longest ago."""
+        for worker, last_s in enumerate(self._last_s):
+            if self._num_tokens[worker] <= max_tokens:
+                continue
+            num_children = Counter(self._prompts.parent(node) for node in last_s)
+            leaves = [(time_s, node) for node, time_s in last_s.items() if not num_children[node]]
+            heapq.heapify(leaves)
+            while self._num_tokens[worker] > max_tokens:
+                _, node = heapq.heappop(leaves)
+                self._forget(node, worker)
+                parent = self._prompts.parent(node)
+                num_children[parent] -= 1
+                if parent in last_s and not num_children[parent]:
+                    heapq.heappush(leaves, (last_s[parent], parent))
+
+    def _forget(self, node: int, worker: int) -> None:
+        del self._last_s[worker][node], self._workers[node][worker]
+        self._num_tokens[worker] -= self._prompts.num_tokens(node)
