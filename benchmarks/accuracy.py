@@ -64,7 +64,7 @@ Tried for it, as width / APE: a tail beyond the run's own error in step times (2
 MoE runs left out (2.8, at 83.8 %), a smaller share (2.4, at 78 %). The sampling error of a P99 is not the cause: drawn again from
 the simulated requests its 95 % bound is 0.2 % above it in the median and 0.8 % at most (0.9 % and 8 % when drawn in blocks of a
 fortieth of a run), where the seven worst are 13 to 30 % above. Nor is saturation: in six of these seven P99 grows by 1.1 to 1.4 %
-with each per cent of step time, in one by 2.0 %. No rule with a cause that can be named reaches 2.5 at 85 %.
+with each per cent of step time, in one by 2.0 %. None of these rules reaches 2.5 at 85 %; a simulated cold start was not tried.
 
 TTFT's slowest hundredth is not covered. Cold starts, which show in the first stages of MoE runs, seldom reach a whole run's; four
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""

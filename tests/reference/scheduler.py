@@ -155,8 +155,9 @@ class Scheduler:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
         self.num_calls += 1
         self._finished_since = False
-        draft_slots = self._spec.draft_slots if self._spec else 0
-        this = Pass(self._config.token_budget, self._config.max_num_batched_tokens, draft_slots, self._longest_chunk())
+        budget, spec = self._config.token_budget, self._spec
+        input_budget = self._config.max_num_batched_tokens if spec else budget
+        this = Pass(budget, input_budget, spec.draft_slots if spec else 0, self._longest_chunk())
         this.batch.is_throttled = is_throttled
         this.defers_prefills = is_throttled and self.throttle.defers(self.running)
         evictions_before = self.kv.pool.num_evictions
