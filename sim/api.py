@@ -26,6 +26,7 @@ from sim.metrics.cost import cost
 from sim.metrics.replicas import replica_figures
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
+from sim.metrics.stages import stage_figures
 from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summary_of
 from sim.metrics.what_limits import what_limits
@@ -336,7 +337,7 @@ def _fleet(replayed: _Replayed, run: ClusterRecords) -> dict[str, Any]:
 
 def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and what came of it."""
-    deployment, figures = replayed.deployment, replayed.figures(run)
+    deployment, trace, figures = replayed.deployment, replayed.load.trace, replayed.figures(run)
     engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
     return {
         "model_id": deployment.model.name,
@@ -350,6 +351,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         **_fleet(replayed, run),
+        **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
         "limits": what_limits(deployment, run),
         "step_time": deployment.step_times.to_json(),
         **cost(figures, num_gpus=engine.num_gpus * replayed.replicas, usd_per_hour=price),

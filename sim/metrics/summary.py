@@ -1,5 +1,6 @@
 """The figures of a run, under the names `vllm bench serve --save-result` gives them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
     """
     requests = records.requests
     return (
-        _totals(requests)
+        totals(requests)
         | _latency_figures(records)
         | {
             "num_preemptions": int(requests.num_preemptions.sum()),
@@ -94,7 +95,8 @@ def gpu_busy_fraction(records: Records) -> float | None:
     return _ratio(leaps.busy_s, float(leaps.step_end_s[-1] - records.requests.arrival_s[0]))
 
 
-def _totals(requests: RequestRecords) -> dict[str, Any]:
+def totals(requests: RequestRecords) -> dict[str, Any]:
+    """How many came and what they got; `duration` as in `summarize`."""
     done = is_completed(requests)
     num_completed = int(done.sum())
     num_rejected = len(requests.rejected)
@@ -117,17 +119,23 @@ def _totals(requests: RequestRecords) -> dict[str, Any]:
 
 def _latency_figures(records: Records) -> dict[str, float | None]:
     of_requests = latencies(records.requests)
-    figures = {
-        "ttft": statistics(of_requests.ttft_s),
-        "tpot": statistics(of_requests.tpot_s),
-        "itl": statistics(*records.gaps()),
-        "e2el": statistics(of_requests.e2el_s),
+    return in_ms(
+        {
+            "ttft": statistics(of_requests.ttft_s),
+            "tpot": statistics(of_requests.tpot_s),
+            "itl": statistics(*records.gaps()),
+            "e2el": statistics(of_requests.e2el_s),
+        }
+    )
+
+
+def in_ms(figures: Mapping[str, Statistics]) -> dict[str, float | None]:
+    """Statistics of latencies in seconds, as the keys of `vllm bench serve`: `mean_ttft_ms`."""
+    return {
+        f"{what}_{name}_ms": None if value is None else value / MS
+        for name, found in figures.items()
+        for what, value in found._asdict().items()
     }
-    return {key: value for name, found in figures.items() for key, value in _in_ms(name, found).items()}
-
-
-def _in_ms(name: str, found: Statistics) -> dict[str, float | None]:
-    return {f"{what}_{name}_ms": None if s is None else s / MS for what, s in found._asdict().items()}
 
 
 def _ratio(part: float, whole: float | None) -> float | None:

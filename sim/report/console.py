@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.report.intervals import between
-from sim.report.replicas import replica_rows
+from sim.report.parts import replica_rows, stage_rows
 
 WIDTH = 50
 LABEL_WIDTH = 40
@@ -75,6 +75,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if "replicas" in summary:
         yield "Replicas".center(WIDTH, "-")
         yield from replica_rows(summary["replicas"])
+    if "stages" in summary:
+        yield "Stages".center(WIDTH, "-")
+        yield from stage_rows(summary["stages"])
     if "limits" in summary:
         yield "What limits it".center(WIDTH, "-")
         yield from _limits(summary["limits"])

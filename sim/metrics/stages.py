@@ -1,0 +1,47 @@
+"""The figures of each stage of a trace, over its own requests."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sim.engine.records import Floats, RequestRecords
+from sim.metrics.statistics import statistics
+from sim.metrics.summary import in_ms, latencies, totals
+from sim.workload.trace import Trace
+
+
+def stage_figures(trace: Trace, requests: RequestRecords) -> list[dict[str, Any]]:
+    """An object a stage, under the names of the whole run's: `request_rate` is offered, `duration` ends with its last request."""
+    assert trace.stage is not None, "a trace with stages"
+    first_rows = np.flatnonzero(np.diff(trace.stage, prepend=-1)).tolist()
+    return [
+        {
+            "stage": int(trace.stage[first]),
+            "request_rate": _rate(trace.arrival_s[first:end]),
+            **totals(_rows(requests, first, end)),
+            **in_ms(dict(_latencies(_rows(requests, first, end)))),
+        }
+        for first, end in pairwise([*first_rows, len(trace)])
+    ]
+
+
+def _rate(arrival_s: Floats) -> float | None:
+    """Requests a second between the first and the last; None where all come at once."""
+    duration_s = float(arrival_s[-1] - arrival_s[0])
+    return (len(arrival_s) - 1) / duration_s if duration_s else None
+
+
+def _rows(requests: RequestRecords, first: int, end: int) -> RequestRecords:
+    names = [field.name for field in fields(RequestRecords) if field.name != "rejected"]
+    rejected = {row - first: reason for row, reason in requests.rejected.items() if first <= row < end}
+    return RequestRecords(**{name: getattr(requests, name)[first:end] for name in names}, rejected=rejected)
+
+
+def _latencies(requests: RequestRecords) -> Iterator[tuple[str, Any]]:
+    """Gaps between tokens are not kept by request, so that stages have no `itl`."""
+    of_requests = latencies(requests)
+    for name in ("ttft", "tpot", "e2el"):
+        yield name, statistics(getattr(of_requests, f"{name}_s"))

@@ -1,0 +1,61 @@
+"""A fleet's replicas and a trace's stages in tables, a row each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Parts = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, tuple[str, float]]
+"""The key of each column and what its figures are multiplied by, by label."""
+
+REPLICAS: Columns = {
+    "requests": ("requests", 1),
+    "tokens out": ("total_output_tokens", 1),
+    "hit %": ("prefix_cache_hit_rate", 100),
+    "busy %": ("gpu_busy_fraction", 100),
+    "mean queue": ("mean_num_waiting", 1),
+    "max queue": ("max_num_waiting", 1),
+    "mean KV %": ("mean_kv_cache_usage", 100),
+}
+STAGES: Columns = {
+    "offered/s": ("request_rate", 1),
+    "completed": ("completed", 1),
+    "seconds": ("duration", 1),
+    "req/s": ("request_throughput", 1),
+    "tok/s out": ("output_throughput", 1),
+    "mean TTFT ms": ("mean_ttft_ms", 1),
+    "P99 TTFT ms": ("p99_ttft_ms", 1),
+    "mean TPOT ms": ("mean_tpot_ms", 1),
+}
+MOST_ROWS = 16
+"""Of a larger fleet the first and the last are shown."""
+
+
+def replica_rows(replicas: Parts) -> Iterator[str]:
+    """The head, and a row a replica; `-` where there was nothing to measure."""
+    half = MOST_ROWS // 2
+    yield _head("replica", REPLICAS)
+    for number, replica in enumerate(replicas):
+        if len(replicas) <= MOST_ROWS or not half <= number < len(replicas) - half:
+            yield _row(number, "replica", REPLICAS, replica)
+        elif number == half:
+            yield f"{'...':>7}"
+
+
+def stage_rows(stages: Parts) -> Iterator[str]:
+    """The same for all stages."""
+    yield _head("stage", STAGES)
+    for stage in stages:
+        yield _row(stage["stage"], "stage", STAGES, stage)
+
+
+def _head(name: str, columns: Columns) -> str:
+    return name + "".join(f"{label:>{len(label) + 2}}" for label in columns)
+
+
+def _row(number: int, name: str, columns: Columns, part: Mapping[str, Any]) -> str:
+    return f"{number:>{len(name)}}" + "".join(_cell(label, part[key], scale) for label, (key, scale) in columns.items())
+
+
+def _cell(label: str, value: float | None, scale: float) -> str:
+    text = "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value * scale:,.1f}"
+    return f"{text:>{len(label) + 2}}"
