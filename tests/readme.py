@@ -35,9 +35,15 @@ def comparable(text: str) -> str:
 
 def _run(kind: str, block: str, session: InteractiveInterpreter) -> str:
     prompt = "$ " if kind == "console" else ">>> "
-    commands = [line.removeprefix(prompt) for line in block.splitlines() if line.startswith(prompt)]
-    outputs = [shell(command) if kind == "console" else _python(command, session) for command in commands]
-    return "".join(f"{prompt}{command}\n{output}" for command, output in zip(commands, outputs, strict=True))
+    commands = re.findall(rf"^{re.escape(prompt)}.*\n(?:\.\.\. .*\n)*", block, re.MULTILINE)
+    typed = [_bare(command) for command in commands]
+    outputs = [shell(command) if kind == "console" else _python(command, session) for command in typed]
+    return "".join(command + output for command, output in zip(commands, outputs, strict=True))
+
+
+def _bare(command: str) -> str:
+    """What was typed, without prompts."""
+    return "\n".join(re.sub(r"^(\$|>>>|\.\.\.) ", "", line) for line in command.splitlines())
 
 
 def shell(command: str, folder: Path | None = None, **variables: str) -> str:
@@ -56,9 +62,9 @@ def shell(command: str, folder: Path | None = None, **variables: str) -> str:
     return ran.stdout
 
 
-def _python(line: str, session: InteractiveInterpreter) -> str:
+def _python(statement: str, session: InteractiveInterpreter) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-        session.runsource(line)
+        session.runsource(statement)
     return out.getvalue()
 
 
