@@ -1,8 +1,9 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.readme import PAGES, README, comparable, rerun
+from tests.readme import PAGES, README, ROOT, comparable, rerun
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
@@ -15,3 +16,10 @@ def test_a_page_shows_what_its_examples_print(page: Path) -> None:
 def test_the_readme_stays_short() -> None:
     """A newcomer reads it to the end."""
     assert len(README.read_text(encoding="utf-8").splitlines()) < 200
+
+
+def test_the_tree_names_the_folders_that_there_are() -> None:
+    """One line each."""
+    packages = {f"{path.parent.relative_to(ROOT).as_posix()}/" for path in ROOT.glob("sim/*/**/__init__.py")}
+    named = re.findall(r"^    (sim/[\w/]+/) +\w", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(packages)
