@@ -57,7 +57,7 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, config)
     they_wait = clients.wait_for_answers(trace)
-    options, fleet = router_options(router), Fleet(num_replicas, trace, config, seed)
+    options, fleet = router_options(router), Fleet(num_replicas, source, config, seed)
 
     def attempt(expects_preemption: bool) -> ClusterRecords:
         table = RequestTable(source, sent_by_clients=they_wait)

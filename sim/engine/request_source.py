@@ -30,11 +30,11 @@ class RequestSource:
         self._keys: KeysByRow | None = None
         self.num_keys = 0
         if config.enable_prefix_caching and trace.says_contents:
-            self._keys, self.num_keys = shared_block_keys(trace, self._answers(), config.block_size)
+            self._keys, self.num_keys = shared_block_keys(trace, self.answers(), config.block_size)
         self._num_groups = len(config.kv_groups)
 
-    def _answers(self) -> Ints:
-        """Tokens that each request generates."""
+    def answers(self) -> Ints:
+        """Tokens that each request generates, none where it is rejected."""
         answers = self.max_tokens.copy()
         answers[list(self.rejected)] = 0
         return answers

@@ -37,7 +37,7 @@ def with_answers(prompts: Sequence[Path], sessions: Ints, answers: Sequence[int]
     for row, (session, prompt) in enumerate(zip(sessions.tolist(), prompts, strict=True)):
         previous = latest.get(session)
         if previous is not None and _begins_with(prompt, prompts[previous]):
-            paths[previous] = _first_tokens(prompt, num_tokens(prompts[previous]) + answers[previous])
+            paths[previous] = first_tokens(prompt, num_tokens(prompts[previous]) + answers[previous])
         latest[session] = row
     return paths
 
@@ -53,7 +53,8 @@ def _begins_with(path: Path, earlier: Path) -> bool:
     return path[:last] == earlier[:last] and path[last][0] == content and path[last][1] >= tokens
 
 
-def _first_tokens(path: Path, missing: int) -> Path:
+def first_tokens(path: Path, missing: int) -> Path:
+    """Its beginning, or all of it where it is shorter."""
     kept: list[Segment] = []
     for content, tokens in path:
         if missing <= 0:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
@@ -17,11 +18,9 @@ def make_requests(
     trace: Trace, config: SchedulerConfig, scripts: Sequence[Script] | None = None, *, capacity_too: bool = True
 ) -> list[Request]:
     """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason."""
-    max_tokens = np.clip(trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens))
-    rejected = rejections(trace, max_tokens, config, capacity_too=capacity_too)
-    answers = [0 if row in rejected else int(tokens) for row, tokens in enumerate(max_tokens)]
+    max_tokens, rejected = _let_in(trace, config, capacity_too=capacity_too)
     interned: dict[tuple[object, ...], int] = {}
-    contents = _contents(trace, answers)
+    contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)
     return [
         Request(
@@ -39,11 +38,30 @@ def make_requests(
     ]
 
 
+def prompts_as_sent(trace: Trace, config: SchedulerConfig) -> list[list[Piece]]:
+    """What each request's prompt is made of."""
+    return _prompts(trace, _answers(*_let_in(trace, config)))
+
+
+def _let_in(
+    trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True
+) -> tuple[NDArray[np.int64], dict[int, str]]:
+    """Each request's output at most, and why some can never run."""
+    max_tokens = np.clip(trace.output_tokens, 0, np.maximum(0, config.max_model_len - trace.prompt_tokens))
+    return max_tokens, rejections(trace, max_tokens, config, capacity_too=capacity_too)
+
+
+def _answers(max_tokens: NDArray[np.int64], rejected: dict[int, str]) -> list[int]:
+    return [0 if row in rejected else int(tokens) for row, tokens in enumerate(max_tokens)]
+
+
+def _prompts(trace: Trace, answers: list[int]) -> list[list[Piece]]:
+    return [pieces(trace.segments[row]) if trace.segments else _said(trace, answers, row) for row in range(len(trace))]
+
+
 def _contents(trace: Trace, answers: list[int]) -> list[list[Piece]]:
     """What each request's prompt and answer are made of."""
-    prompts = [
-        pieces(trace.segments[row]) if trace.segments else _said(trace, answers, row) for row in range(len(trace))
-    ]
+    prompts = _prompts(trace, answers)
     following = {_previous(trace, row): row for row in range(len(trace))}
     return [
         prompt + _answer(prompt, row, answers[row], prompts[following[row]] if row in following else [])

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from sim.cluster.routers.sessions import HashRing
 from sim.engine.config import SchedulerConfig
-from sim.engine.content import private_prompt_id
 from sim.workload.trace import Trace
+from tests.reference.content import tokens_of
+from tests.reference.front_door import prompts_as_sent
 from tests.reference.replica import Replica
 from tests.reference.request import Request
 
@@ -28,6 +29,7 @@ class Router:
 
     def __post_init__(self) -> None:
         self.sent: list[tuple[Request, int]] = []
+        self.prompts = prompts_as_sent(self.trace, self.config)
         self.metrics = [(0, 0, 0.0)] * self.num_replicas
         self.start()
 
@@ -48,9 +50,7 @@ class Router:
 
     def prompt(self, row: int) -> list[Token]:
         """Its tokens: equal pairs are equal tokens."""
-        prompt = ((private_prompt_id(row), int(self.trace.prompt_tokens[row])),)
-        segments = self.trace.segments[row] if self.trace.segments is not None else prompt
-        return [(content, number) for content, length in segments for number in range(length)]
+        return tokens_of(self.prompts[row])
 
 
 class RandomChoice(Router):

@@ -4,12 +4,14 @@ Known before the first request comes, so that routers keep what they learn by no
 nodes exactly as far as their tokens are equal.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sim.engine.content import private_prompt_id
-from sim.workload.trace import Segment, Trace
+from sim.engine.content import output_id, private_prompt_id
+from sim.workload.columns import Ints
+from sim.workload.conversations import Path, first_tokens, num_tokens, session_numbers
+from sim.workload.trace import Trace
 
 ROOT = 0
 
@@ -21,9 +23,9 @@ class PromptTree:
     of more than one prompt.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, prompts: Iterable[Path]) -> None:
         builder = _Builder()
-        self._ends: list[int] = [builder.insert(path) for path in _paths(trace)]
+        self._ends: list[int] = [builder.insert(path) for path in prompts]
         self.end_tokens: list[int] = builder.end_tokens
         self._parents = builder.parents_that_part(self._ends)
         self.is_shared = self._shared()
@@ -70,11 +72,24 @@ class PromptTree:
         return counts
 
 
-def _paths(trace: Trace) -> Iterable[Sequence[Segment]]:
+def prompts_as_sent(trace: Trace, answers: Ints) -> Iterable[Path]:
+    """What each prompt is made of; `answers` are the tokens that each request generates, which later turns repeat."""
     if trace.segments is not None:
         return trace.segments
     prompts = trace.prompt_tokens.tolist()
+    if trace.session_id is not None:
+        return _turns(session_numbers(trace.session_id).tolist(), prompts, answers.tolist())
     return (((private_prompt_id(row), tokens),) for row, tokens in enumerate(prompts))
+
+
+def _turns(sessions: Sequence[int], prompts: Sequence[int], answers: Sequence[int]) -> Iterator[Path]:
+    """Each prompt begins with as much of the conversation so far as it has room for."""
+    conversations: dict[int, Path] = {}
+    for row, (session, prompt_tokens) in enumerate(zip(sessions, prompts, strict=True)):
+        heard = first_tokens(conversations.get(session, ()), prompt_tokens)
+        prompt = (*heard, (private_prompt_id(row), prompt_tokens - num_tokens(heard)))
+        conversations[session] = (*prompt, (output_id(row), answers[row]))
+        yield prompt
 
 
 class _Builder:
@@ -86,13 +101,13 @@ class _Builder:
         self._contents = [(0, 0)]  # of each node: the content, and where in it the node begins
         self._children: dict[tuple[int, int, int], int] = {}
 
-    def insert(self, path: Sequence[Segment]) -> int:
+    def insert(self, path: Path) -> int:
         """The node at whose end a prompt of these segments ends."""
         node = ROOT
-        for content, num_tokens in path:
+        for content, tokens in path:
             offset = 0
-            while offset < num_tokens:
-                node = self._descend(node, content, offset, num_tokens - offset)
+            while offset < tokens:
+                node = self._descend(node, content, offset, tokens - offset)
                 offset = self._contents[node][1] + self._num_tokens(node)
         return node
 

@@ -7,28 +7,33 @@ from functools import cached_property
 from random import Random
 
 from sim.cluster.replica import Replica
-from sim.cluster.routers.prompts import PromptTree
+from sim.cluster.routers.prompts import PromptTree, prompts_as_sent
 from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
 from sim.workload.trace import Trace
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The replicas' number and configuration, and the trace whose requests come, by row: prompts and sessions.
+    """The replicas' number and configuration, and where the requests come from, by row of the trace: prompts and sessions.
 
     `seed` is that of the run; each router draws from a generator of its own.
     """
 
     num_replicas: int
-    trace: Trace
+    source: RequestSource
     config: SchedulerConfig
     seed: int = 0
+
+    @property
+    def trace(self) -> Trace:
+        return self.source.trace
 
     @cached_property
     def prompts(self) -> PromptTree:
         """What the prompts have in common, made when a router first asks."""
-        return PromptTree(self.trace)
+        return PromptTree(prompts_as_sent(self.trace, self.source.answers()))
 
     def rng(self) -> Random:
         """A fresh generator."""

@@ -11,6 +11,7 @@ from sim.cluster.routers.table import router_options
 from sim.engine.config import SchedulerConfig
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
 from sim.workload.trace import Segment, Trace
 
 
@@ -59,7 +60,9 @@ class Requests:
     """The requests of a trace, one after the other, behind a router."""
 
     def __init__(self, router: str, trace: Trace, replicas: Sequence[Any], *, seed: int = 0) -> None:
-        self.router: Router = router_options(router).router(Fleet(len(replicas), trace, CONFIG, seed))
+        self.router: Router = router_options(router).router(
+            Fleet(len(replicas), RequestSource(trace, CONFIG), CONFIG, seed)
+        )
         self.trace = trace
         self.replicas = replicas
 

@@ -1,12 +1,14 @@
 """What prompts have in common, and the index over it."""
 
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.routers.prefix_index import PrefixIndex
-from sim.cluster.routers.prompts import PromptTree
+from sim.cluster.routers.prompts import PromptTree, prompts_as_sent
 from sim.workload.trace import Segment
 from tests.cluster.routers.makers import prompts
 
@@ -19,7 +21,7 @@ def tokens(path: list[Segment]) -> list[tuple[int, int]]:
 
 @given(st.lists(segments, min_size=1, max_size=6))
 def test_two_prompts_share_nodes_as_far_as_their_tokens_are_equal(paths: list[list[Segment]]) -> None:
-    tree = PromptTree(prompts(*paths))
+    tree = PromptTree(paths)
     for one, other in product(range(len(paths)), repeat=2):
         mine, theirs = tokens(paths[one]), tokens(paths[other])
         common = next((n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
@@ -34,18 +36,27 @@ def test_two_prompts_share_nodes_as_far_as_their_tokens_are_equal(paths: list[li
 
 
 def test_private_prompts_share_nothing() -> None:
-    trace = prompts(((1, 40),), ((1, 40),))
-    assert PromptTree(trace).path(0) == PromptTree(trace).path(1)
-    alone = PromptTree(prompts(((1, 40),), ((2, 40),)))
+    same = PromptTree([((1, 40),), ((1, 40),)])
+    assert same.path(0) == same.path(1)
+    alone = PromptTree([((1, 40),), ((2, 40),)])
     assert alone.path(0) != alone.path(1)
     assert not any(alone.is_shared[node] for node in (*alone.path(0), *alone.path(1)))
+
+
+def test_a_turn_begins_with_what_was_said_before_it() -> None:
+    """100 and 100 + 30 tokens of answer; then 150, which repeats all of it, and 80, a beginning; another session shares nothing."""
+    lengths = np.array([100, 150, 100, 80])
+    trace = replace(prompts(*(((0, tokens),) for tokens in lengths), session_id=("a", "a", "b", "a")), segments=None)
+    tree = PromptTree(prompts_as_sent(trace, np.array([30, 10, 30, 10])))
+    first, second, other, beginning = ([tree.end_tokens[node] for node in tree.path(row)] for row in range(4))
+    assert (first, second, other, beginning) == ([80, 100], [80, 100, 150], [100], [80])
+    assert not tree.is_shared[tree.end(1)]
 
 
 def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
     """Replica 1 has lost a head that replica 0 holds: its tail still counts, as each block counts by itself."""
     head, long = (1, 40), (2, 60)
-    trace = prompts((head, long), (head, (3, 20)), (head, long, (4, 10)))
-    tree = PromptTree(trace)
+    tree = PromptTree([(head, long), (head, (3, 20)), (head, long, (4, 10))])
     index = PrefixIndex(tree, 2, tree.num_blocks(10), 8)
     index.add(tree.path(0), 1)
     assert index.num_matched(tree.path(0)).tolist() == [0, 0]  # nobody holds its first block
