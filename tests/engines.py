@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sim.cluster import simulation
+from sim.cluster.clients import Clients
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
@@ -22,8 +23,9 @@ class Engine(Protocol):
 def simulate(
     trace: Trace, config: SchedulerConfig, step_time: StepTimeModel, *, step_log: StepLog | None = None
 ) -> Records:
-    """One replica, requests as the trace has them."""
-    return simulation.simulate(trace, config, step_time, step_log=step_log).merged
+    """One replica, requests at the times that the trace has, whatever they would wait for."""
+    at_their_times = Clients(open_loop=True)
+    return simulation.simulate(trace, config, step_time, clients=at_their_times, step_log=step_log).merged
 
 
 ENGINES: dict[str, Engine] = {"fast": simulate, "reference": reference.simulate}
