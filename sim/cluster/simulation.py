@@ -1,7 +1,6 @@
 """The one run: a trace's requests, who sends them, and the replicas that serve them, on SimPy's clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,8 +21,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
-from sim.engine.scheduler_state import UnexpectedPreemptionError
-from sim.engine.step_log import FirstTime, LogRow, StepLogger
+from sim.engine.step_log import LogRow, StepLogger
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 
@@ -50,42 +48,33 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
     unknown router.
     """
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
-    rows = FirstTime(step_log) if step_log else None
-    told = _Told(on_progress, len(trace))
     clients.check(trace)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, config)
     they_wait = clients.wait_for_answers(trace)
     options, fleet = router_options(router), Fleet(num_replicas, source, config, seed)
-
-    def attempt(expects_preemption: bool) -> ClusterRecords:
-        table = RequestTable(source, sent_by_clients=they_wait)
-        recorders = [Recorder(table, number) for number in range(num_replicas)]
-        start_s = min(0.0, float(trace.arrival_s[0]))
-        cores = [
-            EngineCore(
-                config, step_time, recorder,
-                start_s=start_s, num_keys=source.num_keys, expects_preemption=expects_preemption,
-                log=StepLogger(rows.begin()) if rows else None,
-            )
-            for recorder in recorders
-        ]  # fmt: skip
-        env = simpy.Environment(initial_time=start_s)
-        gateway = Gateway(env, options.router(fleet))
-        requests = told.passing(source) if on_progress else source
-        if they_wait:
-            gateway.replicas = _live(env, cores, gateway)
-            clients.start(env, trace, requests, gateway.ask)
-            env.run()
-        else:
-            serve_open(env, cores, gateway, requests)
-        parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]
-        return ClusterRecords.of(parts, table)
-
-    records = _without_preemption_if_possible(attempt)
-    told.all()
-    return records
+    table = RequestTable(source, sent_by_clients=they_wait)
+    recorders = [Recorder(table, number) for number in range(num_replicas)]
+    start_s = min(0.0, float(trace.arrival_s[0]))
+    log = StepLogger(step_log) if step_log else None
+    cores = [
+        EngineCore(config, step_time, recorder, start_s=start_s, num_keys=source.num_keys, log=log)
+        for recorder in recorders
+    ]
+    env = simpy.Environment(initial_time=start_s)
+    gateway = Gateway(env, options.router(fleet))
+    requests = _telling(source, on_progress) if on_progress else source
+    if they_wait:
+        gateway.replicas = _live(env, cores, gateway)
+        clients.start(env, trace, requests, gateway.ask)
+        env.run()
+    else:
+        serve_open(env, cores, gateway, requests)
+    parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]
+    if on_progress:
+        on_progress(len(trace), len(trace))
+    return ClusterRecords.of(parts, table)
 
 
 def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterable[Request]) -> None:
@@ -108,31 +97,8 @@ def _live(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway) -> 
     return [LiveReplica(env, core, partial(gateway.answered, number), interval_s) for number, core in enumerate(cores)]
 
 
-def _without_preemption_if_possible(attempt: Callable[[bool], ClusterRecords]) -> ClusterRecords:
-    """A simulation that counts on no preemption or, where one comes after all, done again and expecting it."""
-    with suppress(UnexpectedPreemptionError):
-        return attempt(False)
-    return attempt(True)  # here, where the exception has let go of all that the first attempt held
-
-
-class _Told:
-    """Progress as requests are taken from the trace: by row, and each once, also if a simulation begins again."""
-
-    def __init__(self, on_progress: Progress | None, num_requests: int) -> None:
-        self._on_progress = on_progress
-        self._num_requests = num_requests
-        self._furthest = -1
-
-    def passing(self, requests: Iterable[Request]) -> Iterator[Request]:
-        for request in requests:
-            yield request
-            if request.index > self._furthest:
-                self._furthest = request.index
-                self._tell(request.index)
-
-    def all(self) -> None:
-        self._tell(self._num_requests)
-
-    def _tell(self, num_done: int) -> None:
-        if self._on_progress:
-            self._on_progress(num_done, self._num_requests)
+def _telling(requests: RequestSource, on_progress: Progress) -> Iterator[Request]:
+    """The requests; how many rows of the trace lie before each is told as the next is asked for."""
+    for request in requests:
+        yield request
+        on_progress(request.index, len(requests))

@@ -1,10 +1,22 @@
 """Which of the waiting requests join the running ones in a pass."""
 
+import sys
+from typing import NamedTuple
+
 from sim.engine.batch import Batch
 from sim.engine.block_hashing import BlockHashing
 from sim.engine.kv_cache_manager import NO_HIT, PrefixHit, best_hit
 from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
+
+
+class Shortage(NamedTuple):
+    """A request did not pass the gate, for want of free blocks, when so many blocks were findable and requests admitted."""
+
+    request: Request | None
+    num_blocks: int
+    num_registered: int
+    num_admitted: int
 
 
 class Admission:
@@ -23,6 +35,7 @@ class Admission:
         self._may_split_prompts = config.enable_chunked_prefill
         self._skips_long_prompts = config.rules.skips_unchunked_prompts and not config.enable_chunked_prefill
         self._skipped: list[Request] = []
+        self._shortage = Shortage(None, 0, 0, 0)
         self._any_arrival_counts = (
             config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
@@ -66,18 +79,28 @@ class Admission:
         return min(request.num_tokens - num_computed, batch.longest_chunk) > batch.budget
 
     def _may_admit_soon(self, head: Request, batch: Batch) -> bool:
-        """Whether the head may be admitted next time though nothing ends: budget or contents may come free.
+        """Whether the head may be admitted next time though nothing ends: budget, blocks or contents may come free.
 
         Without the admission gate it may even help that part of what the head would hit is evicted.
         """
+        self._state.num_blocks_to_admit = sys.maxsize
         if self._has_windows and len(self._state.running) < self._max_running:
-            return True
+            return not self._waits_for_blocks(head, batch)
         if not self._passes_gate(head, best_hit(head)):
             return False
         needs_only_its_chunk = not self._is_gated and head.keyed is not None
         return bool(batch.chunks or self._state.unhashed or needs_only_its_chunk)
 
+    def _waits_for_blocks(self, head: Request, batch: Batch) -> bool:
+        """Whether nothing but more free blocks, which windows may leave, can let the head in; how many is noted."""
+        if batch.chunks or not self._lacks_blocks(head):
+            return False
+        self._state.num_blocks_to_admit = self._shortage.num_blocks
+        return True
+
     def _admit(self, request: Request, batch: Batch) -> bool:
+        if self._lacks_blocks(request):
+            return False
         hit = NO_HIT if request.resumes_at else best_hit(request)
         if not self._passes_gate(request, hit):
             return False
@@ -104,10 +127,24 @@ class Admission:
         return True
 
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
-        """Whether all blocks of a request fit beside those reserved, if that is asked for."""
-        if not self._is_gated:
+        """Whether all blocks of a request fit beside those reserved, if that is asked for; if they do not, that is noted."""
+        if not self._is_gated or self._kv.can_admit(request.num_tokens, hit, self._reserved_blocks):
             return True
-        return self._kv.can_admit(request.num_tokens, hit, self._reserved_blocks)
+        num_blocks = self._kv.num_blocks_to_admit(request.num_tokens, hit, self._reserved_blocks)
+        self._shortage = Shortage(request, num_blocks, self._kv.num_registered, self._state.num_admitted)
+        return False
+
+    def _lacks_blocks(self, request: Request) -> bool:
+        """Whether a request that lacked blocks still does: nobody has filled or taken hold of what it might hit."""
+        state, shortage = self._state, self._shortage
+        return (
+            shortage.request is request
+            and self._kv.pool.num_free < shortage.num_blocks
+            and shortage.num_registered == self._kv.num_registered
+            and shortage.num_admitted == state.num_admitted
+            and bool(state.running)
+            and not state.unhashed
+        )
 
     @property
     def _reserved_blocks(self) -> int:

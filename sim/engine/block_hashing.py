@@ -21,7 +21,7 @@ class BlockHashing:
         unhashed = self._state.unhashed
         for request in list(unhashed):
             if request.status is RequestStatus.PREFILLING:
-                self._kv.keep_full_blocks(request, request.num_computed_tokens)
+                self._kv.keep_shared_blocks(request, request.num_computed_tokens)
             else:
                 self.keep_decoded_blocks(request, step, is_scheduled=before is None or request.serial < before)
             if self._kv.num_registered_blocks(request) >= request.num_shared_blocks:
@@ -38,15 +38,15 @@ class BlockHashing:
     def keep_chunk(self, request: Request, step: int, num_tokens: int) -> None:
         """Register what a prompt has filled once pass `step` has computed so many tokens, if others may fill the same."""
         unhashed = self._state.unhashed
-        if self._state.walks_windows or (request in unhashed and len(unhashed) > 1):
+        if request in unhashed and len(unhashed) > 1:
             self.catch_up(step, request.serial)
-            self._kv.keep_full_blocks(request, num_tokens)
+            self._kv.keep_shared_blocks(request, num_tokens)
 
     def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
         """Register what a request has decoded up to pass `step`, which has scheduled it or not yet."""
-        if request.keyed is not None and request.status is not RequestStatus.PREFILLING:
+        if request.num_shared_blocks and request.status is not RequestStatus.PREFILLING:
             ends = max(request.last_pass, request.wasted_pass)
             runs = is_scheduled and step <= ends and step not in (request.starved_pass, request.passed_over_pass)
             scheduled_to = step - request.epoch if runs else 0
             hashed = num_hashed_tokens(request, step, self._state.num_collected, scheduled_to)
-            self._kv.keep_full_blocks(request, hashed)
+            self._kv.keep_shared_blocks(request, hashed)

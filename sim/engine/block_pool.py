@@ -8,29 +8,42 @@ Which contents went matters only when somebody looks for one: until `settle`, bl
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
-from sim.engine.prefix_cache import Copies, PrefixCache
+from sim.engine.passed_blocks import PassedBlocks
+from sim.engine.prefix_cache import Copies, Keys, PrefixCache
 
 SCANNED_COPIES = 64
 """How many copies beyond those wanted are looked at in one go; any number gives the same result."""
 
 
 class Run:
-    """Free blocks that stand together. `copies` is None where no content can ever be asked for again.
+    """Free blocks that stand together. `copies` is None where no content can be asked for by name.
 
-    A keyed run still lists copies that were touched since: what stands in it bears its `stamp`.
+    A keyed run still lists copies that were touched since: what stands in it bears its `stamp`. Of blocks that windows
+    have passed, `passed` knows whose they are; the first that is left is number `position` of them.
     """
 
-    __slots__ = ("copies", "count", "has_content", "position", "stamp")
+    __slots__ = ("copies", "count", "has_content", "passed", "position", "stamp")
 
-    def __init__(self, count: int, copies: Copies | None, *, has_content: bool = True, stamp: int = 0) -> None:
+    def __init__(
+        self,
+        count: int,
+        copies: Copies | None,
+        *,
+        has_content: bool = True,
+        stamp: int = 0,
+        passed: PassedBlocks | None = None,
+        position: int = 0,
+    ) -> None:
         self.count = count
         self.copies = copies
         self.has_content = has_content
-        self.position = 0
         self.stamp = stamp
+        self.passed = passed
+        self.position = position
 
 
 class BlockPool:
@@ -77,7 +90,9 @@ class BlockPool:
         return self._num_evictions
 
     def num_evictions_within(self, count: int) -> int:
-        """How many of the next `count` blocks would lose a content."""
+        """How many of the next `count` blocks would lose a content; those beyond what is free will be passed by windows."""
+        if not self._keeps_contents:
+            return 0
         self.settle()
         count, evictions = max(0, count - self._num_blank), 0
         for run in self._runs:
@@ -87,10 +102,11 @@ class BlockPool:
             taken = min(count, standing)
             evictions += taken if run.has_content else 0
             count -= taken
-        return evictions
+        return evictions + count
 
     def _take_anonymous(self, run: Run, taken: int) -> int:
         run.count -= taken
+        run.position += taken
         if run.has_content:
             self._num_evictions += taken
         return taken
@@ -125,10 +141,45 @@ class BlockPool:
         if count == 0:
             return
         last = self._runs[-1] if self._runs else None
-        if last is not None and last.copies is None and last.has_content is has_content:
+        if last is not None and last.copies is None and last.passed is None and last.has_content is has_content:
             last.count += count
         else:
             self._runs.append(Run(count, None, has_content=has_content))
+
+    def release_passed(self, count: int, passed: PassedBlocks, first: int = 0) -> None:
+        """Give back blocks that windows have passed, those numbered `first` and following."""
+        self.num_free += count
+        if self._keeps_contents:
+            self._runs.append(Run(count, None, passed=passed, position=first))
+        else:
+            self._num_blank += count
+
+    def name_passed_blocks(self, serial: int, keys: Sequence[Keys]) -> None:
+        """Make findable what windows of a request have passed and is still there: `keys` are by KV group and block number."""
+        self.settle()
+        if any(run.passed for run in self._runs):
+            self._num_stamps += 1
+            self._runs = deque(part for run in self._runs for part in self._named(run, serial, keys))
+
+    def _named(self, run: Run, serial: int, keys: Sequence[Keys]) -> list[Run]:
+        """The run, cut where blocks of the request stand in it: those alone have a name."""
+        end = run.position + run.count
+        blocks = run.passed.of(serial, run.position, end) if run.passed else []
+        if not blocks:
+            return [run]
+        contents = np.array([keys[group][number] for _, group, number in blocks], dtype=np.int64)
+        copies = self._cache.drop(self._cache.register(contents))
+        self._stamps[copies] = self._num_stamps
+        parts = []
+        position = run.position
+        for number, block in enumerate(blocks):
+            if block.place > position:
+                parts.append(Run(block.place - position, None, passed=run.passed, position=position))
+            parts.append(Run(1, copies[number : number + 1], stamp=self._num_stamps))
+            position = block.place + 1
+        if end > position:
+            parts.append(Run(end - position, None, passed=run.passed, position=position))
+        return parts
 
     def release_keyed(self, copies: Copies) -> None:
         """Give back a request's keyed blocks, the last first; those that others hold stay where they are."""

@@ -50,7 +50,6 @@ class EngineCore:
         *,
         start_s: float,
         num_keys: int = 0,
-        expects_preemption: bool = True,
         log: StepLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
@@ -67,7 +66,7 @@ class EngineCore:
         self._num_usable_blocks = config.num_usable_blocks
         self._num_finished_last = self._num_released_last = 0
         self._last_collect_s = -math.inf
-        self._scheduler = Scheduler(config, num_keys, expects_preemption=expects_preemption)
+        self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
         self.state = self._scheduler.state
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.engine.block_pool import BlockPool
 from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.passed_blocks import PassedByOne
 from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, Keys, PrefixCache
 from sim.engine.request import Request
 
@@ -19,20 +20,22 @@ from sim.engine.request import Request
 class PrefixHit(NamedTuple):
     """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
 
-    `num_unheld` of these copies nobody holds, so that they stand in the free list.
+    `num_unheld` of these copies nobody holds, so that they stand in the free list; `num_unheld_full` of them are of groups
+    with full attention.
     """
 
     num_blocks: int
     copies: tuple[Copies, ...]
     num_unheld: int
+    num_unheld_full: int
 
 
-NO_HIT = PrefixHit(0, (), 0)
+NO_HIT = PrefixHit(0, (), 0, 0)
 
 
 def best_hit(request: Request) -> PrefixHit:
     """What would be found of a request at best: all its keyed blocks, each held by somebody."""
-    return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0)
+    return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0, 0)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -64,11 +67,12 @@ def longest_that_fits(config: SchedulerConfig) -> int:
 class KVCacheManager:
     """Admission, growth and release of requests over one pool."""
 
-    def __init__(self, config: SchedulerConfig, num_keys: int, *, keys_all: bool) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int) -> None:
         self._config = config
-        self._keys_all = keys_all
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
+        self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
+        self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
             sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # before its next token, to look back on
@@ -90,23 +94,23 @@ class KVCacheManager:
             return NO_HIT
         self.pool.settle()
         keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
-        groups = [self._group_keys(keys, group) for group in range(self.num_groups)]
-        if not self.has_windows:
-            matches = [self._cache.match(group_keys) for group_keys in groups]
-            longest = min(map(len, matches))
-            return self._hit(longest, [match[:longest] for match in matches])
-        copies = [self._cache.find(group_keys) for group_keys in groups]
-        num_blocks = self._longest_to_go_on_from(copies)
+        copies = [NO_COPIES] * self.num_groups
+        for group in self._full_groups:
+            copies[group] = self._cache.match(self._group_keys(keys, group))
+            keys = keys[: len(copies[group])]
+        for group in self._window_groups:
+            copies[group] = self._cache.find(self._group_keys(keys, group))
+        num_blocks = self._longest_to_go_on_from(copies, len(keys)) if self.has_windows else len(keys)
         firsts = [max(0, num_blocks - needed) for needed in self._num_blocks_needed]
         return self._hit(num_blocks, [found[first:num_blocks] for found, first in zip(copies, firsts, strict=True)])
 
-    def _longest_to_go_on_from(self, copies: list[Copies]) -> int:
-        """The most leading blocks that can be skipped: each group finds all that it needs of them, the last ones."""
-        numbers = np.arange(len(copies[0]))
-        can_go_on = np.ones(len(numbers), dtype=np.bool_)
-        for found, needed in zip(copies, self._num_blocks_needed, strict=True):
-            last_missing = np.maximum.accumulate(np.where(found == NO_COPY, numbers, -1))
-            can_go_on &= (last_missing < 0) | (numbers - last_missing >= needed)
+    def _longest_to_go_on_from(self, copies: list[Copies], num_blocks: int) -> int:
+        """The most leading blocks that can be skipped: each window finds all that it needs of them, the last ones."""
+        numbers = np.arange(num_blocks)
+        can_go_on = np.ones(num_blocks, dtype=np.bool_)
+        for group in self._window_groups:
+            last_missing = np.maximum.accumulate(np.where(copies[group] == NO_COPY, numbers, -1))
+            can_go_on &= (last_missing < 0) | (numbers - last_missing >= self._num_blocks_needed[group])
         longest = can_go_on.nonzero()[0][-1:]
         return int(longest[0]) + 1 if len(longest) else 0
 
@@ -115,17 +119,33 @@ class KVCacheManager:
         return keys if self.num_groups == 1 else keys * self.num_groups + group
 
     def _hit(self, num_blocks: int, copies: list[Copies]) -> PrefixHit:
-        return PrefixHit(num_blocks, tuple(copies), sum(self._cache.num_unheld(found) for found in copies))
+        num_unheld = [self._cache.num_unheld(found) for found in copies]
+        return PrefixHit(
+            num_blocks, tuple(copies), sum(num_unheld), sum(num_unheld[group] for group in self._full_groups)
+        )
+
+    @property
+    def num_registered(self) -> int:
+        """How many blocks have been made findable so far."""
+        return self._cache.num_registered
 
     def can_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> bool:
         """The admission gate: whether that many tokens, all that is known of a request, fit now beside `reserve`."""
+        return self._most_new_blocks(num_tokens, hit) + hit.num_unheld + reserve <= self.pool.num_free
+
+    def num_blocks_to_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> int:
+        """Free blocks below which `can_admit` is false, of this hit and of whatever evictions will leave of it.
+
+        A shorter hit spares no block of full attention, held or free. Those that a window needs may be held by others.
+        """
+        return self._most_new_blocks(num_tokens, hit) + hit.num_unheld_full + reserve
+
+    def _most_new_blocks(self, num_tokens: int, hit: PrefixHit) -> int:
         num_tokens = min(num_tokens, self._config.max_model_len)
         if self.num_groups == 1 and not self.has_windows:
-            blocks = max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
-        else:
-            groups = self._config.kv_groups
-            blocks = sum(max(0, most_blocks(group, num_tokens, self._config) - hit.num_blocks) for group in groups)
-        return blocks + hit.num_unheld + reserve <= self.pool.num_free
+            return max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
+        groups = self._config.kv_groups
+        return sum(max(0, most_blocks(group, num_tokens, self._config) - hit.num_blocks) for group in groups)
 
     def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
         """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
@@ -134,8 +154,6 @@ class KVCacheManager:
             return None
         if self.has_windows:
             request.passed_blocks = [0] * self.num_groups
-            if self._keys_all:
-                self.key_all_blocks(request)
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
         self.pool.take(new)
@@ -157,6 +175,15 @@ class KVCacheManager:
         size = self._block_size
         return (-(-(num_computed + num_tokens) // size) + -num_computed // size) * self.num_groups
 
+    def passes_blocks(self, request: Request, num_processed: int) -> bool:
+        """Whether blocks lie wholly before the windows of what is processed that have not been given back."""
+        passed_blocks = request.passed_blocks
+        assert passed_blocks is not None, "only groups with windows are passed"
+        for group, window in enumerate(self.windows):
+            if window is not None and (num_processed - window + 1) // self._block_size > passed_blocks[group]:
+                return True
+        return False
+
     def free_passed_windows(self, request: Request, num_processed: int) -> None:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
@@ -166,27 +193,26 @@ class KVCacheManager:
                 continue
             passed = max(0, num_processed - window + 1) // self._block_size
             if passed > passed_blocks[group]:
-                self._release_blocks(request, group, passed, passed - passed_blocks[group], 0)
+                self._pass_blocks(request, group, passed, passed - passed_blocks[group])
                 passed_blocks[group] = passed
 
     def may_pass_keys(self, request: Request) -> bool:
-        """Whether windows have yet to pass blocks of a request that have a key."""
+        """Whether windows have yet to pass blocks of a request whose contents can be found or others may ask for."""
         keyed = request.keyed
         if keyed is None:
             return False
-        return any(window and keyed.first[group] < len(keyed.keys) for group, window in enumerate(self.windows))
+        for group, window in enumerate(self.windows):
+            if window is not None and keyed.first[group] < max(request.num_shared_blocks, keyed.end(group)):
+                return True
+        return False
 
-    def free_passed_blocks(self, count: int) -> None:
-        """Give back blocks that windows of decodes have passed, whose contents nobody will ask for."""
-        if count:
-            self.pool.release(count, 0)
+    def keep_shared_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make blocks findable that others may ask for and that are filled with known tokens."""
+        if request.keyed is not None:
+            self._keep_blocks(request.keyed, min(num_tokens // self._block_size, request.num_shared_blocks))
 
-    def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """Make keyed blocks that are filled with known tokens findable."""
-        keyed = request.keyed
-        if keyed is None:
-            return
-        last = min(num_tokens // self._block_size, len(keyed.keys))
+    def _keep_blocks(self, keyed: KeyedBlocks, last: int) -> None:
+        """Make held blocks before number `last` findable."""
         for group in range(self.num_groups):
             first = keyed.end(group)
             if last > first:
@@ -207,7 +233,7 @@ class KVCacheManager:
         if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
             self.pool.release(hashed, held - hashed)
             return
-        self.keep_full_blocks(request, num_hashed_tokens)
+        self.keep_shared_blocks(request, num_hashed_tokens)
         for group in range(self.num_groups):
             passed = request.passed_blocks[group] if request.passed_blocks else 0
             self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
@@ -215,26 +241,45 @@ class KVCacheManager:
 
     def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
         """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
+        released = self._take_keyed(request, group, end)
+        self.pool.release(num_hashed - len(released), num_unhashed)
+        if len(released):
+            self.pool.release_keyed(released)
+
+    def _pass_blocks(self, request: Request, group: int, end: int, count: int) -> None:
+        """Give back so many of a group's blocks before number `end`, the last first, which a window has passed."""
+        released = self._take_keyed(request, group, end)
+        if count > len(released):
+            self.pool.release_passed(count - len(released), PassedByOne(request.serial, group, end))
+        if len(released):
+            self.pool.release_keyed(released)
+
+    def _take_keyed(self, request: Request, group: int, end: int) -> Copies:
+        """The copies that a request holds of blocks before number `end`, and no longer will."""
         keyed = request.keyed
         if keyed is None:
-            self.pool.release(num_hashed, num_unhashed)
-            return
+            return NO_COPIES
         copies = keyed.held[group]
         released = copies[: max(0, end - keyed.first[group])]
-        self.pool.release(num_hashed - len(released), num_unhashed)
-        self.pool.release_keyed(released)
         keyed.first[group] = max(keyed.first[group], end)
         keyed.held[group] = copies[len(released) :]
+        return released
 
-    def key_all_blocks(self, request: Request) -> None:
-        """A preempted request can ask for everything that it had: give all its blocks keys."""
+    def key_all_blocks(self, request: Request, num_hashed_tokens: int) -> None:
+        """A preempted request can ask for everything that it had: make it findable, where it is held or free."""
         if not self._config.enable_prefix_caching:
             return
-        total = (request.num_prompt_tokens + request.max_tokens) // self._block_size
-        nothing = [NO_COPIES] * self.num_groups
+        keyed = request.keyed
         passed = request.passed_blocks or [0] * self.num_groups
-        keyed = request.keyed or KeyedBlocks(NO_COPIES, nothing, list(passed))
-        missing = total - len(keyed.keys)
+        if keyed is None:
+            keyed = request.keyed = KeyedBlocks(NO_COPIES, [NO_COPIES] * self.num_groups, list(passed))
+        missing = (request.num_prompt_tokens + request.max_tokens) // self._block_size - len(keyed.keys)
         if missing > 0:
             keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
-        request.keyed = keyed
+        if self.has_windows:
+            keys = [self._group_keys(keyed.keys, group) for group in range(self.num_groups)]
+            self.pool.name_passed_blocks(request.serial, keys)
+            for group in range(self.num_groups):
+                if keyed.end(group) < passed[group]:
+                    keyed.first[group], keyed.held[group] = passed[group], NO_COPIES
+        self._keep_blocks(keyed, num_hashed_tokens // self._block_size)

@@ -4,8 +4,11 @@ Either no prompt is computed and nobody can be admitted; or one prompt, alone an
 decodes leave of the budget, so that nobody else gets any.
 """
 
+import sys
+
 from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
+from sim.engine.windows import Windows
 from sim.steptime.protocol import StepShape
 
 
@@ -32,9 +35,24 @@ class LeapPlanner:
         limit = decodes.ends.next_pass - step + 1
         if state.waiting:
             limit = self.num_to_release(step, limit)
-        if state.walks_windows or windows:
-            limit = min(limit, windows.num_counted_passes(step) if windows else 0)
+        if windows:
+            return self._num_with_windows(step, min(limit, windows.num_counted_passes(step)), windows)
         return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
+
+    def _num_with_windows(self, step: int, limit: int, windows: Windows) -> int:
+        """How many passes, at most `limit`, find the blocks that they take and leave too few for the head of the queue."""
+        free = self._kv.pool.num_free
+        enough = self._state.num_blocks_to_admit if self._state.waiting else sys.maxsize
+        boundaries, passed = self._decodes.block_boundaries, windows.due
+        num_groups, block_size = self._kv.num_groups, len(boundaries)
+        for number in range(limit):
+            taken = boundaries[(step + number) % block_size] * num_groups
+            if taken > free:
+                return number
+            free += passed[(step + number) % block_size] - taken
+            if free >= enough:
+                return number
+        return limit
 
     def _num_filling(self, step: int) -> int:
         """How many passes one prompt will fill."""
@@ -92,12 +110,12 @@ class LeapPlanner:
     def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
         """Do so many of them."""
         blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
+        windows = self._state.windows
+        if windows:
+            windows.pass_steadily(step, num_passes)  # first, as later passes may take what earlier ones give back
         if blocks:
             self._kv.pool.take(blocks)
         if num_chunk_tokens:
             self._state.compute(self._prompt, num_chunk_tokens, num_passes, step + num_passes - 1)
-        windows = self._state.windows
-        if windows:
-            windows.do(step, num_passes)
         if step + num_passes > self._decodes.ends.next_pass:
             self._state.end_decodes()

@@ -45,6 +45,7 @@ class PrefixCache:
         self._num_holders = np.zeros(capacity, dtype=np.int64)
         self._unused = np.arange(capacity - 1, -1, -1, dtype=np.int64)
         self._num_unused = capacity
+        self.num_registered = 0
 
     def new_keys(self, count: int, num_groups: int) -> Keys:
         """Keys for blocks that nobody has seen yet; key k stands for the contents k * num_groups and following."""
@@ -85,6 +86,7 @@ class PrefixCache:
     def register(self, keys: Keys) -> Copies:
         """New copies of these contents, each with one holder."""
         self._num_unused -= len(keys)
+        self.num_registered += len(keys)
         copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
         self._key[copies] = keys
         self._num_holders[copies] = 1

@@ -18,8 +18,8 @@ from sim.engine.scheduler_state import SchedulerState
 class Scheduler:
     """Schedules over one state: running requests first, then the waiting."""
 
-    def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
-        self.state = SchedulerState(config, num_keys, expects_preemption=expects_preemption)
+    def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
+        self.state = SchedulerState(config, num_keys)
         self.leap_planner = LeapPlanner(self.state)
         self._block_hashing = BlockHashing(self.state)
         self._admission = Admission(self.state, self._block_hashing)
@@ -55,7 +55,7 @@ class Scheduler:
         state, kv = self.state, self.state.kv
         num_decodes = state.decodes.count
         budget = batch.budget - num_decodes
-        if budget < 0 or state.walks_windows or (state.wastes_a_decode and state.ended):
+        if budget < 0 or (state.wastes_a_decode and state.ended):
             return False
         blocks = state.decodes.block_boundaries[batch.step % self._block_size] * kv.num_groups
         chunks = []

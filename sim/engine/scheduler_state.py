@@ -4,6 +4,8 @@ Passes are numbered; batch `s` is what pass `s` launched, and it is collected wh
 here decides anything: admission, preemption and the scheduler do, and call the transitions.
 """
 
+import sys
+
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
@@ -14,43 +16,34 @@ from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.windows import Windows
 
 
-class UnexpectedPreemptionError(Exception):
-    """A scheduler that counted on none has to preempt a request, whose blocks behind its windows it has not kept apart."""
-
-
 class SchedulerState:
     """The waiting queue, the running requests and their KV blocks.
 
     Invariants: `running` is in order of admission and holds three kinds: decodes (counted in `decodes`), prefills (in
     `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it). `unhashed` are
     the running requests with blocks that others may ask for and that cannot be found yet, or will have some. While
-    `admits_nobody`, no pass can admit a request until something ends, arrives or is preempted. `num_collected` batches
-    have come back.
-
-    With prefix caching, a preempted request may ask for what its windows have passed. If preemption is expected, all its
-    blocks get keys and windows are walked request by request; if not, they are counted (`windows`), but for blocks that
-    the trace shares, and a preemption raises UnexpectedPreemptionError.
+    `admits_nobody`, no pass can admit a request until something ends, arrives or is preempted, or until windows have left
+    `num_blocks_to_admit` free. `num_collected` batches have come back.
     """
 
-    def __init__(self, config: SchedulerConfig, num_keys: int = 0, *, expects_preemption: bool = True) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
         self.config = config
         self.wastes_a_decode = config.async_scheduling and not config.rules.stops_at_last_token
-        caches = config.enable_prefix_caching and expects_preemption
-        self.walks_windows = config.has_windows and (caches or self.wastes_a_decode)
-        self.kv = KVCacheManager(config, num_keys, keys_all=self.walks_windows)
+        self.kv = KVCacheManager(config, num_keys)
         self.waiting = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
         self.decodes = Decodes(config.block_size)
         self.ended: dict[int, list[Request]] = {}
         self.unhashed: dict[Request, None] = {}
-        self.windows = Windows(config, self.kv) if config.has_windows and not self.walks_windows else None
+        self.windows = Windows(config, self.kv) if config.has_windows else None
         self.history = DecodeHistory()
         self.admits_nobody = True
+        self.num_blocks_to_admit = sys.maxsize
         self.num_collected = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
-        self._num_admitted = 0
+        self.num_admitted = 0
 
     @property
     def has_requests(self) -> bool:
@@ -75,8 +68,8 @@ class SchedulerState:
     def start(self, request: Request, num_hit_blocks: int) -> None:
         """A waiting request has got its blocks. What a ghost counts as computed is no hit."""
         request.status = RequestStatus.PREFILLING
-        request.serial = self._num_admitted
-        self._num_admitted += 1
+        request.serial = self.num_admitted
+        self.num_admitted += 1
         self.running[request] = self.prefills[request] = None
         num_hit_tokens = num_hit_blocks * self.config.block_size
         request.num_computed_tokens = request.resumes_at or num_hit_tokens
@@ -169,8 +162,6 @@ class SchedulerState:
 
         The request had been granted `num_granted` tokens in this pass, and counts as having computed `resumes_at`.
         """
-        if self.config.has_windows and self.config.enable_prefix_caching and not self.walks_windows:
-            raise UnexpectedPreemptionError
         if self.windows:
             self.windows.is_preempted(request)
         computed = num_computed_tokens(request, step)
@@ -184,7 +175,7 @@ class SchedulerState:
             del self.prefills[request]
         del self.running[request]
         self.unhashed.pop(request, None)
-        self.kv.key_all_blocks(request)
+        self.kv.key_all_blocks(request, hashed)
         self.kv.release(request, computed + num_granted, hashed)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0

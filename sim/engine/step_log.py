@@ -1,7 +1,6 @@
 """The log of every step, as vLLM's own schedules were recorded; leaps are told step by step."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any
 
 from sim.engine.batch import Batch
@@ -10,25 +9,6 @@ from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.scheduler_state import SchedulerState
 
 LogRow = dict[str, Any]
-
-
-class FirstTime:
-    """Hands on the rows of a simulation that may be done again from its start: each row once."""
-
-    def __init__(self, emit: Callable[[LogRow], None]) -> None:
-        self._emit = emit
-        self._num_emitted = 0
-
-    def begin(self) -> Callable[[LogRow], None]:
-        """Where the rows of one attempt go, beginning with the first."""
-        numbers = count()
-
-        def emit(row: LogRow) -> None:
-            if next(numbers) == self._num_emitted:
-                self._num_emitted += 1
-                self._emit(row)
-
-        return emit
 
 
 class StepLogger:

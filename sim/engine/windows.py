@@ -9,10 +9,12 @@ flight. So each of its windows passes a block in every pass that is `begin` modu
 Blocks whose contents others may ask for are given back one request after the other, in order of admission.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import KVCacheManager
+from sim.engine.passed_blocks import PassedByMany, Passing
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.step_calendar import StepCalendar, occurrences
@@ -62,20 +64,31 @@ class Windows:
         self._take_up_keyed(step)
         num_freed = 0
         for request in sorted((*computing, *self._settling), key=admission_order):
-            if request.keyed is not None:
-                earlier = self._settled.num_blocks_before(step, request)
-                self._kv.free_passed_blocks(earlier - num_freed)
-                num_freed = earlier
-            self._kv.free_passed_windows(request, num_processed_tokens(request, step, num_collected))
-        self._kv.free_passed_blocks(self._settled.num_blocks(step, 1) - num_freed)
+            num_processed = num_processed_tokens(request, step, num_collected)
+            if self._kv.passes_blocks(request, num_processed):
+                num_earlier = self._settled.num_blocks_before(step, request)
+                self._free_counted(step, num_freed, num_earlier)
+                num_freed = num_earlier
+                self._kv.free_passed_windows(request, num_processed)
+        self._free_counted(step, num_freed, self._settled.num_blocks(step, 1))
+
+    def _free_counted(self, step: int, first: int, end: int) -> None:
+        """Some of the blocks that counted decodes pass in a pass, in order of admission."""
+        if end > first:
+            self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first)
 
     def num_blocks(self, step: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes by decodes in steady progress, while they stay counted as they are."""
         return self._settled.num_blocks(step, num_passes)
 
-    def do(self, step: int, num_passes: int) -> None:
+    @property
+    def due(self) -> list[int]:
+        """Blocks that decodes in steady progress pass in each pass, by pass modulo the block size."""
+        return self._settled.due
+
+    def pass_steadily(self, step: int, num_passes: int) -> None:
         """Passes in which all decodes are in steady progress."""
-        self._kv.free_passed_blocks(self._settled.num_blocks(step, num_passes))
+        self._free_counted(step, 0, self._settled.num_blocks(step, num_passes))
         self._settled.advance(step + num_passes - 1)
 
     def _take_up_keyed(self, step: int) -> None:
@@ -107,15 +120,16 @@ class WindowFrees:
     """Decodes in steady progress, by the passes in which their windows pass blocks.
 
     Invariants, after pass `s`: `due[r]` blocks are passed in each later pass that is `r` modulo the block size, until
-    `next_begin`, one for each of `_serials[r]`; requests of which a window begins to pass blocks only after a later pass
+    `next_begin`, one for each of `_passings[r]`; requests of which a window begins to pass blocks only after a later pass
     wait for it in `_beginning`.
     """
 
     def __init__(self, delays: Sequence[int | None], block_size: int) -> None:
-        self._delays = delays
+        self._delays = [(group, delay) for group, delay in enumerate(delays) if delay is not None]
+        self._num_groups = len(delays)
         self._block_size = block_size
         self._beginning = StepCalendar()
-        self._serials: list[list[int]] = [[] for _ in range(block_size)]
+        self._passings: list[tuple[Passing, ...]] = [()] * block_size
         self.due = [0] * block_size
 
     @property
@@ -125,40 +139,46 @@ class WindowFrees:
 
     def enter(self, request: Request, step: int) -> None:
         """Count a decode from the pass after `step` on."""
-        for delay in self._delays:
-            if delay is None:
-                continue
+        for group, delay in self._delays:
             begin = request.epoch + delay
             if begin <= step:
-                self._begin(request, begin)
+                self._begin(Passing(request.serial, group, begin))
             else:
                 self._beginning.add(request, begin)
 
-    def _begin(self, request: Request, begin: int) -> None:
-        self.due[begin % self._block_size] += 1
-        self._serials[begin % self._block_size].append(request.serial)
+    def _begin(self, passing: Passing) -> None:
+        residue = passing.begin % self._block_size
+        passings = list(self._passings[residue])
+        insort(passings, passing)
+        self._set(residue, passings)
+
+    def _set(self, residue: int, passings: list[Passing]) -> None:
+        """Never changed in place: blocks in the free list know whose they are by the tuples of their time."""
+        self._passings[residue] = tuple(passings)
+        self.due[residue] = len(passings)
 
     def leave(self, request: Request, step: int) -> None:
         """Count it no more, nor in pass `step` + 1; its `passed_blocks` are set to what pass `step` has left."""
-        passed = []
-        for delay in self._delays:
-            if delay is None:
-                passed.append(0)
-                continue
+        passed = [0] * self._num_groups
+        for group, delay in self._delays:
             begin = request.epoch + delay
-            passed.append(max(0, step - begin) // self._block_size)
+            passed[group] = max(0, step - begin) // self._block_size
             if begin in self._beginning:
                 self._beginning.remove(request, begin)
             else:
-                self.due[begin % self._block_size] -= 1
-                self._serials[begin % self._block_size].remove(request.serial)
+                residue = begin % self._block_size
+                passings = list(self._passings[residue])
+                passings.remove(Passing(request.serial, group, begin))
+                self._set(residue, passings)
         request.passed_blocks = passed
 
     def advance(self, step: int) -> None:
         """Pass `step` has been done: windows that begin with it pass blocks from now on."""
         while (begin := self.next_begin) <= step:
-            for request in self._beginning.pop_next():
-                self._begin(request, begin)
+            for request in dict.fromkeys(self._beginning.pop_next()):
+                for group, delay in self._delays:
+                    if request.epoch + delay == begin:
+                        self._begin(Passing(request.serial, group, begin))
 
     def num_blocks(self, first: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes, none after `next_begin`."""
@@ -166,10 +186,14 @@ class WindowFrees:
 
     def num_blocks_before(self, step: int, request: Request) -> int:
         """Blocks passed in one pass by those that were admitted before a request."""
-        return sum(serial < request.serial for serial in self._serials[step % self._block_size])
+        return sum(passing.serial < request.serial for passing in self._passings[step % self._block_size])
+
+    def passed_from(self, step: int) -> PassedByMany:
+        """Whose the blocks are that are passed in pass `step` and following, while all stay counted as they are."""
+        return PassedByMany(step, self._passings.copy())
 
     def next_passing(self, request: Request, step: int) -> int:
         """The first pass after `step` in which any window of a request in steady progress passes a block."""
         size = self._block_size
-        begins = [request.epoch + delay for delay in self._delays if delay is not None]
+        begins = [request.epoch + delay for _, delay in self._delays]
         return min(begin + size * (max(0, step - begin) // size + 1) for begin in begins)

@@ -8,8 +8,6 @@ import pytest
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import KVGroup
 from sim.engine.request import Request
-from sim.engine.scheduler import Scheduler
-from sim.engine.scheduler_state import UnexpectedPreemptionError
 from sim.engine.windows import WindowFrees
 from tests.engine.test_metamorphic import facts
 from tests.engines import ENGINES
@@ -115,44 +113,51 @@ def test_what_windows_pass_is_found_again_in_the_order_of_vllm(
 
 
 @pytest.mark.parametrize("prompts", [(30, 30), (((0, 8), (1, 22)), ((0, 8), (2, 22)))])
-def test_a_preemption_starts_the_replay_again_and_tells_each_step_once(prompts: tuple[Any, Any]) -> None:
-    """What windows have passed can be found by whoever was preempted: blocks are kept apart from the start then."""
+@pytest.mark.parametrize("caching", [True, False])
+def test_engines_agree_where_requests_with_windows_are_preempted(prompts: tuple[Any, Any], caching: bool) -> None:
+    """A and B pass blocks all the time, and make room for each other."""
     asks = [Ask("A", prompts[0], 40), Ask("B", prompts[1], 40)]
-    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
+    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=caching, max_model_len=100)
     fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
     assert fast.records.requests.num_preemptions.sum() > 0
     assert facts(fast) == facts(naive)
 
 
-def test_progress_is_told_once_though_the_replay_starts_again() -> None:
-    """C arrives before the preemption, D after it, in the second replay."""
+def test_who_was_preempted_finds_what_its_windows_had_passed() -> None:
+    """Blocks of 4, a window of 3: what A or B had left behind before it made room is still free, and found."""
+    asks = [Ask("A", ((0, 1),), 11), Ask("B", ((0, 1),), 17), Ask("C", ((0, 9),), 8)]
+    config = make_config(
+        num_gpu_blocks=12,
+        max_num_batched_tokens=19,
+        max_model_len=19,
+        scheduling_policy="priority",
+        async_scheduling=True,
+        scheduler_reserve_full_isl=False,
+        enable_chunked_prefill=False,
+        kv_groups=(KVGroup(), KVGroup(window=3)),
+    )
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert any(step["hits"] for step in naive.steps if step["resumed"])
+    assert facts(fast) == facts(naive)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_who_waits_for_blocks_that_windows_leave_does_not_end_leaps(caching: bool) -> None:
+    """B needs 50 blocks and gets them when A has ended, whose window gives some back all the while."""
+    asks = [Ask("A", 100, 300), Ask("B", 100, 2, at=250)]
+    config = make_config(
+        num_gpu_blocks=137, kv_groups=SLIDING, enable_prefix_caching=caching, max_num_batched_tokens=128
+    )
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert fast.records.requests.first_scheduled_s[1] == 300
+    assert len(fast.records.leaps) < 100
+    assert facts(fast) == facts(naive)
+
+
+def test_progress_is_told_once_a_request() -> None:
+    """C arrives before the preemption, D after it."""
     asks = [Ask("A", 30, 40), Ask("B", 30, 40), Ask("C", 1, 1, at=1), Ask("D", 1, 1, at=70)]
     config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
     told: list[tuple[int, int]] = []
     simulate_cluster(make_trace(asks), config, ONE_SECOND, on_progress=lambda *done: told.append(done))
     assert told == [(done, 4) for done in range(5)]
-
-
-def test_without_caching_a_preemption_needs_no_second_start() -> None:
-    """Nothing can be found, so nothing has to be kept apart: a scheduler that expects no preemption does them."""
-    asks = [Ask("A", 30, 40), Ask("B", 30, 40)]
-    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=False, max_model_len=100)
-    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
-    assert fast.records.requests.num_preemptions.sum() > 0
-    assert facts(fast) == facts(naive)
-
-
-def test_a_scheduler_that_counts_on_no_preemption_says_so() -> None:
-    """It cannot go on: its caller has to begin again."""
-    config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
-    scheduler = Scheduler(config, expects_preemption=False)
-    for row, name in enumerate("AB"):
-        scheduler.add_request(Request(row, name, 0.0, 30, 40))
-
-    def run() -> None:
-        for step in range(200):
-            scheduler.schedule(step)
-            scheduler.state.num_collected = step + 1
-
-    with pytest.raises(UnexpectedPreemptionError):
-        run()
