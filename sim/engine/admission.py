@@ -37,7 +37,7 @@ class Admission:
         self._skipped: list[Request] = []
         self._shortage = Shortage(None, 0, 0, 0)
         self._any_arrival_counts = (
-            config.scheduling_policy != "fcfs" or config.long_prefill_token_threshold_adaptive
+            state.policy.may_overtake or config.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
 
     def add(self, request: Request) -> None:

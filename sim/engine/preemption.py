@@ -73,7 +73,7 @@ class RunningPass:
 
     def _grant_in_order(self) -> None:
         """The scan. Where somebody before its position has to leave, the rest moves up by one."""
-        batch, line = self._batch, list(self._state.running)
+        batch, policy, line = self._batch, self._state.policy, list(self._state.running)
         index = 0
         while index < len(line) and batch.budget > 0:
             request = line[index]
@@ -89,7 +89,7 @@ class RunningPass:
             new = self._new_blocks(request, num_tokens)
             num_passed_over = 0
             while new > self._kv.pool.num_free:
-                place = self._victims_place(line)
+                place = policy.victims_place(line)
                 victim = line.pop(place)
                 if place < index:
                     steps_back = self._steps_back(victim)
@@ -99,7 +99,7 @@ class RunningPass:
                 if victim is request:
                     break
             if request.status is RequestStatus.PREEMPTED:
-                if self._ends_scan_at_own_preemption:
+                if policy.ends_scan_at_own_preemption:
                     return
                 continue
             self._grant(request, num_tokens, new)
@@ -156,12 +156,6 @@ class RunningPass:
             )
         return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
 
-    def _victims_place(self, line: list[Request]) -> int:
-        """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
-        if self._state.config.scheduling_policy == "fcfs":
-            return len(line) - 1
-        return line.index(max(line, key=lambda request: (request.priority, request.arrival_s)))
-
     def _steps_back(self, victim: Request) -> bool:
         """Whether the scan follows those who move up as this one leaves, or passes over the next of them."""
         rule = self._rules.steps_back
@@ -185,11 +179,6 @@ class RunningPass:
         """Tokens that run though nothing comes of them."""
         computed = num_computed_tokens(request, self._batch.step)
         self._batch.wasted.append(Chunk(request, grant.num_tokens, computed, grant.num_new_blocks, samples))
-
-    @property
-    def _ends_scan_at_own_preemption(self) -> bool:
-        config = self._state.config
-        return config.scheduling_policy == "fcfs" or not self._rules.preempts_past_itself
 
 
 def busy_contexts(config: SchedulerConfig) -> frozenset[int]:

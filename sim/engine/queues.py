@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 
 from sim.engine.request import Request
 from sim.errors import EngineCrashError
-from sim.specs.engine import Policy
 
 
 class FcfsQueue(deque[Request]):
@@ -105,12 +104,6 @@ class HeapQueue(PriorityQueue):
 
 
 WaitingQueue = FcfsQueue | PriorityQueue
-
-
-def waiting_queue(policy: Policy, *, orders_ties: bool) -> WaitingQueue:
-    if policy == "fcfs":
-        return FcfsQueue()
-    return PriorityQueue() if orders_ties else HeapQueue()
 
 
 def _rank(request: Request) -> tuple[int, float, str]:

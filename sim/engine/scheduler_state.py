@@ -11,8 +11,8 @@ from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.progress import num_computed_tokens, num_hashed_tokens
-from sim.engine.queues import waiting_queue
 from sim.engine.request import Request, RequestStatus, admission_order
+from sim.engine.scheduling_policy import scheduling_policy
 from sim.engine.windows import Windows
 
 
@@ -30,7 +30,8 @@ class SchedulerState:
         self.config = config
         self.wastes_a_decode = config.async_scheduling and not config.rules.stops_at_last_token
         self.kv = KVCacheManager(config, num_keys)
-        self.waiting = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
+        self.policy = scheduling_policy(config.scheduling_policy, config.rules)
+        self.waiting = self.policy.make_queue()
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
         self.decodes = Decodes(config.block_size)

@@ -1,0 +1,70 @@
+"""Which of the waiting requests is served next, and which of the running ones makes room: a class a policy.
+
+Mirrors vLLM's v1/core/sched/request_queue.py and the choice of a victim in scheduler.py.
+"""
+
+from collections.abc import Sequence
+
+from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue, WaitingQueue
+from sim.engine.request import Request
+from sim.specs.rules import SchedulingRules
+
+
+class SchedulingPolicy:
+    """The rules of one policy in one vLLM version.
+
+    `may_overtake`: whether one who arrives may be served before those who wait. `ends_scan_at_own_preemption`: whether
+    a running request that has to preempt itself is the last that the pass looks at.
+    """
+
+    may_overtake = False
+    ends_scan_at_own_preemption = True
+
+    def __init__(self, rules: SchedulingRules) -> None:
+        self._rules = rules
+
+    def make_queue(self) -> WaitingQueue:
+        """An empty queue that serves requests in this policy's order."""
+        raise NotImplementedError
+
+    def victims_place(self, line: Sequence[Request]) -> int:
+        """Which of the running requests, in order of admission, is preempted first."""
+        raise NotImplementedError
+
+
+class Fcfs(SchedulingPolicy):
+    """First come, first served; the last admitted makes room."""
+
+    def make_queue(self) -> WaitingQueue:
+        return FcfsQueue()
+
+    def victims_place(self, line: Sequence[Request]) -> int:
+        return len(line) - 1
+
+
+class Priority(SchedulingPolicy):
+    """The smallest (priority, arrival) first; the largest makes room, the first in line among equals."""
+
+    may_overtake = True
+
+    def __init__(self, rules: SchedulingRules) -> None:
+        super().__init__(rules)
+        self.ends_scan_at_own_preemption = not rules.preempts_past_itself
+
+    def make_queue(self) -> WaitingQueue:
+        return PriorityQueue() if self._rules.orders_ties_by_id else HeapQueue()
+
+    def victims_place(self, line: Sequence[Request]) -> int:
+        return line.index(max(line, key=_urgency))
+
+
+def _urgency(request: Request) -> tuple[int, float]:
+    return (request.priority, request.arrival_s)
+
+
+POLICIES: dict[str, type[SchedulingPolicy]] = {"fcfs": Fcfs, "priority": Priority}
+
+
+def scheduling_policy(name: str, rules: SchedulingRules) -> SchedulingPolicy:
+    """The policy of that name, as the version with these rules has it."""
+    return POLICIES[name](rules)
