@@ -68,7 +68,7 @@ def run_reference(case: Case) -> Run:
     steps: list[LogRow] = []
     env = simpy.Environment()
     requests = make_requests(case.trace, case.config, case.scripts, capacity_too=False)
-    recorder = ReferenceRecorder(steps.append)
+    recorder = ReferenceRecorder(steps.append, logs_modes="ext" in case.recorded)
     replica = ReferenceReplica(env, case.config, case.step_time, recorder, modes=case.modes, max_passes=case.max_passes)
     env.process(replica.run())
     env.process(arrivals(env, let_in(requests), replica))

@@ -16,10 +16,6 @@ from tests.makers import Run, replay
 from tests.properties import examples
 from tests.workloads import Workload, roomy_workloads, workloads
 
-NAIVE_ONLY = {
-    "kv_holding_waiting", "drafts", "padded", "k_next", "ext", "throttle", "stages", "inflight", "accepted", "delivered",
-}  # fmt: skip
-"""What the naive engine logs of modes that the other one does not simulate."""
 TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 few = examples(40)
 
@@ -29,11 +25,7 @@ def facts(done: Run, *, scale: float = 1.0, shift: float = 0.0) -> dict[str, Any
     requests = {field.name: getattr(done.records.requests, field.name) for field in fields(done.records.requests)}
     for name in TIMES:
         requests[name] = requests[name] * scale + shift
-    steps = [
-        {name: value for name, value in step.items() if name not in NAIVE_ONLY}
-        | {name: step[name] * scale + shift for name in ("t", "start", "end")}
-        for step in done.steps
-    ]
+    steps = [step | {name: step[name] * scale + shift for name in ("t", "start", "end")} for step in done.steps]
     return {name: np.asarray(column).tolist() for name, column in requests.items()} | {
         "gaps": sorted((gap * scale, count) for gap, count in done.gaps.items()),
         "steps": steps,

@@ -16,9 +16,10 @@ StepLog = Callable[[dict[str, Any]], None]
 
 
 class Recorder:
-    """Columns of steps and inter-token gaps; with a `step_log`, also one dict a step as conformance compares them."""
+    """Columns of steps and inter-token gaps; with a `step_log`, also one dict a step as conformance compares them,
+    which says more where it `logs_modes` that only this engine has."""
 
-    def __init__(self, step_log: StepLog | None = None) -> None:
+    def __init__(self, step_log: StepLog | None = None, *, logs_modes: bool = False) -> None:
         self._times = {name: array("d") for name in ("start_s", "end_s")}
         self._counts = {
             name: array("q")
@@ -37,6 +38,7 @@ class Recorder:
         self._chunks: list[tuple[int, int]] = []
         self._gaps: Counter[float] = Counter()
         self._step_log = step_log
+        self._logs_modes = logs_modes
         self._arrived: list[str] = []
         self._num_logged = 0
         self._num_preempted = 0
@@ -109,16 +111,19 @@ class Recorder:
             "evicted": batch.num_evictions,
             "running": running,
             "waiting": waiting,
-            "kv_holding_waiting": holding,
             "sampled": [r.request.request_id for r in batch.rows if r.samples],
-            "drafts": {r.request.request_id: r.num_drafts for r in batch.rows if r.num_drafts},
-            "padded": [r.request.request_id for r in batch.rows if r.is_padded],
-            "k_next": batch.num_drafts_next,
-            "ext": batch.external,
-            "throttle": int(batch.is_throttled),
-            "stages": [list(stage) for stage in stages],
-            "inflight": [row["i"] for row in in_flight if row is not None and row["sched"]],
         }
+        if self._logs_modes:
+            row |= {
+                "kv_holding_waiting": holding,
+                "drafts": {r.request.request_id: r.num_drafts for r in batch.rows if r.num_drafts},
+                "padded": [r.request.request_id for r in batch.rows if r.is_padded],
+                "k_next": batch.num_drafts_next,
+                "ext": batch.external,
+                "throttle": int(batch.is_throttled),
+                "stages": [list(stage) for stage in stages],
+                "inflight": [before["i"] for before in in_flight if before is not None and before["sched"]],
+            }
         if batch.ghosts:
             row["ghosts"] = [r.request.request_id for r in batch.rows if r.request in batch.ghosts]
         self._arrived = []
@@ -130,7 +135,8 @@ class Recorder:
     ) -> None:
         if row is None or self._step_log is None:
             return
-        row["accepted"], row["delivered"] = batch.accepted, batch.delivered
+        if self._logs_modes:
+            row["accepted"], row["delivered"] = batch.accepted, batch.delivered
         row["finished"] = [request.request_id for request in finished]
         row["free_after"] = free_after
         self._step_log(row)

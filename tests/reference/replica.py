@@ -142,7 +142,7 @@ class Replica:
             yield self._next_arrival()
 
     def _pass(self) -> Batch:
-        if self._passes_left is not None:
+        if self._passes_left is not None and self.scheduler.has_requests:
             self._passes_left -= 1
         interval = self._modes.throttle_interval
         is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
