@@ -1,1 +1,1 @@
-"""Who talks to whom, when: the simulation on SimPy's clock."""
+"""The simulation on SimPy's clock: arrivals, clients, gateway, routers and replicas."""

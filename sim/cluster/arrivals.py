@@ -1,4 +1,4 @@
-"""The process that brings a trace's requests in when the trace says."""
+"""The process that submits a trace's requests at the trace's times."""
 
 from collections.abc import Callable, Generator, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who sends the requests: the trace at its own times, its sessions, so many at a time, or users of their own."""
+"""Who sends the requests: the trace at its own times, its sessions, a limited number at a time, or a population of users."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,14 +19,14 @@ from sim.workload.trace import Trace
 Ask = Callable[[Request], simpy.Event]
 """Sends a request; the event happens when it has ended."""
 Arriving = Callable[[Iterable[Request], Callable[[Request], object]], Process]
-"""Hands requests on as their times come."""
+"""Passes requests on at their times."""
 
 
 class Clients(NamedTuple):
     """How requests are sent: `Users` who take them in order, or at the trace's times, at most `max_concurrency` in flight.
 
-    Unless the loop is open, turns of a session wait for the answer before them, and stages for the one before to drain.
-    `check` raises ConfigError for what contradicts itself.
+    Unless the loop is open, a turn of a session waits for the answer to the turn before it, and a stage until the stage
+    before has drained. `check` raises ConfigError for options that contradict each other.
     """
 
     users: Users | None = None
@@ -34,7 +34,7 @@ class Clients(NamedTuple):
     open_loop: bool = False
 
     def check(self, trace: Trace) -> "Clients":
-        """Itself, for that trace."""
+        """Returns itself if the options fit that trace."""
         if self.max_concurrency is not None and not 1 <= self.max_concurrency <= MAX_TOKENS:
             raise ConfigError(f"`max_concurrency` must be from 1 to {MAX_TOKENS:,}, got {self.max_concurrency}.")
         others = {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, "a `stage` column": trace.stage}
@@ -46,12 +46,12 @@ class Clients(NamedTuple):
         return self
 
     def wait_for_answers(self, trace: Trace) -> bool:
-        """Whether when a request is sent depends on when others end."""
+        """Whether the time at which a request is sent depends on when others end."""
         is_closed = (trace.session_id is not None or trace.stage is not None) and not self.open_loop
         return self.users is not None or self.max_concurrency is not None or is_closed
 
     def start(self, env: simpy.Environment, trace: Trace, requests: Iterable[Request], ask: Ask) -> None:
-        """Begin to send the requests of a trace, which come in order of arrival."""
+        """Begin to send the requests of a trace, in order of arrival."""
         if self.users:
             start_users(env, self.users, trace, requests, ask)
             return

@@ -1,6 +1,6 @@
-"""The order of what happens: by time and, at one instant, by kind.
+"""The order of events: by time and, at one instant, by kind.
 
-SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; these events happen at the very time they name.
+SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; these events happen exactly at their time.
 """
 
 from heapq import heappush
@@ -14,13 +14,13 @@ ARRIVAL = EventPriority(0)
 ANSWER = EventPriority(1)
 """Then tokens come back; SimPy's own events are of this kind."""
 ASK = EventPriority(2)
-"""Then whoever has an answer acts, knowing of all that came back."""
+"""Then clients and routers act on answers, after all tokens of the instant have come back."""
 PASS = EventPriority(3)
 """Engines schedule last."""
 
 
 class At(simpy.Event):
-    """Happens at a time that has not passed yet, in its kind's turn; equals happen in the order in which they were made."""
+    """An event at a time not before now, ordered by its kind; events of one time and kind happen in the order of creation."""
 
     def __init__(self, env: simpy.Environment, time_s: float, kind: EventPriority) -> None:
         assert time_s >= env.now, "the clock does not run backwards"
@@ -32,7 +32,7 @@ class At(simpy.Event):
 
 
 class Answer(simpy.Event):
-    """Happens when it is given, in its turn of that instant."""
+    """An event that happens at the instant of `give`, ordered by its kind."""
 
     def give(self) -> None:
         self._ok = True
@@ -41,7 +41,7 @@ class Answer(simpy.Event):
 
 
 def last_multiple(now_s: float, interval_s: float) -> float:
-    """The last multiple of an interval that has come."""
+    """The last multiple of an interval that is not after now."""
     number = floor(now_s / interval_s)
     at_s = number * interval_s
     return at_s if at_s <= now_s else (number - 1) * interval_s

@@ -1,7 +1,7 @@
-"""`--max-concurrency` of `vllm bench serve`: so many requests in flight, and a line of those whose time has come.
+"""`--max-concurrency` of `vllm bench serve`: a limit on requests in flight, and a queue of those that are due.
 
 The bench sleeps until a request's time, then waits for its semaphore: first come, first served. Its clock starts when the
-request is sent, so that time in the line is in no latency.
+request is sent, so that no latency includes the time in the queue.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class MaxConcurrency:
         self._line: deque[simpy.Event] = deque()
 
     def ask(self, request: Request) -> simpy.Event:
-        """Send the request when it is its turn; the event happens when it has ended."""
+        """Send the request when fewer than `limit` are in flight; the event happens when it has ended."""
         return self._env.process(self._send(request))
 
     def _send(self, request: Request) -> Process:

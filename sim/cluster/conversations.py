@@ -1,4 +1,4 @@
-"""The sessions of a trace: a turn is sent at its time, but not before its predecessor's answer has ended and been thought over."""
+"""The sessions of a trace: a turn is sent at its time, but not before the previous answer and the think time have passed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from sim.workload.trace import Trace
 
 
 class Conversations:
-    """A process for each session while one of its turns is due, and the turns that have come meanwhile.
+    """A process for each session with a turn that is due, and the turns that have become due meanwhile.
 
-    A rejected turn never comes here: the one after it waits for the one before it.
+    A rejected turn is never submitted: the turn after it waits for the turn before it.
     """
 
     def __init__(self, env: simpy.Environment, trace: Trace, ask: Callable[[Request], simpy.Event]) -> None:
@@ -31,7 +31,7 @@ class Conversations:
         self._answered_s = [-inf] * (max(self._sessions) + 1)
 
     def arrive(self, request: Request) -> None:
-        """A turn's time has come."""
+        """A turn is due."""
         session = self._sessions[request.index]
         if session in self._due:
             self._due[session].append(request)

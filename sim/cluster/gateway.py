@@ -1,4 +1,4 @@
-"""Where requests come in: each is routed to a replica, and who waits for its answer is told when it has ended."""
+"""The gateway routes each request to a replica and triggers the sender's event when the request has ended."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from sim.engine.request import Request
 
 
 class Gateway:
-    """The way from those who ask to the replicas."""
+    """Connects senders with replicas."""
 
     def __init__(self, env: simpy.Environment, router: Router) -> None:
         self._env = env
@@ -25,14 +25,14 @@ class Gateway:
         self.replicas[chosen].submit(request)
 
     def ask(self, request: Request) -> Answer:
-        """Submit a request, whose clock starts now; the event happens when it has ended."""
+        """Submit a request, which arrives now; the event happens when it has ended."""
         request.arrival_s = self._env.now
         answer = self._answers[request] = Answer(self._env)
         self.submit(request)
         return answer
 
     def answered(self, replica: int, finished: Sequence[Request]) -> None:
-        """These have ended at a replica: tell the router, and wake whoever waits for them."""
+        """Requests have ended at a replica: tell the router and trigger the senders' events."""
         for request in finished:
             if self.router.listens and len(self.replicas) > 1:
                 self.router.answered(request, replica)

@@ -1,4 +1,4 @@
-"""The facts of a run of many replicas: each one's own, and all of them as one."""
+"""The records of a run: those of each replica, and all of them merged."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +12,9 @@ from sim.engine.token_gaps import JoinedGaps
 
 
 class ClusterRecords(NamedTuple):
-    """The run as a whole, requests in trace order and steps replica by replica; and what each replica did.
+    """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
-    `replica` tells who served each request, NO_REPLICA for those rejected at the door.
+    `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival.
     """
 
     merged: Records
@@ -23,18 +23,18 @@ class ClusterRecords(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[EngineRecords], requests: RequestTable) -> Self:
-        """What each replica recorded, and the table that all of them filled in."""
+        """The records of each replica, and the request table that all of them filled in."""
         return cls(_merged(parts, requests.records()), tuple(parts), requests.replica)
 
     @property
     def span_s(self) -> float:
-        """From the first arrival to the end of the last step of any replica; 0 where none ran."""
+        """From the first arrival to the end of the last step of any replica; 0 if no step ran."""
         ends_s = [float(part.leaps.step_end_s[-1]) for part in self.replicas if len(part.leaps)]
         return max(ends_s) - float(self.merged.requests.arrival_s[0]) if ends_s else 0.0
 
     @property
     def busy_fraction(self) -> float | None:
-        """Share of that time in which steps were running, over all replicas; None where none ran."""
+        """Share of that time in which steps were running, over all replicas; None if no step ran."""
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
 
 
@@ -50,7 +50,7 @@ def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
-    """One replica's leaps after the other's, passes numbered through."""
+    """The leaps of all replicas, replica by replica, with passes numbered consecutively."""
     if len(parts) == 1:
         return parts[0]
     counts = [len(part.step_end_s) for part in parts]

@@ -1,7 +1,7 @@
-"""A replica on the clock: an engine that is brought up to date when somebody touches it, or one that tells who has finished.
+"""Replicas: one advances its engine only when it is called, the other runs as a process and reports requests that finish.
 
-Both do the same passes at the same times. Where nobody waits for an answer, nothing depends on when requests end, and a
-replica needs no events of its own.
+Both do the same passes at the same times. If no client or router waits for answers, nothing depends on when requests end,
+and a replica needs no events.
 """
 
 import math
@@ -21,21 +21,21 @@ NOTHING_SHOWN = Metrics(0, 0, 0.0)
 
 
 class Replica(Protocol):
-    """What a router and a gateway see of a replica."""
+    """A replica's interface to the gateway and to routers."""
 
     def submit(self, request: Request) -> None:
-        """Take in a request that arrives now; a scheduling pass of this very instant sees it."""
+        """Submit a request that arrives now; a scheduling pass at this instant sees it."""
         ...
 
     @property
     def load(self) -> tuple[int, int]:
-        """Requests that wait, those not yet looked at included, and those that run, as far as has come back by now."""
+        """Waiting requests (those that no pass has seen included) and running ones, after the batches that came back by now."""
         ...
 
     def metrics(self, at_s: float) -> Metrics:
-        """What the replica showed just before a time: with answers told, the last multiple of its scrape interval.
+        """The metrics just before a time: for a replica that reports answers, the last multiple of its scrape interval.
 
-        Else a time before which it has not been touched.
+        For the other, any time that is not before its last call.
         """
         ...
 
@@ -45,7 +45,7 @@ class Replica(Protocol):
 
 
 class LazyReplica:
-    """An engine that nobody waits for: it catches up when it is looked at."""
+    """An engine whose answers no client or router waits for: it catches up when it is called."""
 
     def __init__(self, env: simpy.Environment, core: EngineCore) -> None:
         self._env = env
@@ -68,15 +68,15 @@ class LazyReplica:
         return self._core.num_cached_blocks(request)
 
     def finish(self) -> None:
-        """Nobody will come any more: let everything end."""
+        """No more requests will arrive: run until all have ended."""
         self._core.advance(math.inf)
 
 
 class LiveReplica:
-    """An engine as a process: it sleeps while its next passes are certain, an arrival wakes it, and it tells who has finished.
+    """An engine as a process: it sleeps while its next passes are certain, wakes on arrivals, and reports requests that finish.
 
-    Invariant: while `_plan` is set, the process sleeps until the plan's end, unless somebody has woken it. As in vLLM, requests lie in an inbox until
-    the next scheduling pass. What it showed at the last multiple of the scrape interval is kept before anything changes.
+    Invariant: while `_plan` is set, the process sleeps until the plan's end, unless an arrival has woken it. As in vLLM, requests lie in an inbox until
+    the next scheduling pass. The metrics of the last multiple of the scrape interval are kept before anything changes.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class LiveReplica:
         env, core = self._env, self._core
         yield self._idle
         while True:
-            if core.now_s > env.now or env.peek() <= env.now:  # else nobody can come before the pass
+            if core.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the pass
                 yield At(env, max(env.now, core.now_s), PASS)
             self._show()
             self._open_inbox()
@@ -154,7 +154,7 @@ class LiveReplica:
                 yield self._idle
 
     def _leap(self, plan: Plan) -> Process:
-        """Sleep until all that was planned is done, or until an arrival that the passes still to begin have to see."""
+        """Sleep until the plan is done, or until a request arrives that one of the remaining passes has to see."""
         num_passes = plan.num_passes
         try:
             yield At(self._env, plan.end_s, ANSWER)

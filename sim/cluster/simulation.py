@@ -1,4 +1,4 @@
-"""The one run: a trace's requests, who sends them, and the replicas that serve them, on SimPy's clock."""
+"""One simulation run: a trace's requests, their clients and the replicas that serve them, on SimPy's clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
 ) -> ClusterRecords:
     """Replay a trace through equal replicas behind a router; times count from the trace's own zero.
 
-    Where `clients` wait for answers, records have the times at which they sent. `on_progress` is called with
+    If `clients` wait for answers, records have the times at which requests were sent. `on_progress` is called with
     (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
     run are rejected with their reason and stall nobody. `seed` is that of the router's draws. Raises ConfigError for an
     unknown router.

@@ -1,4 +1,4 @@
-"""Stages that drain: the next one begins when all requests of the one before it have ended.
+"""Stages: each begins when all requests of the stage before have ended.
 
 That is how inference-perf climbs a ladder of rates. Requests keep the gaps of the trace: a stage is shifted by the time that
 passed between the last arrival of the one before it and the end of that one's last request.
@@ -14,7 +14,7 @@ from sim.engine.request import Request
 
 
 class Stages:
-    """Brings requests in, stage by stage; their answers have to come by here, for `num_open` are still to end."""
+    """Submits requests stage by stage. They must be sent through `ask`, so that `_num_open` counts those that have not ended."""
 
     def __init__(self, env: simpy.Environment, stages: list[int], ask: Callable[[Request], simpy.Event]) -> None:
         self._env = env
@@ -31,7 +31,7 @@ class Stages:
         return answer
 
     def arrivals(self, requests: Iterable[Request], send: Callable[[Request], object]) -> Process:
-        """Send requests, which come in order of arrival."""
+        """Send requests, given in order of arrival."""
         env, shift_s, last_s, stage = self._env, 0.0, 0.0, self._stages[0]
         for request in requests:
             if self._stages[request.index] != stage:

@@ -19,7 +19,7 @@ ThinkTime = Literal["fixed", "exponential"]
 
 
 class Users(NamedTuple):
-    """`num_users` users take requests in order of the trace, or whole sessions of it, whose arrival times are not looked at.
+    """`num_users` users take requests, or whole sessions, in the order of the trace; its arrival times are ignored.
 
     `think_time_s` passes between an answer and the user's next request: always, or on average where it is exponential.
     """
@@ -30,7 +30,7 @@ class Users(NamedTuple):
     seed: int = 0
 
     def check(self) -> "Users":
-        """Itself. Raises ConfigError for what no users are."""
+        """Returns itself; raises ConfigError for values out of range."""
         if not 1 <= self.num_users <= MAX_TOKENS:
             raise ConfigError(f"`users` must be from 1 to {MAX_TOKENS:,}, got {self.num_users}.")
         if not 0 <= self.think_time_s <= MAX_SECONDS:
@@ -69,7 +69,7 @@ def parse_users(count: int | None, think_time: float | str | None, *, seed: int 
 
 
 def require_no_rate(rate_scale: float, request_rate: float | None) -> None:
-    """Raises ConfigError for a rate where there are users, who do not look at the trace's times."""
+    """Raises ConfigError for a request rate together with users, who ignore the trace's times."""
     if rate_scale != 1.0 or request_rate is not None:
         given = "rate_scale" if request_rate is None else "request_rate"
         raise ConfigError(f"users send a request when the last is answered, at no given rate; leave out `{given}`.")
@@ -96,7 +96,7 @@ class Turn(NamedTuple):
 
 
 def _work(trace: Trace, requests: Iterable[Request]) -> Iterator[Sequence[Turn]]:
-    """What one user does after the other: the sessions as they begin, or request by request."""
+    """The units that users take in turn: sessions in order of their beginning, or single requests."""
     if trace.session_id is None:
         return ([Turn(request, None)] for request in requests)
     sessions = session_numbers(trace.session_id)

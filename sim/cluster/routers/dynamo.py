@@ -4,8 +4,8 @@ After ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector/default.rs @07a6c9
 this prompt's less those that the worker holds, + blocks of the prompts in flight there, this one's included, + `request_weight`
 x requests in flight. `prefill_load_scale` was called overlap_score_weight before; with the defaults old and new form are one.
 Without KV events (`kv_events: false`) a worker is taken to hold for `ttl_s` what it was sent. Deliberate differences: host, disk
-and shared caches and the decay of credit are left out; caches are read at this instant, those of replicas whose answers
-somebody waits for as they were when their last leap began.
+and shared caches and the decay of credit are left out; caches are read at this instant, but those of
+replicas that report answers as they were when their last leap began.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ class Dynamo(Router):
         )
 
     def _num_blocks_with(self, path: Sequence[int]) -> Floats:
-        """Different blocks of the prompts in flight at each replica, if it got this one too."""
+        """Distinct blocks of the prompts in flight at each replica, this prompt's included."""
         num_blocks = self._num_active_blocks + sum(self._num_blocks[node] for node in path)
         for node in path:
             for replica in self._in_flight.get(node, ()):

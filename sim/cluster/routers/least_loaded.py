@@ -1,4 +1,4 @@
-"""The replica with the least to do at this very instant; and pools of replicas by the length of prompts."""
+"""The replica with the least load at this instant, and pools of replicas by prompt length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class LlmDOptions(RouterOptions):
     """Weights of scorers, 0 for none. 0 blocks and a block size of 0 are the engine's own, as llm-d takes them over.
 
     With an `affinity_threshold`, replicas that hold such a share of the prompt are the only candidates, unless the best of
-    them has over `max_penalty_tokens` more in flight than the best of the others; 0 never lets go of them.
+    them has over `max_penalty_tokens` more in flight than the best of the others; 0 switches that exception off.
     """
 
     is_precise: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class LlmDOptimizedBaselineOptions(LlmDOptions):
 
 
 class LlmD(Router):
-    """Listens where requests in flight count; scrapes where an engine's own metrics do."""
+    """Listens if a scorer counts requests in flight; scrapes if a scorer reads engine metrics."""
 
     def __init__(self, options: LlmDOptions, fleet: Fleet) -> None:
         self._options = options
@@ -138,7 +138,7 @@ class LlmD(Router):
         return chosen if kept is None else int(kept[chosen])
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
-        """The only replicas that stay candidates, if the filter keeps any apart."""
+        """The replicas that pass the affinity filter; None if it does not apply."""
         is_sticky = candidates.matched_share >= self._options.affinity_threshold
         if not is_sticky.any():
             return None

@@ -14,7 +14,7 @@ NEUTRAL = 0.5
 
 
 class Candidates(NamedTuple):
-    """What is known of replicas, a column each; the first three as they were scraped.
+    """The router's view of the replicas, a column a figure; the first three as they were scraped.
 
     `matched_share` is how much of the prompt each holds, `num_uncached_tokens` what it would have to compute of it;
     `last_cold` the number of the last request without any match that it was sent, -1 for none.
@@ -71,7 +71,7 @@ def _active_request(candidates: Candidates) -> Floats:
 
 
 def _no_hit_lru(candidates: Candidates) -> Floats:
-    """A request that nobody holds anything of goes where the last such one was longest ago."""
+    """A request without any match goes to the replica whose last such request is the oldest."""
     count = len(candidates.last_cold)
     if candidates.matched_share.any():
         return np.full(count, NEUTRAL)

@@ -19,7 +19,7 @@ class PowerOfTwoOptions(RouterOptions):
 
 
 class PowerOfTwo(Router):
-    """Draws two distinct replicas; `_num_in_flight` counts what each was sent and has not answered."""
+    """Draws two distinct replicas; `_num_in_flight` counts the unanswered requests of each."""
 
     listens = True
 

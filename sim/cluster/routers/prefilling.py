@@ -1,4 +1,4 @@
-"""Prompt tokens that replicas have yet to compute, as far as a router can tell: it sees first tokens pass by."""
+"""Prompt tokens that replicas have yet to compute, as a router estimates them from the first tokens that it sees."""
 
 import numpy as np
 
@@ -19,11 +19,11 @@ class Prefilling:
             self.forget(request)
 
     def forget(self, request: Request) -> None:
-        """A request has nothing to compute any more; it may have been forgotten before."""
+        """A request has no prompt tokens left to compute; it may have been removed before."""
         replica, num_tokens = self._requests.pop(request, (0, 0.0))
         self.num_tokens[replica] -= num_tokens
 
     def add(self, request: Request, replica: int, num_tokens: float) -> None:
-        """A request has been sent to a replica, which has so many tokens of its prompt to compute."""
+        """A request has been sent to a replica, which has `num_tokens` of its prompt to compute."""
         self._requests[request] = (replica, num_tokens)
         self.num_tokens[replica] += num_tokens

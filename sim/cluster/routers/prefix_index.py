@@ -1,4 +1,4 @@
-"""Which replica was sent which blocks of prompts: the index that a router keeps by itself, and that engines know nothing of."""
+"""Which replica was sent which blocks of prompts: a router's own index, without any information from engines."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class PrefixIndex:
         self._num_held = [0] * num_replicas
 
     def num_matched(self, path: Sequence[int]) -> Floats:
-        """Blocks of a prompt that each replica holds, up to the first that nobody does; one may miss some before them."""
+        """Blocks of a prompt that each replica holds, up to the first block that no replica holds; it may lack some of them."""
         matched = np.zeros(self._num_replicas)
         for node in path:
             count = self._num_blocks[node]

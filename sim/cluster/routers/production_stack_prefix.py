@@ -1,4 +1,4 @@
-"""production-stack's prefix-aware router: any of those that were sent the longest prefix, however short; nothing is forgotten.
+"""production-stack's prefix-aware router: any replica that was sent the longest prefix, however short; nothing is evicted.
 
 After vllm-project/production-stack @a6c01db0, routers/routing_logic.py and prefix/hashtrie.py. Its chunks are 128 characters;
 here they are `chunk_tokens`, 32 at 4 characters a token. The last chunk of a prompt may be shorter.
@@ -44,7 +44,7 @@ class ProductionStackPrefix(Router):
         return chosen
 
     def _longest(self, path: Sequence[int], end: int | None, everybody: int) -> int:
-        """Who was sent the longest prefix."""
+        """The replicas that were sent the longest prefix."""
         found = everybody
         for node in path:
             if not (sent := self._sent_to.get(node, 0) & found):

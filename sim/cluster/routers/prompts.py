@@ -1,6 +1,6 @@
-"""What the prompts of a trace have in common, as a tree: a way from its root for each prompt.
+"""The shared prefixes of a trace's prompts as a tree: each prompt is a path from the root.
 
-Known before the first request comes, so that routers keep what they learn by node and never split one. Two prompts share
+The tree is complete before the first request arrives, so that routers store facts by node and never split one. Two prompts share
 nodes exactly as far as their tokens are equal.
 """
 
@@ -19,7 +19,7 @@ ROOT = 0
 class PromptTree:
     """Nodes are numbers, the root is 0; `end_tokens` says up to which token of a prompt a node reaches.
 
-    Each prompt ends at the end of a node, and below every other node ways part; `is_shared` tells which nodes are on the way
+    Each prompt ends at the end of a node, and every other node has several children; `is_shared` marks the nodes on the paths
     of more than one prompt.
     """
 
@@ -55,7 +55,7 @@ class PromptTree:
         return self._ends[row]
 
     def parent(self, node: int) -> int:
-        """The node before it on every way."""
+        """The parent of each node."""
         return self._parents[node]
 
     def num_tokens(self, node: int) -> int:
@@ -139,7 +139,7 @@ class _Builder:
         return head
 
     def parents_that_part(self, ends: Sequence[int]) -> list[int]:
-        """The nearest node above each at which ways part or a prompt ends; of the others, a way has no need."""
+        """The nearest node above each that has several children or at which a prompt ends; the other nodes can be left out."""
         parents = np.array(self._parents, dtype=np.int64)
         stays = np.bincount(parents, minlength=len(parents)) != 1
         stays[list(ends)] = True

@@ -1,4 +1,4 @@
-"""What a router is, and what it knows of the fleet before the first request comes."""
+"""The router's interface, and what it knows of the fleet before the first request arrives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from sim.workload.trace import Trace
 
 @dataclass(frozen=True)
 class Fleet:
-    """The replicas' number and configuration, and where the requests come from, by row of the trace: prompts and sessions.
+    """The number and configuration of replicas, and the source of requests: each row's prompt and session.
 
     `seed` is that of the run; each router draws from a generator of its own.
     """
@@ -32,7 +32,7 @@ class Fleet:
 
     @cached_property
     def prompts(self) -> PromptTree:
-        """What the prompts have in common, made when a router first asks."""
+        """The tree of shared prefixes, built at first use."""
         return PromptTree(prompts_as_sent(self.trace, self.source.answers()))
 
     def rng(self) -> Random:

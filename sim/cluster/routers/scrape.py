@@ -1,4 +1,4 @@
-"""Metrics as a router has them: those of the last time that it asked, which it does at equal intervals."""
+"""Metrics as a router has them: those of its last scrape, at equal intervals."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ class Scrape:
         self.kv_cache_usage: Floats = np.zeros(num_replicas)
 
     def refresh(self, now_s: float, replicas: Sequence[Replica]) -> None:
-        """Bring the metrics to the last multiple of the interval. Every arrival has to ask, so that no replica is ahead of it."""
+        """Bring the metrics to the last multiple of the interval. Call it on every arrival, before a replica passes that time."""
         at_s = last_multiple(now_s, self._interval_s)
         if at_s == self._at_s:
             return

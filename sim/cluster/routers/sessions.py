@@ -18,7 +18,7 @@ POINTS_PER_REPLICA = 160  # of the ring in uhashring, which production-stack use
 
 
 class HashRing:
-    """Replicas at points of a circle; a key belongs to the next point. With one replica less, only its keys move."""
+    """Replicas at points of a circle; a key belongs to the next point. If a replica is removed, only its keys move."""
 
     def __init__(self, num_replicas: int) -> None:
         numbers = range(POINTS_PER_REPLICA)
@@ -29,7 +29,7 @@ class HashRing:
         self._replicas = [replica for _, replica in points]
 
     def replica(self, key: str) -> int:
-        """Where a key belongs."""
+        """The replica to which a key belongs."""
         return self._replicas[bisect_right(self._points, _hash(key)) % len(self._points)]
 
 
@@ -44,7 +44,7 @@ class ConsistentHashOptions(RouterOptions):
 
 
 class ConsistentHash(Router):
-    """By session, or by request where the trace knows of no sessions."""
+    """By session, or by request if the trace has no sessions."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._ring = HashRing(fleet.num_replicas)

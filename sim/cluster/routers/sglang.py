@@ -37,7 +37,7 @@ class SglangCacheAwareOptions(RouterOptions):
 
 
 class SglangCacheAware(Router):
-    """`_num_in_flight` are the loads that it balances; a tree tells which worker was sent what."""
+    """`_num_in_flight` are the loads that it balances; the tree records which worker was sent which prompts."""
 
     listens = True
 
@@ -80,7 +80,7 @@ class SglangCacheAware(Router):
 
 
 class WorkerTree:
-    """Which workers were sent which nodes of the prompts' tree, in order, and when each last was."""
+    """The workers that were sent each node of the prompts' tree, in order, with the last time of each."""
 
     def __init__(self, prompts: PromptTree, num_workers: int) -> None:
         self._prompts = prompts
@@ -112,7 +112,7 @@ class WorkerTree:
             self._last_s[worker][node] = now_s
 
     def evict(self, max_tokens: int) -> None:
-        """Cut each worker's part to so many tokens, from the ends of ways that were used longest ago."""
+        """Cut each worker's part to `max_tokens`, from the leaves that were used longest ago."""
         for worker, last_s in enumerate(self._last_s):
             if self._num_tokens[worker] <= max_tokens:
                 continue

@@ -1,4 +1,4 @@
-"""Routers that look at nothing."""
+"""Routers that use no information about requests or replicas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class RandomOptions(RouterOptions):
 
 
 class RandomRouter(Router):
-    """Any replica, each as likely."""
+    """A random replica, all with equal probability."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._rng = fleet.rng()
@@ -31,7 +31,7 @@ class RoundRobinOptions(RouterOptions):
 
 
 class RoundRobin(Router):
-    """One after the other, whatever they have to do."""
+    """One after the other, whatever their load."""
 
     def __init__(self) -> None:
         self._next = 0

@@ -35,7 +35,7 @@ class Balancer:
         self._counts = list(counts)
 
     def choose(self) -> int:
-        """The engine for a new request: the first of the lowest score, from a place on that moves with each request."""
+        """The engine for a new request: the first of the lowest score, starting at a place that moves with each request."""
         engines = range(len(self._counts))
         turns = (engines[(self._start + turn) % len(engines)] for turn in engines)
         chosen = min(turns, key=self._score)
@@ -91,7 +91,7 @@ class VllmDataParallel(Router):
         return balancer.choose()
 
     def _take_counts(self, now_s: float, replicas: Sequence[Replica]) -> None:
-        """What the coordinator has sent by now."""
+        """Apply the counts that the coordinator has sent by now."""
         at_s = last_multiple(now_s, self._interval_s)
         if at_s == self._counted_at_s:
             return
