@@ -1,4 +1,4 @@
-"""What limits a deployment: of the time it is busy, and of the time requests wait."""
+"""What limits a deployment: shares of the time it is busy, and of the time requests wait."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ RooflineOn = Callable[[HardwareProfile], StepTimeModel]
 Causes = dict[str, NDArray[np.bool_]]
 
 NUM_SAMPLES = 200  # steps looked at, each standing for the same share of the busy time
-FASTER = 1.1  # by how much a resource is improved to see what it is worth
+FASTER = 1.1  # factor by which each resource is improved to measure its effect
 WORTH_SAYING = 0.02
 
 QUEUES = {"token_budget": "the token budget", "max_num_seqs": "max_num_seqs", "kv_space": "KV space"}
@@ -50,8 +50,8 @@ def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 def limits(
     records: Records, config: SchedulerConfig, gpu: HardwareProfile, roofline_on: RooflineOn | None, *, span_s: float
 ) -> Limits:
-    """Read off a replay that took `span_s`, over all replicas. `roofline_on` times steps on a GPU like this one; without it
-    nothing is said about resources.
+    """Computed from the records of a replay that took `span_s`, over all replicas. `roofline_on` times steps on a variant of
+    the GPU; without it `busy` is empty.
     """
     return limits_of(records, config, gpu, roofline_on, sampled_shapes(records.leaps, config), span_s=span_s)
 
@@ -86,7 +86,7 @@ def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]
 
 
 def _queued(records: Records, config: SchedulerConfig, span_s: float) -> dict[str, float]:
-    """Time in which requests were left waiting, by what the step had run out of."""
+    """Time in which requests were left waiting, by the limit that the step had reached."""
     leaps = records.leaps
     seconds = leaps.step_end_s[leaps.last_step] - leaps.start_s
     causes = _ran_out(records, config)
@@ -95,7 +95,7 @@ def _queued(records: Records, config: SchedulerConfig, span_s: float) -> dict[st
 
 def _ran_out(records: Records, config: SchedulerConfig) -> Causes:
     """Which leaps left requests waiting, by the first reason in the scheduler's order: a pass that preempts admits
-    nobody; others admit while tokens, seats and blocks last. An unsplittable prompt waits for tokens as well.
+    no request; others admit while tokens, seats and blocks last. A prompt that must not be split also waits for tokens.
     """
     leaps = records.leaps
     preempted, is_waiting = leaps.num_preempted > 0, leaps.num_waiting > 0
@@ -126,7 +126,7 @@ def _next_prompt(records: Records) -> Ints:
 
 
 def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShape]:
-    """Steps at equal distances of busy time, none where none ran.
+    """Steps at equal distances of busy time; none if no step ran.
 
     Contexts are taken from the blocks in use, prompts as one chunk each.
     """
@@ -143,7 +143,7 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
 
 
 def _sampled_steps(leaps: LeapRecords) -> Ints:
-    """The steps that run at equal distances of busy time: first the leap is sought, then the step in it."""
+    """The steps that run at equal distances of busy time: first the leap is found, then the step in it."""
     busy_s: Floats = np.cumsum(np.where(leaps.ran, leaps.step_end_s[leaps.last_step] - leaps.start_s, 0.0))
     at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
     rows = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
@@ -161,7 +161,7 @@ def _shape(num_decodes: int, num_chunk_tokens: int, num_free_blocks: int, config
 
 
 def _resources(shapes: list[StepShape], gpu: HardwareProfile, roofline_on: RooflineOn) -> dict[str, float]:
-    """How much of the time goes with each resource: what a tenth more of it saves, scaled up; the host has the rest."""
+    """Each resource's share of the time: the saving from a tenth more of it, scaled up; the host has the rest."""
     faster = {
         "hbm_bandwidth": replace(gpu, memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * FASTER),
         "compute": replace(gpu, peak_flops={dtype: flops * FASTER for dtype, flops in gpu.peak_flops.items()}),

@@ -18,9 +18,9 @@ Columns = dict[str, NDArray[Any] | Sequence[Any]]
 
 
 def request_columns(trace: Trace, requests: RequestRecords, replica: Ints | None = None) -> Columns:
-    """One row a request in trace order; times are NaN where the thing never happened, `rejected` is a reason or None.
+    """One row a request in trace order; a time is NaN if the event never happened, `rejected` is a reason or None.
 
-    `session_id` and `priority` stand where the trace has them, and `replica` where it is given: who served each, -1 for nobody.
+    `session_id` and `priority` are present if the trace has them, `replica` (-1: none) if it is given.
     """
     columns: Columns = {"request_id": trace.request_id, "arrival_s": requests.arrival_s}
     if trace.session_id is not None:

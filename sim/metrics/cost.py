@@ -8,7 +8,7 @@ MILLION = 1e6
 
 
 def cost(metrics: Mapping[str, Any], *, num_gpus: int, usd_per_hour: float | None) -> dict[str, float | None]:
-    """GPU hours of the `duration` of these metrics and their cost in USD; None where no time passed or no price is known."""
+    """GPU hours of the `duration` of these metrics and their cost in USD; None if no time passed or no price is known."""
     duration_s = metrics["duration"]
     gpu_hours = num_gpus * duration_s / SECONDS_PER_HOUR if duration_s is not None else None
     return {

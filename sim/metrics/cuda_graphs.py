@@ -1,4 +1,4 @@
-"""Which steps replayed a CUDA graph, told from their shapes."""
+"""Which steps replayed a CUDA graph, derived from their shapes."""
 
 from typing import Any
 

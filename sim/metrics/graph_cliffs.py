@@ -37,7 +37,7 @@ class GraphCliff(NamedTuple):
 
     @property
     def is_worth_saying(self) -> bool:
-        """Decodes that lost their graph always are; with prompts in the batch, or padded, only if that costs something."""
+        """Always for decodes without a graph; for steps with prompts or padding only if that costs time."""
         shares = self.cost or 0.0, self.busy_share if self.kind.startswith("decode") else 0.0
         return max(shares) >= WORTH_SAYING
 
@@ -54,7 +54,7 @@ class _Met(NamedTuple):
 def graph_cliffs(
     leaps: LeapRecords, engine: ResolvedEngine, samples: list[StepShape], timed_under: TimedUnder | None
 ) -> tuple[GraphCliff, ...]:
-    """Those of a run, told from the shapes of its steps; none where no graph was to be captured.
+    """The cliffs of a run, derived from the shapes of its steps; none if no graph was to be captured.
 
     `samples` stand for equal shares of the busy time, and `timed_under` times steps under other engine arguments.
     """
@@ -90,7 +90,7 @@ def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
 
 
 def _kind(num_tokens: int, engine: ResolvedEngine, dispatch: GraphDispatch, *, is_uniform_decode: bool) -> str | None:
-    """What is wrong with the graph of such a step; None where nothing is."""
+    """The problem with the graph of such a step, or None."""
     graph, num_padded = dispatch.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
     what = "decode" if is_uniform_decode else "prompt"
     if num_tokens > dispatch.capture_sizes[-1]:

@@ -8,7 +8,7 @@ from sim.workload.trace import Trace
 
 
 def sent_late(trace: Trace, requests: RequestRecords) -> dict[str, float | int | None]:
-    """How many, and seconds over all requests that were sent."""
+    """The number of late requests, and statistics in seconds over all requests that were sent."""
     was_sent = np.ones(len(requests), dtype=np.bool_)
     was_sent[list(requests.rejected)] = False
     late_s = (requests.arrival_s - trace.arrival_s)[was_sent]

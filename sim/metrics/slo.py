@@ -1,4 +1,4 @@
-"""Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`, and what of a run keeps them."""
+"""Service-level objectives: limits on percentiles of the latencies of `vllm bench serve`, and how far a run keeps them."""
 
 import math
 import re
@@ -83,7 +83,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def judged_by_request(slos: Sequence[Slo]) -> tuple[Slo, ...]:
-    """Those limits. Raises ConfigError for one that single requests cannot be held to."""
+    """The same limits. Raises ConfigError for a limit that cannot be applied to single requests."""
     for slo in slos:
         if slo.latency == "itl":
             raise ConfigError(
@@ -93,7 +93,7 @@ def judged_by_request(slos: Sequence[Slo]) -> tuple[Slo, ...]:
 
 
 def limits_json(slos: Iterable[Slo]) -> dict[str, float]:
-    """What was asked for, as answers say it: milliseconds by name."""
+    """The limits as answers have them: milliseconds by name."""
     return {slo.name: slo.limit_ms for slo in slos}
 
 
@@ -117,8 +117,8 @@ def measured_ms(slo: Slo, records: Records) -> float | None:
 def judged_ms(slo: Slo, records: Records) -> float | None:
     """That percentile in milliseconds with requests that were rejected or failed as infinitely late.
 
-    None where it is infinite, and where nothing was measured. Of gaps between tokens such a request has as many as the
-    others on average.
+    None if it is infinite or nothing was measured. Such a request counts as having the average number of gaps between
+    tokens.
     """
     num_missed, num_requests = num_unserved(records.requests), len(records.requests)
     if not num_missed:

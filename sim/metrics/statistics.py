@@ -11,7 +11,7 @@ from sim.engine.records import Floats, Ints
 PART = 1 << 17
 """Longer columns are worked on in parts of this length."""
 SKETCH, MARGIN = 1 << 14, 1 << 8
-"""A percentile is sought so many places left and right of where it lies among so many samples."""
+"""A percentile is searched this many places left and right of its estimated place, among this many samples."""
 Bounds = tuple[float, float]
 
 
@@ -70,13 +70,13 @@ def _ordered(values: Floats, counts: Ints) -> _Ordered:
 
 
 def _parts(values: Floats, counts: Ints) -> Iterator[tuple[Floats, Ints]]:
-    """Part after part, so that whatever is made of one is small and stays in the processor's cache."""
+    """Parts of a column: what is computed from one is small and stays in the processor's cache."""
     for first in range(0, len(values), PART):
         yield values[first : first + PART], counts[first : first + PART]
 
 
 def _bounds(values: Floats, places: list[float], counts: Ints) -> list[list[Bounds]]:
-    """Between which values each place should lie, told from every n-th: likely ones, wide ones, and any at all."""
+    """Bounds on the value at each place, estimated from every n-th value: likely, wide, and infinite ones."""
     stride = len(values) // SKETCH
     order = np.argsort(values[::stride])
     sketch = np.concatenate(([-np.inf], values[::stride][order], [np.inf]))
@@ -87,7 +87,7 @@ def _bounds(values: Floats, places: list[float], counts: Ints) -> list[list[Boun
 
 
 def _sought(values: Floats, counts: Ints, place: float, bounds: Iterable[Bounds]) -> float:
-    """What is at a place, between the first of these bounds that have it."""
+    """The value at a place, searched within the first of these bounds that contain it."""
     for low, high in bounds:
         num_below, near = _between(values, counts, low, high)
         if len(near.ends) and num_below <= place <= num_below + int(near.ends[-1]) - 1:

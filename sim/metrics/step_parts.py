@@ -1,4 +1,4 @@
-"""What the time of each step went to, told from what it computed: a prefill part, a decode part and the host's."""
+"""The parts of each step's time, computed from its work: prefill, decode and host."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -13,19 +13,19 @@ from sim.steptime.protocol import FloatArray, StepShape, StepTimeModel
 
 @runtime_checkable
 class TellsParts(Protocol):
-    """A step-time model that says what its times consist of."""
+    """A step-time model that can split its times into parts."""
 
     def parts(self, shape: StepShape) -> StepParts:
-        """Those of any step; they add up to `step_s`."""
+        """The parts of any step; they add up to `step_s`."""
         ...
 
     def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
-        """Those of many steps that decode so many requests each and nothing else, by the sums of their contexts."""
+        """The parts of many steps that only decode, the same number of requests each, by the sums of their contexts."""
         ...
 
 
 class PartColumns(NamedTuple):
-    """One entry a step. The parts add up to the step; NaN, and None as its bound, where the model does not tell."""
+    """One entry a step. The parts add up to the step; NaN, with None as bound, if the model cannot split its times."""
 
     prefill_s: Floats
     decode_s: Floats
@@ -34,7 +34,7 @@ class PartColumns(NamedTuple):
 
 
 def step_parts(steps: StepRecords, step_time: StepTimeModel) -> PartColumns:
-    """The parts of each step that was timed by this model; the host has what no kernel takes."""
+    """The parts of each step that was timed by this model; the host part is what the kernels leave."""
     if not isinstance(step_time, TellsParts):
         unknown = np.full(len(steps), np.nan)
         return PartColumns(unknown, unknown, unknown, np.full(len(steps), None))
@@ -50,17 +50,17 @@ def step_parts(steps: StepRecords, step_time: StepTimeModel) -> PartColumns:
 
 
 ROUNDING = 1e-9
-"""Of a step's duration: durations are differences of times, and a leap's are those of a parabola."""
+"""Relative to a step's duration: durations are differences of times, and those in a leap follow a parabola."""
 
 
 def _rest(durations_s: Floats, kernels_s: Floats) -> Floats:
-    """What is left of each step, nothing where no more is left than rounding."""
+    """The rest of each step; 0 if it is no more than rounding."""
     rest_s = durations_s - kernels_s
     return np.where(np.abs(rest_s) <= ROUNDING * durations_s, 0.0, rest_s)
 
 
 def _by_count(num_decodes: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """The rows with each number of decodes."""
+    """The rows of steps that only decode, grouped by number of decodes."""
     order = rows[np.argsort(num_decodes[rows], kind="stable")]
     counts, firsts = np.unique(num_decodes[order], return_index=True)
     yield from zip(counts.tolist(), np.split(order, firsts[1:]), strict=True) if len(order) else ()

@@ -28,12 +28,12 @@ class Latencies:
 
 
 def is_completed(requests: RequestRecords) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which requests generated all they were asked for."""
+    """Which requests generated all tokens that were asked for."""
     return np.isfinite(requests.finish_s)
 
 
 def time_per_output_token_s(requests: RequestRecords) -> Floats:
-    """(finish - first token) / (tokens - 1) of each request; NaN where there is no second token or no finish."""
+    """(finish - first token) / (tokens - 1) of each request; NaN if there is no second token or no finish."""
     further = np.where(requests.generated_tokens > 1, requests.generated_tokens - 1, np.nan)
     return np.asarray((requests.finish_s - requests.first_token_s) / further, dtype=np.float64)
 
@@ -50,13 +50,13 @@ def latencies(requests: RequestRecords) -> Latencies:
 
 
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
-    """The figures of a deployment's run."""
+    """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
     return figures | utilization(deployment, records.leaps)
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:
-    """All figures that follow from the records alone; None where there was nothing to measure.
+    """All figures that follow from the records alone; None if there was nothing to measure.
 
     `duration` runs from the first arrival to the last completion, in seconds. `num_gpu_blocks` includes the null block;
     `dispatch` says which steps replay a CUDA graph.
@@ -78,7 +78,7 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
 
 
 def kv_cache_usage(num_free_blocks: Ints, num_gpu_blocks: int) -> Floats:
-    """The gauge `kv_cache_usage_perc` of vLLM: the null block counts for nothing, cached free blocks as free."""
+    """The gauge `kv_cache_usage_perc` of vLLM: the null block is not counted, cached free blocks count as free."""
     return 1.0 - num_free_blocks / (num_gpu_blocks - 1)
 
 
@@ -96,7 +96,7 @@ def gpu_busy_fraction(records: Records) -> float | None:
 
 
 def totals(requests: RequestRecords) -> dict[str, Any]:
-    """How many came and what they got; `duration` as in `summarize`."""
+    """Numbers of requests and tokens, and throughput; `duration` as in `summarize`."""
     done = is_completed(requests)
     num_completed = int(done.sum())
     num_rejected = len(requests.rejected)

@@ -1,4 +1,4 @@
-"""How much of what the GPUs could compute and move a run made use of, by what the model needs and nothing else.
+"""Utilization of the GPUs' peak FLOPs and bandwidth by the work that the model's tokens require.
 
 FLOPs and bytes are those of all tokens that steps computed, whatever timed the steps: no padding, no tiles, no activations
 between kernels, and what is computed again after a preemption counts again. docs/results.md has the formulas.
@@ -19,7 +19,7 @@ from sim.steptime.operators import compute_dtype
 
 
 class Work(NamedTuple):
-    """What a run needed, over all GPUs of a replica."""
+    """The work of a run, over all GPUs of a replica."""
 
     flops: float
     num_bytes: float
@@ -38,7 +38,7 @@ def utilization(deployment: Deployment, leaps: LeapRecords) -> dict[str, float |
 
 
 def weights_dtype(model: ModelSpec, gpu: HardwareProfile) -> ComputeDtype:
-    """What most of a token's FLOPs with weights are computed in."""
+    """The dtype in which most of a token's FLOPs with weights are computed."""
     flops: Counter[ComputeDtype] = Counter()
     for layer, count in model.distinct_layers.items():
         for linear in layer.linears:
@@ -66,7 +66,7 @@ def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing:
 
 
 def _in_all_steps(column: Ints, leaps: LeapRecords) -> float:
-    """What stands for one step of each leap, summed over all steps."""
+    """The sum over all steps of a column that has the value of one step of each leap."""
     return float((column.astype(np.float64) * leaps.num_steps).sum())  # no BLAS: its threads cost more than they save
 
 
@@ -79,7 +79,7 @@ def _flops_per_token(experts: Experts) -> int:
 
 
 def _expert_bytes(experts: Experts, num_tokens: Ints, leaps: LeapRecords, routing: ExpertRouting) -> float:
-    """Weights of the experts that the tokens of each step wake."""
+    """Weights of the experts that the tokens of each step activate."""
     counts, places = np.unique(num_tokens, return_inverse=True)
     num_steps = np.bincount(places, leaps.num_steps)
     awake = [expected_distinct_experts(float(tokens), experts, routing) for tokens in counts.tolist()]

@@ -13,9 +13,9 @@ from sim.metrics.statistics import percentiles
 
 
 def what_limits(deployment: Deployment, run: ClusterRecords) -> dict[str, Any]:
-    """All of it told from the records; docs/results.md explains the keys. Shares of time are of all replicas' together.
+    """Computed from the records; docs/results.md explains the keys. Shares of time are of all replicas' together.
 
-    Where step times are given nothing is said about resources, which only the roofline knows.
+    With given step times there are no shares of resources, which only the roofline knows.
     """
     records, config = run.merged, deployment.config
     leaps, span_s = records.leaps, run.span_s * len(run.replicas)
@@ -34,8 +34,8 @@ def what_limits(deployment: Deployment, run: ClusterRecords) -> dict[str, Any]:
 
 
 def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
-    """How much of the slowest requests' TTFT they spent waiting to be scheduled first: those completed whose TTFT is at
-    least the P99, summed. None where nothing completed.
+    """The share of the slowest requests' TTFT before they were first scheduled, summed over the completed requests whose TTFT
+    is at least the P99. None if nothing completed.
     """
     done = np.isfinite(requests.finish_s)
     ttft_s = (requests.first_token_s - requests.arrival_s)[done]
@@ -44,4 +44,4 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
     queued_s = (requests.first_scheduled_s - requests.arrival_s)[done]
     slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int8), (99,))[0]
     whole_s = float(ttft_s[slowest].sum())
-    return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # steps that are said to take no time
+    return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # step times may be given as 0
