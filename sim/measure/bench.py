@@ -23,7 +23,7 @@ STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95"
 
 
 class Server(NamedTuple):
-    """What a benchmark's JSON does not say of its server, None where nobody did; `engine` under vLLM's argument names."""
+    """Facts about the server that a benchmark's JSON lacks, None if not given; `engine` under vLLM's argument names."""
 
     model: str | None
     gpu: str | None
@@ -91,7 +91,7 @@ def _bench_run(path: Path, values: Mapping[str, Any], server: Server) -> Run:
 
 
 def _model(path: Path, values: Mapping[str, Any], server: Server) -> str:
-    """The model that was named, else the benchmark's `model_id` where that is one."""
+    """The model given, else the benchmark's `model_id` if that is a known model."""
     name = server.model or values.get("model_id")
     lacking = None if server.gpu else "name its GPU"
     if server.model is None:
@@ -108,7 +108,7 @@ def _model(path: Path, values: Mapping[str, Any], server: Server) -> str:
 
 
 def _measured(path: Path, values: Mapping[str, Any], sent: Benchmark) -> Measured:
-    """The benchmark's own figures, and those that it was not asked for from its details."""
+    """The benchmark's own figures; those that it does not report are computed from its details."""
     detailed = _latencies_s(path, values, sent)
 
     def latencies_ms(name: str) -> dict[str, float]:
@@ -131,7 +131,7 @@ def _measured(path: Path, values: Mapping[str, Any], sent: Benchmark) -> Measure
 
 
 def _latencies_s(path: Path, values: Mapping[str, Any], sent: Benchmark) -> dict[str, Floats]:
-    """Of each request that was answered, as the benchmark computes them."""
+    """Latencies of each request that was answered, as the benchmark computes them."""
     for key in DETAILS:
         if not isinstance(values.get(key), list) or len(values[key]) != len(values["input_lens"]):
             raise RunsError(f"{path}: `{key}` must have an entry a request; run vllm bench serve with --save-detailed.")

@@ -19,7 +19,7 @@ MOST_PARTS = 3
 MOST_STEPS = 12
 STEP = 0.05  # of a factor's logarithm, for slopes
 LARGEST_MOVE = 1.0  # of a factor's logarithm at once: e-fold
-PRIOR = 0.02  # how much a factor's logarithm of 1 weighs beside a log error of 1: what no run tells stays as it was
+PRIOR = 0.02  # how much a factor's logarithm of 1 weighs beside a log error of 1: a factor that no run determines stays near 1
 GOOD_ENOUGH = 1e-4
 Errors = dict[str, float]
 
@@ -49,7 +49,7 @@ class Calibration:
     compared: Mapping[str, Mapping[str, Beside]]
 
     def write(self, path: str | Path) -> None:
-        """The calibrated profile, with what it was fitted on. Raises ConfigError where it cannot be written."""
+        """The calibrated profile, with what it was fitted on. Raises ConfigError if it cannot be written."""
         write_profile(Path(path), self.values | {"calibration": self.to_json()})
 
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Calibration:
 def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None = None) -> Calibration:
     """Fit the profile of `gpu` to those of the runs that were measured on it.
 
-    `progress` is called with (done, all) fits. Raises RunsError where none was, or one cannot be replayed.
+    `progress` is called with (done, all) fits. Raises RunsError if there is none, or one cannot be replayed.
     """
     name, values = load_gpu(gpu).name, profile_values(gpu)
     own = [run for run in runs if load_gpu(run.gpu).name == name]
@@ -119,7 +119,7 @@ def fit(runs: Sequence[Run], values: Values) -> dict[str, float]:
 def _best_along(
     runs: Sequence[Run], values: Values, theta: Floats, residuals: Floats, move: Floats
 ) -> tuple[Floats, Floats, float]:
-    """The move, halved until it is one for the better; and by how much."""
+    """The move, halved until it reduces the loss, and the reduction."""
     cost = float(residuals @ residuals)
     for _ in range(4):
         tried = _residuals(runs, values, theta + move)
@@ -145,7 +145,7 @@ def _errors(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) ->
 
 
 def _compared(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) -> dict[str, Comparison]:
-    """Each run's figures, with the profile so scaled. Raises RunsError where a run has none of the whole."""
+    """Each run's figures, with the profile so scaled. Raises RunsError if a run has no figures of the whole run."""
     found = validate(runs, gpu=profile(scaled(values, scales)))
     for result in found.results:
         if result.whole is None:
@@ -173,7 +173,7 @@ def _mape(by_run: Mapping[str, Errors]) -> Errors:
 
 
 def _verdict(before: Mapping[str, Errors], after: Mapping[str, Errors]) -> str:
-    """Whether held-out runs got better by more than twice the standard error of how much each did."""
+    """Whether the mean improvement of held-out runs exceeds twice its standard error."""
     if len(after) < 2:
         return "not known: a single run leaves none to hold out"
     gains = np.array([_distance(before[run]) - _distance(errors) for run, errors in after.items()])

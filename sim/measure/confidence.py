@@ -19,11 +19,11 @@ KERNEL_WORDS: Mapping[Basis, str] = {
     "derived": "kernels timed on a sibling only",
     "generic": "kernels never timed on it",
 }
-FEW = 3  # names of a list that are all told
+FEW = 3  # longest list of names that is given in full
 
 
 class Band(NamedTuple):
-    """How wide a band is where runs were measured, as the logarithm of a factor, and by what share each novelty widens it."""
+    """The width of a band near measured runs, as the logarithm of a factor, and the share by which each novelty widens it."""
 
     base: float
     each: float
@@ -44,7 +44,7 @@ class Bands(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """A validated run: what it was, and its signed errors, as logarithms of factors, under the names of Bands."""
+    """A validated run: its description and its signed errors, as logarithms of factors, under the names of Bands."""
 
     traits: Traits
     errors: Mapping[str, float]
@@ -59,7 +59,7 @@ class Evidence(NamedTuple):
 
 
 class Confidence(NamedTuple):
-    """`validated` where runs like it were measured; `extrapolates` names what was not, `reasons` says it in words.
+    """`validated` if similar runs were measured; `extrapolates` names what was never measured, `reasons` says it in words.
 
     `bands_percent` are +-% of each metric where no queue forms; `bands` are what intervals are made with.
     """
@@ -96,12 +96,12 @@ class Confidence(NamedTuple):
 
 @cache
 def known_evidence() -> Evidence:
-    """What comes with Servecast."""
+    """The one that comes with Servecast."""
     return evidence(json.loads(Path(__file__).with_name("residuals.json").read_text(encoding="utf-8")))
 
 
 def evidence(file: Mapping[str, Any]) -> Evidence:
-    """That of a file such as `residuals.json`."""
+    """The one in a file such as `residuals.json`."""
     residuals = tuple(Residual(_traits(row["traits"]), row["errors"]) for row in file["runs"])
     bands = {name: Band(fit["base"], fit["each"]) for name, fit in file["bands"].items()}
     return Evidence(residuals, bands, file["kernels"])
@@ -112,7 +112,7 @@ def _traits(row: Mapping[str, Any]) -> Traits:
 
 
 def confidence(of: Traits, known: Evidence | None = None) -> Confidence:
-    """How sure a forecast is: its bands widen with everything that no measured run shares, and it says with what."""
+    """The confidence in a forecast: each property that no measured run shares widens its bands and is named."""
     known = known or known_evidence()
     new = novelty(of, [residual.traits for residual in known.residuals])
     bands = {name: band.at(new.degree) for name, band in known.bands.items()}
@@ -126,7 +126,7 @@ def confidence(of: Traits, known: Evidence | None = None) -> Confidence:
 
 
 def _num_like(of: Traits, residuals: Sequence[Residual]) -> int:
-    """Runs that are like it in all but the version."""
+    """Runs that are similar in everything but the version."""
     return novelty(of._replace(vllm_version=None), [residual.traits for residual in residuals]).num_like
 
 

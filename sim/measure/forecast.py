@@ -1,4 +1,4 @@
-"""A forecast that knows its error: replays at both ends of the step times' band, and whether the deployment is at its limit."""
+"""The error of a forecast: replays at both ends of the step times' band, and whether the deployment is at its limit."""
 
 from collections.abc import Callable, Mapping
 from math import log1p
@@ -16,12 +16,12 @@ from sim.units import MS
 Replay = Callable[[float, float], Mapping[str, Any]]
 """The figures of a replay with step times so many times as long, at a share of the request rate. May raise SimError."""
 
-GIVEN_BAND = 0.1  # of step times from elsewhere, whose errors nobody has measured; most of the roofline's are smaller
+GIVEN_BAND = 0.1  # of given step times, whose errors are unknown; most of the roofline's are smaller
 AS_GIVEN = Bands(step=log1p(GIVEN_BAND), ttft=0.0, tail=0.0, blocks=0.0)
 
 
 def confidence_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Confidence | None:
-    """By the errors on measured runs like it, and like the load that its figures tell of; None where step times are given."""
+    """Judged by the errors on measured runs with a similar deployment and load; None if step times are given."""
     if deployment.step_times.given:
         return None
     return confidence(traits_of(deployment, metrics))
@@ -35,7 +35,7 @@ def forecast_of(
     request_rate: float | None,
     says_limit: bool = True,
 ) -> dict[str, Any]:
-    """How far its figures can be trusted, with an interval for each; as `forecast` has it."""
+    """The confidence in its figures, with an interval for each; see `forecast`."""
     found = confidence_of(deployment, metrics)
     if regime(metrics) is None:
         return confidence_json(found)
@@ -44,7 +44,7 @@ def forecast_of(
 
 
 def confidence_json(found: Confidence | None) -> dict[str, Any]:
-    """As answers carry it; None stands for step times from elsewhere, which are not judged."""
+    """The confidence as answers carry it; None stands for given step times, which are not judged."""
     return found.to_json() if found else {"level": "unknown", "text": "step times as given"}
 
 
@@ -77,7 +77,7 @@ def forecast(
 
 
 def _at_limit(wide: Wide, interval: list[float], request_rate: float | None, found: Found | None) -> dict[str, Any]:
-    """What to say of a P99 that may be anything: in words, and the rate at which it would not."""
+    """The warning about a P99 with a WIDE interval, and the rate at which none is WIDE."""
     steady = found.share * request_rate if found and found.is_steady and request_rate else None
     return {
         "metric": wide.name,

@@ -1,4 +1,4 @@
-"""An interval for every figure of a replay: what it is where step times are as short, or as long, as they may be."""
+"""An interval for every figure of a replay, from replays with the shortest and the longest step times of the band."""
 
 from collections.abc import Mapping
 from math import exp, expm1, hypot, log
@@ -18,7 +18,7 @@ class Ends(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """How far a figure may lie below and above what step times explain, as logarithms of factors."""
+    """How far a figure may lie below and above the range that step times explain, as logarithms of factors."""
 
     down: float
     up: float
@@ -51,7 +51,7 @@ def intervals(
 
 
 def _beyond(parts: list[str], point: Mapping[str, Any], bands: Bands) -> Beyond:
-    """What is not simulated delays the slowest requests; it makes none faster."""
+    """Effects that are not simulated delay the slowest requests; they make none faster."""
     either_way = _either_way(parts, point, bands)
     return Beyond(either_way, hypot(either_way, bands.tail) if TAILS & set(parts) else either_way)
 
@@ -69,7 +69,7 @@ def _either_way(parts: list[str], point: Mapping[str, Any], bands: Bands) -> flo
 
 
 def _widened(value: float, low: float, high: float, beyond: Beyond) -> tuple[float, float]:
-    """Both ends farther from the value; figures of 0 or less have no factor to be off by."""
+    """Both ends farther from the value; figures of 0 or less stay, for they have no logarithm."""
     if low <= 0:
         return low, high
     return (

@@ -1,4 +1,4 @@
-"""What decides whether a measured run resembles a forecast, and what of a forecast no measured run shares."""
+"""The facets by which a measured run resembles a forecast, and those that no measured run shares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -27,7 +27,7 @@ NOT_FIGURES = (
 
 
 class Regime(NamedTuple):
-    """What a replay put the engine through: whether prompts came from the prefix cache, and means of their tokens, of the
+    """The load on the engine during a replay: whether prompts came from the prefix cache, and means of their tokens, of the
     context that a generated token saw, and of the requests that decoded in a step.
     """
 
@@ -38,7 +38,7 @@ class Regime(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What decides whether a run resembles another. `vllm_version` None is not known; `regime` None was not replayed yet."""
+    """The facets of a run. `vllm_version` None: not known; `regime` None: not replayed yet."""
 
     gpu: str
     family: str
@@ -55,7 +55,7 @@ class Traits(NamedTuple):
 
 
 class Facet(NamedTuple):
-    """One of the things that alike runs share: words and whole values are equal, numbers near."""
+    """One facet that similar runs share: texts and whole values are equal, numbers are near."""
 
     name: str
     value: Callable[[Traits], str | float | None]
@@ -117,7 +117,7 @@ def traits(
     *,
     composition: Composition = "additive",
 ) -> Traits:
-    """Those of a deployment under a load, its mixed steps timed as `composition` says."""
+    """The facets of a deployment under a load, with mixed steps timed by `composition`."""
     version = parse_version(engine.vllm_version)
     return Traits(
         gpu=_gpu(gpu),
@@ -136,13 +136,13 @@ def traits(
 
 
 def traits_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Traits:
-    """Those of a deployment; with its figures, under the load that they tell of."""
+    """The facets of a deployment; with its figures, also those of the load."""
     of, load = deployment, regime(metrics) if metrics else None
     return traits(of.model, of.gpu, of.engine, load, composition=of.step_times.composition)
 
 
 def regime(metrics: Mapping[str, Any]) -> Regime | None:
-    """That of a replay, from its summary; None where nothing was completed."""
+    """The load of a replay, from its summary; None if nothing was completed."""
     if not metrics["completed"] or not metrics["num_steps"]:
         return None
     count, output_tokens = metrics["completed"], metrics["total_output_tokens"]
@@ -156,7 +156,7 @@ def regime(metrics: Mapping[str, Any]) -> Regime | None:
 
 
 def _gpu(gpu: HardwareProfile) -> str:
-    """Its name, where its figures are those of the built-in profile of that name."""
+    """Its name, if its figures equal those of the built-in profile of that name."""
     built_in = _built_in(gpu.name)
     is_it = built_in is not None and all(
         getattr(gpu, name) == getattr(built_in, name) for name in gpu.__slots__ if name not in NOT_FIGURES
@@ -196,7 +196,7 @@ def novelty(of: Traits, known: Sequence[Traits]) -> Novelty:
 
 
 def shares(facet: Facet, of: Traits, other: Traits) -> bool:
-    """Whether both are alike in it; what is not known of the first is no difference."""
+    """Whether both are similar in it; an unknown value of the first counts as similar."""
     one, two = facet.value(of), facet.value(other)
     if one is None:
         return True

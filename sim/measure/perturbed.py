@@ -1,4 +1,4 @@
-"""Step times that are off by some factor: how sure a forecast is under a model that is not."""
+"""Step times multiplied by a factor, to forecast under step-time errors."""
 
 from typing import NamedTuple
 

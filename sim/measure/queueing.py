@@ -1,4 +1,4 @@
-"""Whether a P99 may be anything: its interval is wide, as a queue waits or as little like it was measured."""
+"""Whether a P99 is too uncertain to use: its interval is wide because of a queue or for lack of similar measured runs."""
 
 from collections.abc import Mapping
 from math import log
@@ -8,7 +8,7 @@ from sim.measure.confidence import Bands
 from sim.measure.intervals import intervals
 
 P99S = {"p99_ttft_ms": "P99 TTFT", "p99_tpot_ms": "P99 TPOT", "p99_itl_ms": "P99 ITL", "p99_e2el_ms": "P99 E2EL"}
-WIDE = 2.0  # a P99 whose ends are farther apart than this factor tells of a queue, not of step times
+WIDE = 2.0  # ends of a P99's interval farther apart than this factor come from a queue, not from step times
 QUEUE_GROWTH = 2.0  # a latency that grows so much faster than step times waits in a queue
 Figures = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ class Wide(NamedTuple):
 
 
 def widest(point: Figures, low: Figures, high: Figures, bands: Bands) -> Wide | None:
-    """The P99 with the widest interval from these replays, but first of all one that queues; None where none is WIDE."""
+    """The P99 with the widest interval from these replays, those that queue first; None if none is WIDE."""
     found = intervals(point, low, high, bands)
     spans = {name: found[name][1] / found[name][0] for name in P99S if name in found and found[name][0] > 0}
     wide = {name: span for name, span in spans.items() if span > WIDE}

@@ -33,7 +33,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the replay of a run says would have been measured: by stage, None for the whole run."""
+    """The predicted figures of a run, by stage; None stands for the whole run."""
 
     served: Deployment
     figures: dict[int | None, Figures]
@@ -45,7 +45,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def serve(run: Run, gpu: HardwareProfile | None = None, composition: Composition = "additive") -> Deployment:
-    """What the run's server was, with `gpu` in place of the profile it names; raises SimError where it cannot be known."""
+    """What the run's server was, with `gpu` in place of the profile it names; raises SimError if it cannot be determined."""
     model, profile = _model(run.model, run.weights_precision), gpu or load_gpu(run.gpu)
     step_times = StepTimeOptions(composition, run.asks_for, run.spreads)
     engine, version = engine_config(run), run.vllm_version
@@ -74,7 +74,7 @@ class Prepared:
     requests: Asked
 
     def records(self, factor: float = 1.0) -> Records:
-        """What happens where each step takes `factor` times as long."""
+        """The replay with each step `factor` times as long."""
         requests, served = self.requests, self.served
         step_time = served.step_time if factor == 1.0 else PerturbedStepTime(served.step_time, all_off_by(factor))
         delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
@@ -87,7 +87,7 @@ class Prepared:
         return _figures_by_stage(self.run, records.requests, self.requests, self.served.gpu.operators.host)
 
     def traits(self, records: Records) -> Traits:
-        """What the run was and what it put the engine through; its version is left open where the file does not say."""
+        """The facets of the run and of its load; the version is None if the file does not give it."""
         found = traits_of(self.served, summary_of(self.served, records))
         return found if self.run.vllm_version else found._replace(vllm_version=None)
 
@@ -103,7 +103,7 @@ def prepare(
 def replay(
     run: Run, *, gpu: HardwareProfile | None = None, composition: Composition = "additive", seed: int = 0
 ) -> Replayed:
-    """Replay a run, with `gpu` in place of the profile that it names. Raises SimError where that is impossible."""
+    """Replay a run, with `gpu` in place of the profile that it names. Raises SimError if that is impossible."""
     prepared = prepare(run, gpu=gpu, composition=composition, seed=seed)
     return Replayed(prepared.served, prepared.figures(prepared.records()))
 

@@ -1,4 +1,4 @@
-"""From what a measured run asked of its server to the requests of its replay."""
+"""The requests of a replay, made from the workload of a measured run."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """Measured runs: the file that `servecast validate` and `servecast calibrate` read, strictly.
 
-A run is a deployment, what was asked of it, and what a client or the engine measured. `docs/accuracy.md` describes the
+A run is a deployment, its workload, and the figures that a client or the engine measured. `docs/accuracy.md` describes the
 format; these classes are its schema.
 """
 
@@ -16,7 +16,7 @@ from sim.specs.strict_yaml import Count, Positive, Strict, read_json
 from sim.steptime.expert_routing import ExpertRouting
 
 Clock = Literal["client", "engine"]
-UNKNOWN_DISTINCT_PROMPTS = 45  # what most of the published runs had
+UNKNOWN_DISTINCT_PROMPTS = 45  # most of the published runs have it
 
 
 class Uniform(Strict):
@@ -144,7 +144,7 @@ class Run(Strict):
 
     @property
     def vllm_version(self) -> str | None:
-        """None where the file does not say."""
+        """None if the file does not say."""
         version = self.engine_version.removeprefix("vllm ").split(" ")[0]
         return version if version[:1].isdigit() else None
 
@@ -168,7 +168,7 @@ def read_runs(path: Path) -> tuple[Run, ...]:
 
 
 def select(runs: Iterable[Run], *, only_known_args: bool) -> tuple[Run, ...]:
-    """All, or those whose engine arguments are known. Raises RunsError where nothing is left."""
+    """All, or those whose engine arguments are known. Raises RunsError if none is left."""
     kept = tuple(run for run in runs if run.engine_args_known or not only_known_args)
     if not kept:
         raise RunsError("no run is left with its engine arguments known; leave out --only-known-args.")

@@ -1,4 +1,4 @@
-"""The request rate at which a deployment that runs at its limit no longer would, found with few replays."""
+"""The highest request rate at which a deployment is not at its limit, found with few replays."""
 
 from collections.abc import Callable
 from itertools import takewhile
@@ -9,7 +9,7 @@ from sim.measure.confidence import Bands
 from sim.measure.queueing import P99S, Figures, widest
 from sim.units import MS
 
-LOWEST = 0.18  # of the rate; nothing is sought below
+LOWEST = 0.18  # of the rate; the lowest share that is tried
 # Where the search begins: below the rate that a deployment keeps up with by BURSTS for each e-fold of steps that its slowest
 # requests wait, but not below MOSTLY of it. So for 44 replays at their limit (Azure, Mooncake and Poisson arrivals), within 0.15,
 # or 0.2 where arrivals are even.
@@ -18,7 +18,7 @@ COARSE = 0.2  # a share: between rates farther apart than this the middle is tri
 
 
 class Found(NamedTuple):
-    """The largest share of the rate, roughly, at which no P99 tells of a queue; or the lowest tried, where one always does."""
+    """Roughly the largest share of the rate at which no P99 is that of a queue; or the lowest share tried, if all are."""
 
     share: float
     is_steady: bool
@@ -45,7 +45,7 @@ class Notches:
         return max(1, round(-log(share) / self._bands.step))
 
     def is_steady(self, notch: int) -> bool:
-        """Whether no P99 tells of a queue."""
+        """Whether no P99 is that of a queue."""
         low = _slower(self._at(notch + 1), self.share(1))
         high = _slower(self._at(notch - 1), self.share(-1))
         wide = widest(low, low, high, self._bands)
@@ -74,7 +74,7 @@ def steady_rate(notches: Notches, first_share: float) -> Found:
 def likely_share(point: Figures) -> float:
     """About the share of the rate that is steady, from how long the slowest requests wait.
 
-    The last of a queue that grows waits for as long as serving all takes longer than sending them.
+    The last request of a growing queue waits for the time that serving all takes beyond sending them all.
     """
     wait_ms: float = point["p99_ttft_ms"]
     step_ms: float | None = point["p99_itl_ms"]

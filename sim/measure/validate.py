@@ -36,7 +36,7 @@ class Options(NamedTuple):
 
 
 def by_known_runs(_: Run, of: Traits) -> Confidence:
-    """How sure a forecast is by the measured runs that come with Servecast, the run itself among them if it is one."""
+    """Judges a forecast by the measured runs that come with Servecast, which may include the run itself."""
     return confidence(of)
 
 
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def errors(self) -> Figures:
-        """Signed, in per cent of the measured, for what both have."""
+        """Signed errors in per cent of the measured figure, for the figures that both have."""
         return {
             name: 100 * (self.predicted[name] / value - 1)
             for name, value in self.measured.items()
@@ -60,7 +60,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run: what came of its replay, or the reason why it could not be replayed."""
+    """One run: the errors of its replay, or the reason why it could not be replayed."""
 
     run: Run
     family: str | None = None
@@ -69,7 +69,7 @@ class RunResult:
     reason: str | None = None
 
     def in_group(self, grouping: str) -> str:
-        """Which GPU, model family, workload or quality it counts to."""
+        """The GPU, model family, workload or quality by which it is grouped."""
         values = {"gpu": self.run.gpu, "workload": self.run.workload.kind, "quality": self.run.quality}
         return self.family or "unknown" if grouping == "family" else values[grouping]
 
@@ -81,7 +81,7 @@ class RunResult:
 
 
 class Errors(NamedTuple):
-    """How far a metric is off over a set of runs, in per cent."""
+    """The error of a metric over a set of runs, in per cent."""
 
     n: int
     mape: float
@@ -111,7 +111,7 @@ class Validation:
         return {name: _summary(groups[name]) for name in sorted(groups)}
 
     def worst(self, metric: str, count: int) -> list[tuple[RunResult, Comparison]]:
-        """The runs whose error in a metric is largest."""
+        """The runs with the largest error in a metric."""
         known = [pair for pair in self.replayed if metric in pair[1].errors]
         return sorted(known, key=lambda pair: -abs(pair[1].errors[metric]))[:count]
 
@@ -148,7 +148,7 @@ def validate(
 ) -> Validation:
     """Replay each run and compare; those that cannot be replayed are kept with their reason.
 
-    `gpu` stands in for the profiles that runs name; `judge` says how sure a forecast is, and None asks for no intervals;
+    `gpu` stands in for the profiles that runs name; `judge` gives the confidence in a forecast, None leaves intervals out;
     `progress` is called with (done, all) runs.
     """
 
@@ -175,7 +175,7 @@ def _compared(run: Run, options: Options) -> RunResult:
 
 
 def _around(prepared: Prepared, records: Records, figures: ByStage, options: Options) -> dict[int | None, Intervals]:
-    """The intervals of each stage's figures; none where nobody judges."""
+    """The intervals of each stage's figures; none without `judge`."""
     if options.judge is None:
         return {}
     bands = options.judge(prepared.run, prepared.traits(records)).bands
