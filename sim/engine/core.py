@@ -242,11 +242,14 @@ class EngineCore:
 
     def _bring_back(self, leap: Leap, num_passes: int) -> None:
         """The first passes of a leap have been launched, each as the oldest batch in flight came back."""
-        ends_s, num_left = self._ends_s, self._most_in_flight - 1
-        for number in range(max(1, num_passes - num_left), num_passes + 1):
-            ends_s.append(end_s(leap, number))
-        while len(ends_s) > num_left:
-            self.now_s = max(self.now_s, ends_s.pop(0))
+        num_left = self._most_in_flight - 1
+        if num_passes >= num_left:  # all that were in flight before have come back
+            self.now_s = end_s(leap, num_passes - num_left)
+            self._ends_s = [end_s(leap, number) for number in range(num_passes - num_left + 1, num_passes + 1)]
+            return
+        for number in range(1, num_passes + 1):
+            self._ends_s.append(end_s(leap, number))
+            self.now_s = max(self.now_s, self._ends_s.pop(0))
 
     def _require_progress(self, batch: Batch) -> None:
         """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
@@ -270,9 +273,9 @@ class EngineCore:
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s
-        for chunk in batch.chunks:
-            if chunk.samples and chunk.request.num_sampled_tokens == 1:
-                chunk.request.first_token_s = self._device_free_s
+        for request, _, _, _, samples in batch.chunks:
+            if samples and request.num_sampled_tokens == 1:
+                request.first_token_s = self._device_free_s
         self._recorder.step(batch, start_s, duration_s, self.state)
         if self._log:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))

@@ -16,27 +16,32 @@ TOLERANCE = 3e-10
 """Relative error allowed at the points that check a parabola."""
 
 
-class Leap(NamedTuple):
-    """Steps one after the other; `n` of them have ended at `start_s + n * linear_s + n**2 * square_s + n**3 * cube_s`."""
+class Leap:
+    """Steps one after the other; `n` of them have ended at `start_s + n * linear_s + n**2 * square_s + n**3 * cube_s`.
 
-    num_steps: int
-    start_s: float
-    linear_s: float
-    square_s: float
-    cube_s: float
+    No tuple: many are made, and compiled code reads these plainly.
+    """
+
+    __slots__ = ("cube_s", "linear_s", "num_steps", "square_s", "start_s")
+
+    def __init__(self, num_steps: int, start_s: float, linear_s: float, square_s: float, cube_s: float) -> None:
+        self.num_steps = num_steps
+        self.start_s = start_s
+        self.linear_s = linear_s
+        self.square_s = square_s
+        self.cube_s = cube_s
 
 
 def end_s(leap: Leap, num_steps: int) -> float:
     """When the first so many steps of a leap have ended."""
-    _, start_s, linear_s, square_s, cube_s = leap
-    return start_s + num_steps * (linear_s + num_steps * (square_s + num_steps * cube_s))
+    return leap.start_s + num_steps * (leap.linear_s + num_steps * (leap.square_s + num_steps * leap.cube_s))
 
 
 def after(leap: Leap, num_steps: int) -> Leap:
     """What is left of a leap after its first steps."""
-    total, _, linear_s, square_s, cube_s = leap
+    linear_s, square_s, cube_s = leap.linear_s, leap.square_s, leap.cube_s
     return Leap(
-        total - num_steps,
+        leap.num_steps - num_steps,
         end_s(leap, num_steps),
         linear_s + num_steps * (2 * square_s + 3 * num_steps * cube_s),
         square_s + 3 * num_steps * cube_s,

@@ -37,7 +37,6 @@ class Recorder:
         """The first steps of a leap, after their passes: how many decode in each and the sum of their contexts after the
         first; tokens of the prompt that fills it and those computed before, both 0 where none does.
         """
-        _, start_s, linear_s, square_s, cube_s = leap
         num_decodes, context_tokens = decodes
         num_chunk_tokens, num_computed = chunk
         if num_chunk_tokens:
@@ -54,10 +53,10 @@ class Recorder:
             0,
             num_decodes,
             context_tokens,
-            start_s,
-            linear_s,
-            square_s,
-            cube_s,
+            leap.start_s,
+            leap.linear_s,
+            leap.square_s,
+            leap.cube_s,
         )
         self._leaps.add(row)
 

@@ -4,7 +4,6 @@ Invariant: what a decoding request has computed is not stored but follows from t
 the token fed in it included, is `s - epoch`; `last_pass` is the pass that samples its last token.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from math import nan
 
@@ -22,7 +21,6 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """`index` is the row in the trace, `serial` the order of admission; `max_tokens` is capped by max_model_len.
 
@@ -32,12 +30,6 @@ class Request:
     in which the scan passed it over.
     """
 
-    index: int
-    request_id: str
-    arrival_s: float
-    num_prompt_tokens: int
-    max_tokens: int
-    priority: int = 0
     keyed: KeyedBlocks | None = None
     num_shared_blocks: int = 0
     status: RequestStatus = RequestStatus.WAITING
@@ -60,6 +52,22 @@ class Request:
     first_scheduled_s: float = nan
     first_token_s: float = nan
     passed_blocks: list[int] | None = None
+
+    def __init__(
+        self,
+        index: int,
+        request_id: str,
+        arrival_s: float,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        priority: int = 0,
+    ) -> None:  # not a dataclass's, which mypyc leaves interpreted
+        self.index = index
+        self.request_id = request_id
+        self.arrival_s = arrival_s
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.priority = priority
 
     @property
     def num_tokens(self) -> int:

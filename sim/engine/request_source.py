@@ -53,10 +53,12 @@ class RequestSource:
         prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
         keys = repeat(NO_COPIES) if self._keys is None else self._keys[rows]
         numbers = range(rows.start, rows.stop)
-        for row, shared, *facts in zip(numbers, keys, ids, arrivals_s, prompts, outputs, strict=False):
+        for row, shared, name, arrival_s, num_prompt_tokens, max_tokens in zip(
+            numbers, keys, ids, arrivals_s, prompts, outputs, strict=False
+        ):
             if row in self.rejected:
                 continue
-            request = Request(row, *facts)
+            request = Request(row, name, arrival_s, num_prompt_tokens, max_tokens)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
             if len(shared):

@@ -1,7 +1,6 @@
 """What happens to many requests in which pass: once, or over and over."""
 
 import sys
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from sim.engine.request import Request
@@ -40,16 +39,12 @@ class StepCalendar:
         return requests
 
 
-def occurrences(by_residue: Sequence[int], first: int, num_passes: int) -> int:
+def occurrences(by_residue: list[int], first: int, num_passes: int) -> int:
     """How often it happens in consecutive passes what happens `by_residue[s % len(by_residue)]` times in each pass `s`."""
-    size = len(by_residue)
-    begin, count = first % size, 0
-    if num_passes == 1:
-        return by_residue[begin]
+    size, count = len(by_residue), 0
     if num_passes >= size:
-        full_turns, num_passes = divmod(num_passes, size)
-        count = full_turns * sum(by_residue)
-    end = begin + num_passes
-    if end > size:
-        count += sum(by_residue[: end - size])
-    return count + sum(by_residue[begin:end])
+        count = num_passes // size * sum(by_residue)
+        num_passes %= size
+    for step in range(first, first + num_passes):
+        count += by_residue[step % size]
+    return count
