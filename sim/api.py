@@ -202,7 +202,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     if users is not None:
         require_no_rate(rate_scale, request_rate)
-    load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
     _check_replicas(replicas, has_step_log=step_log is not None)
     replayed = _Replayed(deployment, load, slos, replicas, router, clients, seed)

@@ -89,11 +89,11 @@ Intervals = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 
-def given_trace(trace: str, limit: int | None) -> "Requests":
+def given_trace(trace: str, limit: int | None, seed: int = 0) -> "Requests":
     """The first requests of a trace; what its file left open is said on stderr."""
     from sim.workload.readers import as_trace
 
-    found = as_trace(trace, limit=limit)
+    found = as_trace(trace, limit=limit, seed=seed)
     warn(found.notes)
     return found
 

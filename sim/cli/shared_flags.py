@@ -62,12 +62,12 @@ class SharedFlags:
         read = (*model_files(self.model), self.trace, self.gpu, self.step_time_model, *parsed.files, *inputs)
         check_apart(outputs, read)
 
-    def arguments(self, parsed: ParsedServe) -> dict[str, Any]:
+    def arguments(self, parsed: ParsedServe, seed: int = 0) -> dict[str, Any]:
         """What they come to for `sim.simulate`, `sim.optimize` and `sim.capacity` alike; what the trace's file left open is said."""
         return {
             "model": chosen_model(self.model, parsed),
             "gpu": priced(self.gpu, self.price),
-            "trace": given_trace(self.trace, self.limit),
+            "trace": given_trace(self.trace, self.limit, seed),
             "engine": parsed.engine,
             "vllm_version": parsed.vllm_version,
             "limit": self.limit,

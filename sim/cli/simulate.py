@@ -35,7 +35,9 @@ def simulate(
     users: NumUsers = None,
     think_time: ThinkTime = None,
     open_loop: OpenLoop = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what a router draws, and of think times.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
 ) -> None:
@@ -51,7 +53,7 @@ def simulate(
     warn(parsed.warnings)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
-            **shared.arguments(parsed),
+            **shared.arguments(parsed, seed),
             request_rate=request_rate,
             rate_scale=rate_scale,
             replicas=replicas,

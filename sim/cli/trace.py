@@ -25,13 +25,14 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="TRACE",
-        help="A trace file (Azure, Mooncake, vllm bench or native), a bundled one by name, or -.",
+        help="A trace file (Azure, Mooncake, vllm bench, inference-perf or native), a bundled one by name, or -.",
         autocompletion=trace_names,
     ),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
 ]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of a load of inference-perf.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -41,10 +42,11 @@ def inspect(
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Print counts, rates, lengths and how much of its prompts a trace repeats."""
-    _show(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit), as_json=as_json)
+    _show(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed), as_json=as_json)
 
 
 @app.command()
@@ -54,12 +56,17 @@ def convert(
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of any format in the native one."""
     check_apart({"FILE": target}, (find_trace(source),))
     check_writable(target)
-    _keep(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit), target, as_json=as_json)
+    _keep(
+        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed),
+        target,
+        as_json=as_json,
+    )
 
 
 @app.command("generate")

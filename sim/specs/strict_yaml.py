@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from sim import inputs
-from sim.errors import ProfileError, RunsError, nearest
+from sim.errors import ProfileError, RunsError, SimError, nearest
 
 MOST = 2**53  # a count beyond it is a slip, and no float holds it exactly
 
@@ -39,12 +39,12 @@ def read_yaml(path: Path, schema: type[SchemaT]) -> SchemaT:
     return checked(inputs.read_yaml(path, ProfileError), schema, path)
 
 
-def checked(values: Any, schema: type[SchemaT], path: Path) -> SchemaT:
+def checked(values: Any, schema: type[SchemaT], path: Path, raised: type[SimError] = ProfileError) -> SchemaT:
     """What was read from `path` as `schema`; raises as `read_yaml`."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        raise ProfileError(f"{path}: {_first_problem(error, schema)}") from None
+        raise raised(f"{path}: {_first_problem(error, schema)}") from None
 
 
 def read_json(path: Path, schema: type[SchemaT]) -> SchemaT:

@@ -35,9 +35,11 @@ class Load(NamedTuple):
         }
 
 
-def as_load(trace: TraceLike, *, request_rate: float | None, rate_scale: float, limit: int | None) -> Load:
+def as_load(
+    trace: TraceLike, *, request_rate: float | None, rate_scale: float, limit: int | None, seed: int = 0
+) -> Load:
     """Raises TraceError and ConfigError as `as_trace` does."""
-    replayed = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    replayed = as_trace(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
     return Load(replayed, request_rate, rate_scale, limit)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from sim.errors import ConfigError, TraceError
-from sim.workload import azure, bench, mooncake, native
+from sim.workload import azure, bench, inference_perf, mooncake, native
 from sim.workload.columns import MAX_INTEGER
 from sim.workload.frames import frame_sheet, is_frame
 from sim.workload.rates import at_rates
@@ -26,34 +26,46 @@ def read_trace(
     rate_scale: float = 1.0,
     request_rate: float | None = None,
     limit: int | None = None,
+    seed: int = 0,
 ) -> Trace:
     """The trace in a file, on standard input (`-`), in a DataFrame, or a bundled one by name. `limit` keeps the first
     requests; `rate_scale` 2 doubles their rate, `request_rate` sets it (requests/s, infinite: all at once) and keeps
-    their pattern.
+    their pattern. `seed` is for what a file of inference-perf leaves to chance.
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit)
+    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
 
 
 def as_trace(
-    trace: TraceLike, *, rate_scale: float = 1.0, request_rate: float | None = None, limit: int | None = None
+    trace: TraceLike,
+    *,
+    rate_scale: float = 1.0,
+    request_rate: float | None = None,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> Trace:
     """As `read_trace`; a trace that is there already is cut and scaled alike."""
     _check_limit(limit)
-    return at_rates(_first(trace, limit), rate_scale=rate_scale, request_rate=request_rate)
+    return at_rates(_first(trace, limit, seed), rate_scale=rate_scale, request_rate=request_rate)
 
 
-def _first(trace: TraceLike, limit: int | None) -> Trace:
+def _first(trace: TraceLike, limit: int | None, seed: int) -> Trace:
     """The first requests of whatever it is."""
     if isinstance(trace, Trace):
-        return trace if limit is None else trace.first(limit)
+        return _cut(trace, limit)
     if isinstance(trace, str | Path):
         with open_trace(find_trace(trace)) as stream:
+            if inference_perf.is_workload(stream):
+                return _cut(inference_perf.read_workload(stream, trace_name(trace), seed), limit)
             return _read(open_sheet(stream, trace_name(trace), limit), limit)
     if is_frame(trace):
         return _read(frame_sheet(trace, limit), limit)
     raise TraceError(f"a trace must be a path, a Trace or a DataFrame, got {type(trace).__name__}.")
+
+
+def _cut(trace: Trace, limit: int | None) -> Trace:
+    return trace if limit is None else trace.first(limit)
 
 
 def _read(sheet: Sheet, limit: int | None) -> Trace:
