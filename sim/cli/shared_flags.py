@@ -7,6 +7,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from sim.cli.client_flags import MaxConcurrency, OpenLoop
 from sim.cli.engine_flags import chosen_model
 from sim.cli.options import (
     ExpertRouting,
@@ -39,6 +40,8 @@ class SharedFlags:
     price: Price = None
     trace: Trace
     limit: Limit = None
+    max_concurrency: MaxConcurrency = None
+    open_loop: OpenLoop = False
     slo: Slos = None
     step_time_model: StepTimes = None
     composition: HowTimed = None
@@ -71,6 +74,8 @@ class SharedFlags:
             "engine": parsed.engine,
             "vllm_version": parsed.vllm_version,
             "limit": self.limit,
+            "max_concurrency": self.max_concurrency,
+            "open_loop": self.open_loop,
             "slo": self.slo or (),
             "step_time_model": self.step_time_model,
             "intervals": self.intervals,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.client_flags import MaxConcurrency, NumUsers, OpenLoop, ThinkTime, said_of_clients
+from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.options import RateScale, Replicas, RequestRate, Router, print_json, warn
 from sim.cli.progress import progress_bar
@@ -31,10 +31,8 @@ def simulate(
     rate_scale: RateScale = 1.0,
     replicas: Replicas = 1,
     router: Router = "least_loaded",
-    max_concurrency: MaxConcurrency = None,
     users: NumUsers = None,
     think_time: ThinkTime = None,
-    open_loop: OpenLoop = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
     ] = 0,
@@ -58,10 +56,8 @@ def simulate(
             rate_scale=rate_scale,
             replicas=replicas,
             router=router,
-            max_concurrency=max_concurrency,
             users=users,
             think_time=think_time,
-            open_loop=open_loop,
             seed=seed,
             progress=progress,
             step_log=write_step,

@@ -37,10 +37,14 @@ def verification(scenario: Scenario, params: Params, trace: Trace, dataset: str 
     deployed = scenario.deploy(params)
     load = bench_load(trace, deployed.engine.vllm_version)
     metrics = scenario.metrics(params, deployed, scenario.replay(load.trace, params, deployed))
-    return Verification(bench_command(scenario.model.name, load, dataset, scenario.target.slos), load, metrics)
+    limit = scenario.clients.max_concurrency
+    command = bench_command(scenario.model.name, load, dataset, scenario.target.slos, max_concurrency=limit)
+    return Verification(command, load, metrics)
 
 
-def bench_command(model: str, load: BenchLoad, dataset: str | Path, slos: Iterable[Slo] = ()) -> str:
+def bench_command(
+    model: str, load: BenchLoad, dataset: str | Path, slos: Iterable[Slo] = (), *, max_concurrency: int | None = None
+) -> str:
     """The line that sends the load from its file and measures what is limited."""
     words = ["vllm", "bench", "serve", "--model", model]
     words += [
@@ -51,6 +55,8 @@ def bench_command(model: str, load: BenchLoad, dataset: str | Path, slos: Iterab
         "--num-prompts",
         str(len(load.trace)),
     ]
+    if max_concurrency is not None:
+        words += ["--max-concurrency", str(max_concurrency)]
     return shlex.join([*words, *load.flags, *_measured(list(slos)), "--save-result"])
 
 

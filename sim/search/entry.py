@@ -59,6 +59,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     request_rate: float | None = None,
     limit: int | None = None,
     router: str = "least_loaded",
+    max_concurrency: int | None = None,
+    open_loop: bool = False,
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -77,8 +79,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
-    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `composition` and `sampling` are as for `simulate`,
-    `expert_routing` too, and `router` says how replicas share requests. More than one of `workers` needs a script guarded by
+    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
+    `sampling` and `expert_routing` are as for `simulate`, and `router` says how replicas share requests. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
     writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
@@ -87,8 +89,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     constants = parameters or AutotuningParameters()
     options = SearchOptions(
         objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
-        request_rate=request_rate, limit=limit, router=router, composition=composition, sampling=sampling,
-        expert_routing=expert_routing, step_time_model=step_time_model,
+        request_rate=request_rate, limit=limit, router=router, max_concurrency=max_concurrency, open_loop=open_loop,
+        composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     workload = _workload(shared, constants)
@@ -116,6 +118,8 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     vllm_version: str | None = None,
     limit: int | None = None,
     router: str = "least_loaded",
+    max_concurrency: int | None = None,
+    open_loop: bool = False,
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -127,12 +131,13 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
 
     `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
-    what is tried; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
+    what is tried; `max_concurrency` and `open_loop` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
     options = SearchOptions(
-        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, composition=composition,
-        sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
+        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, max_concurrency=max_concurrency,
+        open_loop=open_loop, composition=composition, sampling=sampling, expert_routing=expert_routing,
+        step_time_model=step_time_model,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     rate = _one_rate(rate, request_rate)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
@@ -71,6 +72,7 @@ class Scenario:
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
     router: str = "least_loaded"
+    clients: Clients = AT_THEIR_TIMES
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
 
     @property
@@ -79,7 +81,8 @@ class Scenario:
 
     def to_json(self) -> dict[str, Any]:
         """What is replayed under which arguments, as answers say it."""
-        return {"engine": self.base.to_json(), **self.load.to_json(), "num_prompts": len(self.trace)}
+        load = self.load.to_json() | {"num_prompts": len(self.trace)} | self.clients.to_json()
+        return {"engine": self.base.to_json(), **load}
 
     @cached_property
     def longest_request(self) -> int:
@@ -137,7 +140,14 @@ class Scenario:
         step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
-        return simulate(trace, deployed.config, step_time, num_replicas=num_replicas(params), router=self.router)
+        return simulate(
+            trace,
+            deployed.config,
+            step_time,
+            num_replicas=num_replicas(params),
+            router=self.router,
+            clients=self.clients,
+        )
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
         span_s = records.span_s * len(records.replicas)

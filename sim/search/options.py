@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sim.cluster.clients import Clients
 from sim.deployment import DEFAULTS
 from sim.specs.engine import EngineConfig
 from sim.specs.sampling import Sampling
@@ -24,10 +25,16 @@ class SearchOptions:
     request_rate: float | None = None
     limit: int | None = None
     router: str = "least_loaded"
+    max_concurrency: int | None = None
+    open_loop: bool = False
     composition: Composition = "additive"
     sampling: Sampling = "default"
     expert_routing: ExpertRouting = "skewed"
     step_time_model: str | Path | StepTimeModel | None = None
+
+    @property
+    def clients(self) -> Clients:
+        return Clients(max_concurrency=self.max_concurrency, open_loop=self.open_loop)
 
     @property
     def step_times(self) -> StepTimeOptions:

@@ -69,9 +69,10 @@ class RateProber:
 
     def measure(self, rate: float, replicas: int = 1, off_by: Perturbation = AS_MODELLED) -> Probe:
         """Replay all of the trace at that rate, with step times that are off by so much, whatever comes of it."""
-        records = self._replay(self.at_rate(rate), replicas, off_by)
+        trace = self.at_rate(rate)
+        records = self._replay(trace, replicas, off_by)
         metrics = self.scenario.metrics({REPLICAS: replicas}, self.deployment, records)
-        keeps = self.scenario.target.violation(metrics) == 0 and not _is_overloaded(records.merged.requests)
+        keeps = self.scenario.target.violation(metrics) == 0 and not self._is_overloaded(trace, records.merged.requests)
         return Probe(rate, replicas, keeps, metrics)
 
     def at_rate(self, rate: float) -> Trace:
@@ -79,6 +80,12 @@ class RateProber:
         trace = self.scenario.trace
         copies = min(math.ceil(LEAST_DURATION_S * rate / len(trace)), MOST_REQUESTS // len(trace))
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
+
+    def _is_overloaded(self, trace: Trace, requests: RequestRecords) -> bool:
+        """Whether a backlog stood when the last request arrived, or was to be sent by clients who hold back too many."""
+        last_s = (requests if self.scenario.clients.max_concurrency is None else trace).arrival_s[-1]
+        begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
+        return int(np.count_nonzero(begun_s > last_s)) > max(10, BACKLOG * len(requests))
 
     def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> Any:
         return self.scenario.replay(trace, {REPLICAS: replicas}, self.deployment, off_by)
@@ -90,9 +97,3 @@ def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:
         return False
     num_over = int(np.count_nonzero(is_over(slo, requests)))
     return num_over > (1 - slo.percentile / 100) * num_requests + 1
-
-
-def _is_overloaded(requests: RequestRecords) -> bool:
-    """Whether a backlog stood when the last request arrived."""
-    begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
-    return int(np.count_nonzero(begun_s > requests.arrival_s[-1])) > max(10, BACKLOG * len(requests))

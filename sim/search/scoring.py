@@ -34,8 +34,10 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         base=options.engine,
         vllm_version=options.vllm_version,
         router=options.router,
+        clients=options.clients,
         step_times=options.step_times,
     )
+    found.clients.check(found.trace)
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served
     return found
 

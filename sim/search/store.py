@@ -133,6 +133,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.base,
         scenario.vllm_version,
         scenario.router,
+        scenario.clients,
         scenario.step_times._replace(source=None),
         trace.priority is None or trace.priority.tolist(),
         trace.session_id,

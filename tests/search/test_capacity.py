@@ -59,6 +59,15 @@ def test_a_limit_that_nothing_binds_ends_with_the_backlog() -> None:
     assert 1 / SERVICE_S < found["max_request_rate"] < 1.15 / SERVICE_S
 
 
+def test_clients_that_hold_back_end_with_the_backlog_too() -> None:
+    """One in flight is answered after 100 ms whatever the rate, so that no latency tells of more than ten a second."""
+    found = answer(max_concurrency=1)
+    assert found["max_request_rate"] == pytest.approx(1 / SERVICE_S, rel=0.1)
+    assert (found["max_concurrency"], found["open_loop"]) == (1, False)
+    assert "--max-concurrency 1 " in found["bench_command"]
+    assert found["verify"]["metrics"]["p99_ttft_ms"] == pytest.approx(10.0)
+
+
 def test_a_limit_below_a_single_step_is_kept_at_no_rate() -> None:
     """The answer is none, with the curve; not an error."""
     found = answer(slo=["ttft_p99=5ms"])

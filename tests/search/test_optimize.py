@@ -248,3 +248,14 @@ def test_ties_need_a_difference_that_stands_out() -> None:
     assert is_tied(level, [90.0, 118.0] * 4)
     assert is_tied(level, [104.0] * 8, noise=0.05)
     assert not is_tied(level, [float("inf")] * 8)
+
+
+def test_clients_that_hold_back_wait_before_their_clock_starts() -> None:
+    """One in flight never waits in the queue of the server, however fast the trace."""
+    crowd = make_trace(rate_rps=200.0)
+    together, alone = (
+        objective(model(), gpu(), crowd, step_time_model=STEPS, max_concurrency=n)({}) for n in (None, 1)
+    )
+    assert alone["p99_ttft_ms"] < together["p99_ttft_ms"] / 2
+    with pytest.raises(ConfigError, match="`max_concurrency` must be from 1 to"):
+        objective(model(), gpu(), crowd, max_concurrency=0)
