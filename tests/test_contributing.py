@@ -5,5 +5,5 @@ from tests.readme import comparable
 
 
 def test_each_patch_does_what_the_page_shows() -> None:
-    """A router, a GPU, a metric: patched into a copy of the tree, each stands in what the commands print."""
+    """Each addition, patched into a copy of the tree, stands in what the commands print."""
     assert comparable(renewed()) == comparable(PAGE.read_text(encoding="utf-8"))
