@@ -1,4 +1,4 @@
-"""The result table that users of `vllm bench serve` know, with what only the engine's inside can tell below it."""
+"""The result table of `vllm bench serve`, followed by figures of the engine that a client cannot measure."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ WAITING_FOR = {
 
 
 def result_table(summary: Mapping[str, Any]) -> str:
-    """The whole summary as text of fixed width; `-` where there was nothing to measure."""
+    """The whole summary as text of fixed width; `-` if there was nothing to measure."""
     return "\n".join(_lines(summary))
 
 
@@ -91,13 +91,13 @@ def _objectives(slo: Mapping[str, float]) -> dict[str, str]:
 
 
 def _infinite(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The limited percentiles that requests that were not served make infinite, for which JSON has null."""
+    """The limited percentiles that are infinite because requests were not served; JSON has null for them."""
     keys = (f"slo_{name}_ms" for name in summary["slo"])
     return {key: math.inf for key in keys if summary[key] is None and summary["completed"] < summary["arrived"]}
 
 
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
-    """Of the busy time what it went with, of all time what requests waited for, and what of the slowest TTFT was queueing."""
+    """Shares of the busy time by resource, shares of all time by what requests waited for, and queueing in the slowest TTFT."""
     shares = {label: limits["busy"].get(name) for label, name in BUSY_WITH.items()}
     shares |= {label: limits["queued"][name] for label, name in WAITING_FOR.items()}
     shares["Queueing in the slowest 1% of TTFT (%):"] = limits["p99_ttft_queue_share"]

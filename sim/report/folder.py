@@ -36,7 +36,7 @@ def write_folder(
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
-    """Times to the nanosecond, an empty field where there is no value. A part at a time, for there may be millions of steps."""
+    """Times to the nanosecond, an empty field where there is no value. Written in parts, for there may be millions of steps."""
     import pandas as pd
 
     num_rows = len(next(iter(columns.values())))

@@ -1,4 +1,4 @@
-"""Which steps of a deployment replay a CUDA graph, and at which batch size it falls off them."""
+"""Which steps of a deployment replay a CUDA graph, and the batch size above which none does."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -48,7 +48,7 @@ def _range(run: Replay) -> str:
 
 
 def _cliff(engine: ResolvedEngine, run: Replay) -> Iterator[str]:
-    """Decode batches that do worse than smaller ones, and what to set instead."""
+    """Decode batch sizes at which the kind of graph gets worse, and what to set instead."""
     top, seqs = engine.cudagraph_capture_sizes[-1], engine.max_num_seqs
     if run.graph == "none" and run.first > top:
         yield (

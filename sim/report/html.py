@@ -1,4 +1,4 @@
-"""Results as HTML for notebooks: headings, tables and texts, self-contained, everything from outside escaped."""
+"""Results as HTML for notebooks: headings, tables and texts; self-contained, with all values escaped."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape

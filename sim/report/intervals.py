@@ -1,4 +1,4 @@
-"""How sure a forecast is, as text: its level, the intervals of what is looked at most, and whether it is at its limit."""
+"""The confidence in a forecast as text: its level, the intervals of the main figures, and whether it is at its limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ TOLD = {
 
 
 def confidence_lines(confidence: Mapping[str, Any]) -> Iterator[str]:
-    """The confidence of an answer, a line for each thing there is to say."""
+    """The confidence in an answer, a line for each statement."""
     yield f"confidence: {confidence['text']}"
     found = confidence.get("intervals", {})
     told = [f"{between(found[name])} {unit}" for name, unit in TOLD.items() if name in found]
@@ -23,7 +23,7 @@ def confidence_lines(confidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def between(interval: Sequence[float], scale: float = 1.0) -> str:
-    """`12.3 to 14.5`, with as many decimals as tell the ends apart."""
+    """`12.3 to 14.5`, with enough decimals to distinguish the ends."""
     low, high = (end * scale for end in interval)
     decimals = 0 if high >= 1000 else 2 if high < 10 else 1
     return f"{low:,.{decimals}f} to {high:,.{decimals}f}"

@@ -21,7 +21,7 @@ def memory_table(plan: MemoryPlan, *, explain: bool = False) -> str:
 
 
 def remedy_lines(remedies: Iterable[Remedy]) -> Iterator[str]:
-    """What would make it fit, each alone, smallest change first, with what the plan then allows."""
+    """Changes that each make the model fit, smallest first, with what the plan then allows."""
     lines = [
         f"  {remedy.argument}={remedy.value}: fits, {remedy.plan.kv_cache_tokens:,} tokens of KV cache, "
         f"{remedy.plan.max_concurrency:.2f}x at {remedy.plan.max_model_len:,} tokens"

@@ -48,7 +48,7 @@ NUM_CDF_POINTS = 4000
 FEW_SAMPLES = 30  # each is marked
 LOG_FROM = 5.0  # times as much
 ROOM = 52  # characters below a panel of half the width
-LONG_S = 20.0  # is told in seconds
+LONG_S = 20.0  # is shown in seconds
 HALF = 0.5
 
 
@@ -105,7 +105,7 @@ def save(figure: "Figure", path: Path) -> None:
 
 
 def say_nothing(axes: "Axes", why: str) -> None:
-    """An empty panel, with words for it and no scale."""
+    """An empty panel with a text and no scale."""
     axes.text(0.5, 0.5, why, transform=axes.transAxes, horizontalalignment="center")
     axes.set_xticks([])
     axes.set_yticks([])
@@ -173,7 +173,7 @@ def _subs(lowest: float, highest: float) -> tuple[float, ...]:
 
 
 def _states(axes: list["Axes"], steps: StepRecords, instants_s: Floats, num_gpu_blocks: int) -> None:
-    """The engine's state at each instant: that of the step which was running, and empty between steps."""
+    """The engine's state over time: during each step that step's, and empty between steps."""
     from matplotlib.ticker import MaxNLocator
 
     step = np.maximum(np.searchsorted(steps.start_s, instants_s, side="right") - 1, 0)

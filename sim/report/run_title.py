@@ -1,4 +1,4 @@
-"""What was run, in the lines that stand above its table and its plots."""
+"""The title of a run: the lines above its table and its plots."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def search_title(summary: Mapping[str, Any], width: int) -> str:
-    """The same for a search or a capacity: what was sought, within which limits, with which arguments held."""
+    """The same for a search or a capacity: the objective, the limits, and the arguments held constant."""
     return "\n".join(line for words in _search_sentences(summary) for line in textwrap.wrap(words, width))
 
 
@@ -56,7 +56,7 @@ def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
 
 
 def _senders(summary: Mapping[str, Any]) -> str:
-    """Who sent them, where it was not the trace alone."""
+    """The clients, if not the trace alone sent the requests."""
     if summary.get("users"):
         mean = " on average" if summary["think_time"] == "exponential" else ""
         users = "1 user who thinks" if summary["users"] == 1 else f"{summary['users']:,} users who think"

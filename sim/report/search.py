@@ -1,4 +1,4 @@
-"""The answer of a search as text: the winner first, then why, then how sure."""
+"""The answer of a search as text: the winner, then the reasons, then the confidence."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ def _blocks(summary: Row) -> Iterator[str | Table]:
 
 
 def _verify(row: Row, slos: Iterable[str]) -> str:
-    """The line that checks the forecast, and what is forecast for exactly what it sends."""
+    """The command that checks the forecast, and the forecast for exactly the load that it sends."""
     verify = row["verify"]
     notes = "".join(f"; {note}" for note in verify["notes"])
     return f"verify ({verify['num_prompts']:,} prompts from the file that --out writes{notes}):\n  {row['bench_command']}\n  forecast for exactly this load: {_forecast(verify['metrics'], slos)}"
@@ -49,7 +49,7 @@ def _forecast(metrics: Row, slos: Iterable[str]) -> str:
 
 
 def _rejected(summary: Row) -> str:
-    """First of all, what no configuration serves."""
+    """The requests that no configuration serves; they come first."""
     return summary["unservable"]["text"] if summary["unservable"] else ""
 
 
@@ -111,7 +111,7 @@ def _winner_row(number: int, one: Row, summary: Row) -> dict[str, object]:
 
 
 def _late(value: float | None, metrics: Row) -> float | None:
-    """A percentile over all requests: infinite where it is none for those that were not served."""
+    """A percentile over all requests: infinite if too many were not served."""
     return math.inf if value is None and metrics["completed"] < metrics["arrived"] else value
 
 
@@ -137,13 +137,13 @@ def _advice(summary: Row) -> Iterator[str]:
 
 
 def describe(row: Row) -> str:
-    """A configuration in a line: `max_num_seqs=64`, or what it is without any flag."""
+    """A configuration in a line: `max_num_seqs=64`, or a phrase for one without flags."""
     words = [arguments_text(row["engine"]), f"replicas={row['replicas']}" if row["replicas"] > 1 else ""]
     return " ".join(filter(None, words)) or "vLLM's defaults"
 
 
 def figure(value: float | None) -> str:
-    """Four digits that matter; `-` for nothing."""
+    """Four significant digits; `-` for None."""
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

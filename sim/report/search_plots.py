@@ -1,4 +1,4 @@
-"""Plots of a search: what each knob does to the winner, what there is to choose from, and latency against rate."""
+"""Plots of a search: the effect of each knob on the winner, the candidates, and latency against rate."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +38,7 @@ def limited(summary: Row) -> list[Measure]:
 
 
 def measures(summary: Row) -> list[Measure]:
-    """What the search was for, and what it had to keep."""
+    """The objective and the limits of the search."""
     goals = [GOALS[name] for name in summary["objective"]]
     limits = limited(summary)
     return [goal for goal in goals if goal.key not in {limit.key for limit in limits}] + limits
@@ -88,7 +88,7 @@ def _by_value(axis: "Axes", points: Sequence[Row], measure: Measure) -> None:
 
 
 def _label_values(axis: "Axes", labels: list[str]) -> None:
-    """As many as there is room for, slanted where they are long."""
+    """As many labels as there is room for, slanted if they are long."""
     every = -(-len(labels) // MOST_LABELS)
     shown = labels[::every]
     is_long = sum(map(len, shown)) + 2 * len(shown) > LONG_LABELS
@@ -136,7 +136,7 @@ def _same(one: Row, other: Row) -> bool:
 
 
 def _axes(summary: Row) -> tuple[Measure, Measure]:
-    """What goes across and what goes up."""
+    """The figures on the horizontal and the vertical axis."""
     first, *others = [GOALS[name] for name in summary["objective"]]
     by_default = GOALS["throughput"] if first.key == GOALS["latency"].key else GOALS["latency"]
     across = next((one for one in (*others, *limited(summary), by_default) if one.key != first.key), by_default)
@@ -154,7 +154,7 @@ def _scatter(
 def _points(
     axis: "Axes", places: Sequence[tuple[Any, Any]], marker: str, colour: str, label: str | None, size: int = 6
 ) -> None:
-    """Nothing, and nothing in the legend, where there is no point."""
+    """Draws the points; without any, also no entry in the legend."""
     if places:
         x, y = zip(*places, strict=True)
         fill = "none" if marker == "s" else "full"

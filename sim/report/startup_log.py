@@ -73,7 +73,7 @@ def log_json(log: StartupLog, lines: tuple[LogLine, ...]) -> dict[str, object]:
 
 
 def log_notes(log: StartupLog) -> Iterator[str]:
-    """What of the log the plan leaves out."""
+    """Arguments of the log that the plan leaves out."""
     for name in log.left_out:
         yield f"{name} of the log is not part of the plan."
     if log.vllm_version is None:

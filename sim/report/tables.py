@@ -66,7 +66,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def _fitted(columns: Sequence[_Column], room: int) -> list[int] | None:
-    """Widths that fit in all: the widest column gives way first; None where words or numbers would have to break."""
+    """Widths that fit in all: the widest column gives way first; None if words or numbers would have to break."""
     widths = [column.widest for column in columns]
     while sum(widths) > room:
         spare = [(width, place) for place, width in enumerate(widths) if width > columns[place].narrowest]
@@ -102,7 +102,7 @@ def cell_text(value: object) -> str:
 
 
 def is_figure(cell: str) -> bool:
-    """Whether a cell stands to the right."""
+    """Whether a cell is aligned to the right."""
     return cell in {"-", "inf"} or cell[:1].isdigit()
 
 
