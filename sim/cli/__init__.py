@@ -9,11 +9,11 @@ from typing import NoReturn
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 LEAN = {
-    "OPENBLAS_NUM_THREADS": "1",  # numpy starts and spins a thread a core for matrix products, and here are none
-    "PYDANTIC_DISABLE_PLUGINS": "__all__",  # it seeks them in every package installed
+    "OPENBLAS_NUM_THREADS": "1",  # numpy would start a thread a core for matrix products, which are not used here
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",  # pydantic would search every installed package for plugins
 }
-MAX_WORD = 400  # letters of what was given that are said again
-PATIENT_GC = 100_000  # objects until garbage is sought: a start makes many, and all of them stay
+MAX_WORD = 400  # letters of an argument that a message repeats
+PATIENT_GC = 100_000  # objects until the garbage collector runs: a start makes many, and all of them stay
 
 
 def main() -> NoReturn:
@@ -33,12 +33,12 @@ def _run_and_settle() -> int:
     gc.set_threshold(PATIENT_GC)
     talk = prepare()
     status = run(sys.argv[1:])
-    gc.freeze()  # what is left goes with the process, and need not be searched for garbage first
+    gc.freeze()  # memory is freed with the process; no garbage collection before that
     return status or (WRITE_FAILED if talk.is_lost else 0)
 
 
 def run(args: Sequence[str]) -> int:
-    """The exit status of one call; bad input is one sentence on stderr, a reader who leaves early is no error."""
+    """The exit status of one call; bad input is one sentence on stderr, a closed pipe is no error."""
     from sim.cli.streams import WRITE_FAILED, discard_output
 
     try:

@@ -1,4 +1,4 @@
-"""The commands and what each is for; only the one that runs is imported, so that help comes at once."""
+"""The commands and what each is for; only the one that runs is imported, so that help is fast."""
 
 from importlib import import_module
 from typing import Annotated, Any

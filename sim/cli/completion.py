@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: flags, and names of models, GPUs and traces. Nothing is loaded that it need not."""
+"""Shell completion: flags, and names of models, GPUs and traces. It loads only what it needs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from sim.specs.data import data_dir
 from sim.specs.engine import CHOICES
 from sim.specs.serve_flags import ENGINE_FLAGS, OTHER_FLAGS, SHORT_FLAGS, arity_of
 
-LAUNCH = ("vllm", "serve")  # what a pasted line begins with
+LAUNCH = ("vllm", "serve")  # the beginnings of a pasted line
 _WORDS = "sim.cli.completion"  # in the context's meta: all words of the command before the one at the cursor
 
 Values = Callable[[str], list[str]]
@@ -40,7 +40,7 @@ def router_names(incomplete: str) -> list[str]:
 
 
 def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
-    """For the argument MODEL, behind which words that the parser does not know end up, too."""
+    """For the argument MODEL, to which the parser also assigns words that it does not know."""
     values = values_here(ctx, incomplete)
     return model_names(incomplete) if values is None else values
 
@@ -63,7 +63,7 @@ def engine_flag_names(incomplete: str) -> list[str]:
 
 
 def values_here(ctx: Any, incomplete: str) -> list[str] | None:
-    """What may stand here if a flag before wants a value, or in a pasted line; None anywhere else."""
+    """Completions if the flag before takes a value, or in a pasted line; None anywhere else."""
     words: list[str] = ctx.meta.get(_WORDS, [])
     if words and (values := _values_of(ctx, words[-1])):
         return values(incomplete)
@@ -76,7 +76,7 @@ def values_here(ctx: Any, incomplete: str) -> list[str] | None:
 
 
 def _values_of(ctx: Any, flag: str) -> Values | None:
-    """What completes the value of a flag; None for a word that is none, or takes none."""
+    """Completions of a flag's value; None for a word that is no flag, or a flag without a value."""
     if not flag.startswith("-"):
         return None
     for param in ctx.command.get_params(ctx):

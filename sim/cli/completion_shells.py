@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish: their functions, and the answer to what these ask."""
+"""Completion in bash, zsh and fish: their functions, and the answers to their requests."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ INSTALL, SHOW = "--install-completion", "--show-completion"
 
 
 def answer(instruction: str) -> int:
-    """Do what the shell's completion function asks for; the exit status. What is typed so far may be wrong: no word of it."""
+    """Do what the shell's completion function asks for; the exit status. Errors in the words typed so far are not reported."""
     from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
 
     from sim.cli.app import app
@@ -49,7 +49,7 @@ def with_shell(args: Sequence[str]) -> list[str]:
 
 
 def check_shell(shell: str) -> str:
-    """Raises ConfigError for a shell that has no completion here."""
+    """Raises ConfigError for a shell without completion."""
     if shell not in SHELLS:
         raise ConfigError(f"completion is there for {', '.join(SHELLS)}, got {shell!r}; name one: {SHOW} bash.")
     return shell

@@ -68,7 +68,7 @@ def chosen_model(model: str | None, parsed: ParsedServe) -> str:
 
 
 def _typed_so_far(args: Sequence[str], own: Container[str]) -> list[str]:
-    """The command's own words of a line that is not complete, and may be wrong."""
+    """The command's own words of a line that may be incomplete or wrong."""
     words, _ = _split_at_dashes([word for word in args if word != "="])
     while words:
         try:

@@ -1,4 +1,4 @@
-"""What to say of a flag that a command does not have: one like it, or the command that has it."""
+"""Hints for a flag that a command does not have: a similar one, or the command that has it."""
 
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -37,7 +37,7 @@ def no_such_option(error: Any) -> str | None:
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:
-    """Each command with its own flags; all commands are loaded for it, which only errors wait for."""
+    """Each command with its own flags; this loads all commands, so it is only called for errors."""
     from sim.cli.app import COMMANDS
 
     for name in COMMANDS:

@@ -1,4 +1,4 @@
-"""`servecast memory`: whether a model fits, what is left for its KV cache, and what vLLM will say of it."""
+"""`servecast memory`: whether a model fits, the room for its KV cache, and the lines that vLLM will log."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they speak: results to stdout, talk to stderr."""
+"""Options that several commands share, and their output: results to stdout, messages to stderr."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -90,7 +90,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 
 def given_trace(trace: str, limit: int | None, seed: int = 0) -> "Requests":
-    """The first requests of a trace; what its file left open is said on stderr."""
+    """The first requests of a trace; notes on what its file leaves open go to stderr."""
     from sim.workload.readers import as_trace
 
     found = as_trace(trace, limit=limit, seed=seed)
@@ -116,7 +116,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def print_answer(answer: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], *, as_json: bool) -> None:
-    """The same answer on stdout for programs or for people."""
+    """The answer on stdout, as JSON or as text."""
     if as_json:
         print_json(answer)
     else:

@@ -1,4 +1,4 @@
-"""A progress bar with ETA on stderr, for runs that take a while in front of somebody."""
+"""A progress bar with ETA on stderr, for long runs on a terminal."""
 
 import sys
 import time

@@ -52,7 +52,7 @@ class SharedFlags:
 
     @property
     def choices(self) -> dict[str, str]:
-        """Those of the roofline's choices that are given."""
+        """The options of the roofline that are given."""
         names = ("composition", "sampling", "expert_routing")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -66,7 +66,7 @@ class SharedFlags:
         check_apart(outputs, read)
 
     def arguments(self, parsed: ParsedServe, seed: int = 0) -> dict[str, Any]:
-        """What they come to for `sim.simulate`, `sim.optimize` and `sim.capacity` alike; what the trace's file left open is said."""
+        """The arguments that `sim.simulate`, `sim.optimize` and `sim.capacity` share; notes on the trace go to stderr."""
         return {
             "model": chosen_model(self.model, parsed),
             "gpu": priced(self.gpu, self.price),

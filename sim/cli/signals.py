@@ -45,7 +45,7 @@ class Ending:
         return status
 
     def _unwind(self, number: int, _: FrameType | None) -> None:
-        """Raises Ended, once. Where that is swallowed, or somebody waits for ever, the clock ends the process."""
+        """Raises Ended, once. If the exception is swallowed or the command blocks, a timer ends the process."""
         if self._by is not None or not self._is_running:
             return
         self._by = number
@@ -58,7 +58,7 @@ class Ending:
         raise Ended
 
     def _end(self, number: int) -> NoReturn:
-        """At once: the interpreter's own way out takes long, and waits for threads."""
+        """Exits at once: the interpreter's normal exit is slow and waits for threads."""
         if HAS_TIMER:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
         if number == signal.SIGINT:
@@ -68,7 +68,7 @@ class Ending:
 
 
 def _silence() -> None:
-    """Whatever is torn by a signal may complain, but not to the user."""
+    """Shows the cursor and drops the messages of code that a signal interrupts."""
     with suppress(OSError, ValueError, AttributeError):
         if sys.stderr.isatty():
             os.write(2, SHOW_CURSOR)

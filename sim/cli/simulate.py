@@ -72,7 +72,7 @@ def simulate(
 
 
 def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:
-    """What is said beside the result."""
+    """Messages on stderr beside the result."""
     yield from _overridden(result)
     yield from _rejections(result)
     yield from said_of_clients(result.summary, result.trace)
@@ -83,7 +83,7 @@ def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[s
 
 
 def _cost(summary: Mapping[str, Any], price: float | None) -> Iterator[str]:
-    """What the run costs where the price was asked after."""
+    """The cost of the run, if a price was given."""
     if price is not None and summary["cost_usd"] is not None:
         per_million = summary["usd_per_million_output_tokens"]
         yield (
@@ -98,13 +98,13 @@ def _closing(summary: Mapping[str, Any], out: Path | None) -> str:
 
 
 def _at_limit(summary: Mapping[str, Any]) -> Iterator[str]:
-    """That a P99 may be anything, where it may."""
+    """The warning about a P99 with too wide an interval, if there is one."""
     if "at_limit" in summary["confidence"]:
         yield f"{summary['confidence']['at_limit']['text']}."
 
 
 def _overridden(result: "Result") -> Iterator[str]:
-    """Blocks that were asked for are simulated whether or not vLLM would start with them."""
+    """A warning: given KV blocks are simulated even if vLLM would not start with them."""
     if not result.deployment.plan.feasible:
         yield f"vLLM would not start with these --num-gpu-blocks-override blocks: {result.deployment.plan.reason}"
 

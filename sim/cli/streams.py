@@ -1,4 +1,4 @@
-"""stdin, stdout and stderr as a shell may hand them over: in any encoding, closed, on a full disk."""
+"""stdin, stdout and stderr in any state that a shell may leave them in: any encoding, closed, on a full disk."""
 
 import io
 import os
@@ -9,7 +9,7 @@ WRITE_FAILED = 1  # as of `cat` and its kin
 
 
 class Talk(io.TextIOWrapper):
-    """stderr. Whether or not it can be written to, the work goes on; `is_lost` tells that something could not be said."""
+    """stderr. Whether or not it can be written to, the work goes on; `is_lost` is set if a message could not be written."""
 
     def __init__(self) -> None:
         self._raw = _Deaf(sys.__stderr__.fileno() if sys.__stderr__ else 2, "w", closefd=False)
@@ -57,5 +57,5 @@ def _occupy(descriptor: int, mode: int) -> None:
 
 
 def discard_output() -> None:
-    """What is left to be written to stdout is dropped, so that the interpreter's end says nothing more of it."""
+    """What is left to be written to stdout is dropped, so that the interpreter reports no further error when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
