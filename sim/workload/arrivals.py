@@ -26,7 +26,7 @@ def arrival_times(num_requests: int, rate_rps: float, burstiness: float, rng: Ra
 
 
 def check_arrivals(num_requests: int, rate_rps: float, burstiness: float) -> None:
-    """Raises ConfigError for a rate or a burstiness that no arrival process has."""
+    """Raises ConfigError for a rate or a burstiness out of range."""
     if not rate_rps > num_requests / MAX_SECONDS:
         raise ConfigError(
             f"`rate_rps` must be above 0 and end within {MAX_SECONDS:.0e} s, got {rate_rps}; `inf` sends all at once."

@@ -23,7 +23,7 @@ SEED = 0  # for arrivals that were not recorded; that is the default of vllm ben
 
 class Benchmark(NamedTuple):
     """The requests of a benchmark that got an answer, in order of sending. `rows` are their places in the file's lists;
-    `concurrency` is set where clients sent their next request when the last had ended, and nothing else held them back.
+    `concurrency` is set if each client sent its next request as soon as the last had ended.
     `times` says how their times are known, `notes` what else was left open.
     """
 
@@ -106,7 +106,7 @@ def _sent(values: Mapping[str, Any], count: int, name: str) -> tuple[Floats, str
 
 
 def _has_times(values: Mapping[str, Any]) -> bool:
-    """Whether the clock was read: a client that does not leaves zeros."""
+    """Whether start times were recorded: a client that does not record them writes zeros."""
     times = values.get("start_times")
     return isinstance(times, list) and any(times)
 

@@ -52,7 +52,7 @@ def name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
 
 
 def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
-    """The cells as integers when every one plainly is one, else None."""
+    """The cells as integers if all are plain integers, else None."""
     kinds = set(map(type, cells))
     if kinds == {int}:
         return cells
@@ -68,7 +68,7 @@ def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
 
 
 def _all_numbers(cells: Sequence[Any]) -> Floats | None:
-    """The cells as numbers when every one plainly is one, else None."""
+    """The cells as numbers if all are plain numbers, else None."""
     kinds = set(map(type, cells))
     if not (kinds == {str} or kinds <= {int, float}):
         return None
@@ -81,7 +81,7 @@ def _all_numbers(cells: Sequence[Any]) -> Floats | None:
 
 
 def _plain(text: str) -> bool:
-    """Whether `float` reads numbers in this text as everyone would: it takes 1_0 and other scripts' digits too."""
+    """Whether this text is ASCII without underscores: `float` also takes 1_0 and digits of other scripts."""
     return text.isascii() and "_" not in text
 
 

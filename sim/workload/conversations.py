@@ -1,4 +1,4 @@
-"""What the turns of a conversation are made of: each prompt begins with the turn before it, answer included.
+"""The contents of a conversation's turns: each prompt begins with the turn before it, answer included.
 
 Without `hash_ids` a trace says only how long turns are: a prompt that is shorter than the conversation so far is the
 beginning of it, what is longer is new. With `hash_ids` the prompts are what these say, and an answer is what the next

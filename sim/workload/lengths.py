@@ -51,7 +51,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Rounded lognormal lengths; what falls outside 1 to `high` is set to the end that it passes."""
+    """Rounded lognormal lengths; values outside 1 to `high` are set to the nearer end."""
 
     median: float
     sigma: float

@@ -1,4 +1,4 @@
-"""What load was made of a trace: its fingerprint, and the rate and length asked for."""
+"""The load made of a trace: its fingerprint, and the rate and length asked for."""
 
 import hashlib
 from collections.abc import Iterator

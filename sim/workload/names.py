@@ -29,7 +29,7 @@ class Names(Sequence[str]):
 
 
 class RowNames(Names):
-    """`r0`, `r1`, ...: what requests without names are called, by their rows."""
+    """`r0`, `r1`, ...: names by row for requests that have none."""
 
     __slots__ = ("_rows",)
 

@@ -1,4 +1,4 @@
-"""Reading a trace: the container (CSV, JSON lines, Parquet, gzip) and the format are told from the content."""
+"""Reading a trace: the container (CSV, JSON lines, Parquet, gzip) and the format are recognised by the content."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -45,13 +45,13 @@ def as_trace(
     limit: int | None = None,
     seed: int = 0,
 ) -> Trace:
-    """As `read_trace`; a trace that is there already is cut and scaled alike."""
+    """As `read_trace`; a Trace is cut and scaled in the same way."""
     _check_limit(limit)
     return at_rates(_first(trace, limit, seed), rate_scale=rate_scale, request_rate=request_rate)
 
 
 def _first(trace: TraceLike, limit: int | None, seed: int) -> Trace:
-    """The first requests of whatever it is."""
+    """The first requests of any source."""
     if isinstance(trace, Trace):
         return _cut(trace, limit)
     if isinstance(trace, str | Path):

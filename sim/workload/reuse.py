@@ -24,7 +24,7 @@ def reusable_tokens(trace: Trace, block_size: int = 16) -> int:
 
 
 def _known_before(trace: Trace, prompts: Sequence[tuple[Segment, ...]]) -> list[int]:
-    """How many of its first tokens each prompt shares with what was there before it."""
+    """The number of first tokens that each prompt shares with the prompts before it."""
     tree = _PrefixTree()
     if trace.session_id is None:
         return [tree.add(prompt) for prompt in prompts]
@@ -38,8 +38,8 @@ def _known_before(trace: Trace, prompts: Sequence[tuple[Segment, ...]]) -> list[
 
 
 class _PrefixTree:
-    """All prompts so far. A node is an integer; an edge is a segment. Where a prompt leaves what was there before, it
-    comes to a new node, behind which nothing is shared.
+    """All prompts so far. A node is an integer; an edge is a segment. Where a prompt differs from all before, it
+    gets a new node, behind which nothing is shared.
     """
 
     def __init__(self) -> None:

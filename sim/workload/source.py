@@ -76,7 +76,7 @@ def open_trace(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def trace_name(path: str | Path) -> str:
-    """How messages and results call what is read from there."""
+    """The name of the source in messages and results."""
     return "stdin" if str(path) == STDIN else str(path)
 
 
@@ -85,7 +85,7 @@ def _opened(path: Path) -> io.BufferedReader:
     if str(path) != STDIN:
         return path.open("rb")
     try:
-        os.read(0, 0)  # what a closed one was replaced by cannot be read
+        os.read(0, 0)  # the stand-in for a closed stdin cannot be read
     except OSError:
         raise TraceError("stdin is closed; pipe a trace into it, or name a file.") from None
     return open(0, "rb", closefd=False)

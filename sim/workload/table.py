@@ -1,4 +1,4 @@
-"""A trace file as columns of cells, whatever holds it: CSV, JSON lines or Parquet.
+"""A trace file as columns of cells, from CSV, JSON lines or Parquet.
 
 Cells are strings from CSV and typed values from the others; rows come in chunks, so that memory stays bounded.
 """
@@ -19,7 +19,7 @@ from sim.workload.source import MAX_LINE_BYTES, MAX_REPORT_BYTES, REPORT_KEYS, t
 CHUNK_ROWS = 1_024  # small enough that a chunk's cells are still in the processor's cache when they are read
 PARQUET_MAGIC = b"PAR1"
 MOST_BLANK_LINES = 1_000  # before the first that is not
-HEAD_LINES = 1_000  # in which a report over several lines shows what it is
+HEAD_LINES = 1_000  # enough to recognise a report over several lines
 T = TypeVar("T")
 
 csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # a prompt's `hash_ids` are one cell

@@ -1,4 +1,4 @@
-"""A trace: what arrives when, in columns."""
+"""A trace: arrival times and sizes of requests, in columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ class Trace:
 
     @property
     def says_contents(self) -> bool:
-        """Whether it says what prompts are made of: by hash ids, or by the sessions whose turns repeat what was said."""
+        """Whether the contents of prompts are known: by hash ids, or by sessions whose turns repeat the conversation."""
         return self.segments is not None or self.session_id is not None
 
     @property
