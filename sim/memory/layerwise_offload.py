@@ -2,7 +2,7 @@
 
 The plan is that of nano-vllm's layer-wise offload: a ring of KV buffers holds the layers being computed, a buffer of one
 block a layer collects what is decoded, prefill runs the whole prompt through one layer after the other. What a layer
-allocates on its way is counted here as it lives: attention's tensors are gone when the feed-forward's peak comes.
+allocates is counted while it lives: attention's tensors are freed before the feed-forward's peak.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What of a checkpoint is loaded: with or without a vision tower and the layers for multi-token prediction."""
+"""Which parts of a checkpoint are loaded: with or without a vision tower and the layers for multi-token prediction."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The memory plan: what each GPU's memory goes to, and how many KV blocks that leaves.
+"""The memory plan: the uses of each GPU's memory, and the number of KV blocks that remain.
 
 Mirrors what vLLM works out at start-up, from 0.11 on. Deliberate difference: one GPU stands for all of its pipeline stage.
 """
@@ -20,7 +20,7 @@ from sim.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Frozen facts, all bytes per GPU; `reason` says why vLLM would refuse to start, None where it would not.
+    """Frozen facts, all bytes per GPU; `reason` says why vLLM would refuse to start, None if it would start.
 
     `available_kv_cache_bytes` is what vLLM logs, `kv_cache_bytes` what the blocks take of it. `cuda_graph_bytes` is
     what graphs take, `cuda_graph_estimate_bytes` what vLLM subtracts for them (0 before 0.20). `kv_cache_tokens` is the
@@ -80,7 +80,7 @@ def plan_memory(
 
 
 class _Candidate(NamedTuple):
-    """What one stage's GPUs have room for."""
+    """The plan of one stage's GPUs."""
 
     used: Consumption
     layout: KVCacheLayout

@@ -94,7 +94,7 @@ def _measured_graphs(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> 
 
 
 def _design_graphs(model: ModelSpec, engine: ResolvedEngine, stage: Stage, weights: tuple[Part, ...]) -> GraphMemory:
-    """The design subtracts what it takes graphs to need, in every version."""
+    """The design subtracts its own estimate for graphs, in every version."""
     weights_bytes = sum(part.num_bytes for part in weights)
     taken = design_graph_bytes(weights_bytes, engine.cudagraph_capture_sizes, DESIGN)
     return GraphMemory("design", captured_graphs(engine), graph_layers(model, stage), taken, taken)

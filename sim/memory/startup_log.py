@@ -45,7 +45,7 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 }
 LEAST = {"available for the KV cache", "KV cache tokens", "KV blocks", "maximum concurrency"}
 
-MAX_LOG_BYTES = 16 * MIB  # a start is at a log's beginning, whatever is served behind it
+MAX_LOG_BYTES = 16 * MIB  # the start-up is at the beginning of a log
 _VERSIONS = (r"LLM engine \(v(\d[\w.]*)\)", r"API server version (\d[\w.]*)", r"█ +version (\d[\w.]*)")
 _NON_DEFAULT = re.compile(r"non-default args: (\{.*\})")
 _PLAIN_ENTRY = re.compile(r"'(\w+)': ('[^']*'|True|False|None|-?\d+(?:\.\d+)?|\[[\d, ]+\])")
@@ -114,7 +114,7 @@ def read_startup_log(path: Path) -> StartupLog:
 
 
 def _left_out(text: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments that change memory in ways no plan knows."""
+    """Arguments that change memory and that the plan does not model."""
     written = _first(_NON_DEFAULT, text) or ""
     yield from (name for name in _MATTER if f"'{name}': " in written and given.get(name, True))
 
