@@ -1,4 +1,4 @@
-"""What somebody may have meant by a flag that is not there: by meaning, by the words in it, by spelling."""
+"""Suggestions for an unknown flag: by meaning, by the words in it, by spelling."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -62,7 +62,7 @@ _MEANINGS = {
     "explain": "verbose v why details",
 }
 MEANINGS: Mapping[str, tuple[str, ...]] = {flag: tuple(names.split()) for flag, names in _MEANINGS.items()}
-"""By flag, other names of what it does."""
+"""By flag, other names for its effect."""
 
 MOST = 3
 SHORT, ALIKE_SHORT, ALIKE = 4, 0.66, 0.75  # letters, and difflib's ratios: a slip of the fingers, not another word

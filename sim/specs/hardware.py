@@ -142,7 +142,7 @@ def _read_file(path: Path) -> HardwareFile:
 
 
 def _complete_ones() -> list[HardwareFile]:
-    """The bundled GPUs whose files leave nothing open, from which all others are derived."""
+    """The bundled GPUs with complete files, from which all others are derived."""
     files = [(path, read_yaml(path, ProfileFile)) for path in _bundled()]
     return [checked(complete(file, ()), HardwareFile, path) for path, file in files if is_complete(file)]
 

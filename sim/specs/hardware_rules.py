@@ -1,4 +1,4 @@
-"""What a short hardware profile leaves open, filled in from the nearest known GPU; each figure says by which rule."""
+"""Fills in the figures that a short hardware profile lacks from the nearest known GPU; each names its rule."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

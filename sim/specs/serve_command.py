@@ -93,7 +93,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 @dataclass(slots=True)
 class _Draft:
-    """What the flags read so far add up to."""
+    """The result of the flags read so far."""
 
     model: str | None = None
     vllm_version: str | None = None
@@ -114,7 +114,7 @@ class _Draft:
         return ParsedServe(self.model, engine, self.vllm_version, warnings, files)
 
     def _warnings(self) -> Iterator[str]:
-        """One sentence for all that changes nothing, and one for each thing that holds instead of what was asked for."""
+        """One sentence for all flags that change nothing, and one for each substitute that holds instead."""
         if len(self.idle) == 1:
             yield from self.idle.values()
         elif self.idle:

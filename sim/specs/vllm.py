@@ -159,7 +159,7 @@ def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext,
 def _batch_limits(
     engine: EngineConfig, release: Release, max_model_len: int, defaults: _Batch, *, splits_prompts: bool
 ) -> _Batch:
-    """max_num_batched_tokens and max_num_seqs: what is given stands, what is not adapts to the rest."""
+    """max_num_batched_tokens and max_num_seqs: given values are kept, the others adapt to them."""
     factor = 2 if engine.performance_mode == "throughput" else 1
     seqs = _given(engine.max_num_seqs, defaults.seqs * factor)
     tokens = engine.max_num_batched_tokens
