@@ -1,19 +1,22 @@
 """What one scheduling pass decides."""
 
-from typing import NamedTuple
-
 from sim.engine.request import Request, admission_order
 from sim.steptime.protocol import StepShape
 
 
-class Chunk(NamedTuple):
+class Chunk:
     """Tokens of one request in a step: on top of those computed before, and whether a token is sampled of it."""
 
-    request: Request
-    num_tokens: int
-    num_computed_before: int
-    num_new_blocks: int
-    samples: bool
+    __slots__ = ("num_computed_before", "num_new_blocks", "num_tokens", "request", "samples")
+
+    def __init__(
+        self, request: Request, num_tokens: int, num_computed_before: int, num_new_blocks: int, samples: bool
+    ) -> None:
+        self.request = request
+        self.num_tokens = num_tokens
+        self.num_computed_before = num_computed_before
+        self.num_new_blocks = num_new_blocks
+        self.samples = samples
 
 
 def _scheduling_order(chunk: Chunk) -> int:
@@ -68,14 +71,14 @@ class Batch:
         num_decodes = num_sampled = num_tokens = self.num_decodes
         chunks = []
         rows = sorted(self.chunks + self.wasted, key=_scheduling_order) if self.wasted else self.chunks
-        for _, num_chunk_tokens, num_computed_before, _, samples in rows:
-            num_sampled += samples
-            num_tokens += num_chunk_tokens
-            if num_chunk_tokens > 1:
-                chunks.append((num_chunk_tokens, num_computed_before))
+        for chunk in rows:
+            num_sampled += chunk.samples
+            num_tokens += chunk.num_tokens
+            if chunk.num_tokens > 1:
+                chunks.append((chunk.num_tokens, chunk.num_computed_before))
             else:
                 num_decodes += 1
-                decode_context_tokens += num_computed_before + 1
+                decode_context_tokens += chunk.num_computed_before + 1
         self.num_tokens = num_tokens
         if num_tokens:
             self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

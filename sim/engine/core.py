@@ -273,9 +273,9 @@ class EngineCore:
         for request in batch.admitted:
             if request.num_preemptions == 0:
                 request.first_scheduled_s = self.now_s
-        for request, _, _, _, samples in batch.chunks:
-            if samples and request.num_sampled_tokens == 1:
-                request.first_token_s = self._device_free_s
+        for chunk in batch.chunks:
+            if chunk.samples and chunk.request.num_sampled_tokens == 1:
+                chunk.request.first_token_s = self._device_free_s
         self._recorder.step(batch, start_s, duration_s, self.state)
         if self._log:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))

@@ -46,6 +46,9 @@ class RowNames(Names):
     def __getitem__(self, at: int | slice) -> "str | RowNames":
         return RowNames(self._rows[at]) if isinstance(at, slice) else f"r{self._rows[at]}"
 
+    def __iter__(self) -> Iterator[str]:
+        return (f"r{row}" for row in self._rows)
+
 
 class PackedNames(Names):
     """All names as one text; the name of row i is what stands between bounds i and i + 1."""
