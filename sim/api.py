@@ -58,7 +58,7 @@ PlotKind = Literal["timeline", "latency"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulation found. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table."""
+    """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table."""
 
     summary: dict[str, Any]
     deployment: Deployment
@@ -140,7 +140,7 @@ def plan_memory(
     graph_memory: GraphMemoryModel = "measured",
     prediction_layers: bool = False,
 ) -> MemoryPlan:
-    """What each GPU's memory goes to and how many KV blocks that leaves; `reason` says why it does not fit, if so.
+    """The uses of each GPU's memory and the number of KV blocks that remain; `reason` says why a model does not fit.
 
     `graph_memory` "design" plans CUDA graphs by the original design's formula; `prediction_layers` loads those for
     multi-token prediction. The rest as for `simulate`. Raises SimError for bad input.
@@ -328,7 +328,7 @@ def _check_replicas(replicas: int, *, has_step_log: bool) -> None:
 
 
 def _fleet(replayed: _Replayed, run: ClusterRecords) -> dict[str, Any]:
-    """The fleet, and what each replica did; nothing where there is one alone."""
+    """The figures of the fleet and of each replica; empty for a single replica."""
     if replayed.replicas == 1:
         return {}
     figures = replica_figures(run, replayed.deployment.plan.num_gpu_blocks)

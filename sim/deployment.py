@@ -36,14 +36,14 @@ class Deployment:
     engine: ResolvedEngine
     plan: MemoryPlan
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
-    notes: tuple[str, ...] = ()  # what of the arguments has no effect, or another one than asked for
+    notes: tuple[str, ...] = ()  # on arguments without effect, or with another than asked for
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
 
     @cached_property
     def config(self) -> SchedulerConfig:
-        """What its scheduler is told."""
+        """The configuration of its scheduler."""
         return scheduler_config(self.engine, self.plan)
 
     @cached_property
@@ -85,7 +85,7 @@ class Deployment:
         return can_ever_fit(self.config.max_model_len, self.config)
 
     def require_runnable(self) -> "Deployment":
-        """Itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError where it does not start."""
+        """Returns itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError if it does not start."""
         require_one_stage(self.engine)
         if reason := self.why_not():
             raise DoesNotFitError(f"{self} does not start: {reason}")

@@ -1,7 +1,7 @@
 """Text that comes from outside, read within limits: no file can use up the memory, the stack or an hour of time.
 
 YAML is that of PyYAML's safe loader without dates, whose tags beyond numbers, texts, lists and mappings are refused, and
-with the numbers of YAML 1.2 (`1e-5`). JSON is Python's, so NaN and infinities are read; who asks for a number checks it.
+with the numbers of YAML 1.2 (`1e-5`). JSON is Python's, so NaN and infinities are read; callers check them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Files and folders of results: they appear whole or not at all, and replace nothing that they must not.
+"""Files and folders of results: they appear whole or not at all, and replace only what they may.
 
 What is written stands under a unique temporary name beside its place until it is renamed. Links are followed. A target that
 is no regular file (a device, a pipe, /dev/stdout) is written to.
@@ -35,7 +35,7 @@ def writing(path: Path, option: str = "") -> Iterator[Path]:
 
 
 def check_writable(path: Path, option: str = "") -> None:
-    """Raises ConfigError where a file could not be written to `path`: a folder, a name too long, a place closed to us."""
+    """Raises ConfigError where a file could not be written to `path`: a folder, a name too long, no permission."""
     try:
         if path.is_dir():
             raise _refusal(path, option, "it is a folder")
@@ -113,7 +113,7 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _swap(written: Path, target: Path, earlier: Path, check: Callable[[Path], None]) -> None:
-    """What stood there is moved aside and looked at again: somebody may have put a file of theirs into it meanwhile."""
+    """The old folder is moved aside and checked again: another process may have put a file into it meanwhile."""
     if not target.exists():
         written.rename(target)
         return

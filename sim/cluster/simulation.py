@@ -44,7 +44,7 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
 
     If `clients` wait for answers, records have the times at which requests were sent. `on_progress` is called with
     (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that can never
-    run are rejected with their reason and stall nobody. `seed` is that of the router's draws. Raises ConfigError for an
+    run are rejected with their reason and delay no others. `seed` is that of the router's draws. Raises ConfigError for an
     unknown router.
     """
     assert step_log is None or num_replicas == 1, "steps of several replicas are not logged"
@@ -78,7 +78,7 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
 
 
 def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterable[Request]) -> None:
-    """Requests come when the trace says, and nobody but a router that listens waits for their answers."""
+    """Submit requests at the trace's times; only a router that listens waits for their answers."""
     if gateway.router.listens and len(cores) > 1:
         gateway.replicas = _live(env, cores, gateway)
         env.process(arrivals(env, requests, gateway.submit))

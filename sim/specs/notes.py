@@ -1,4 +1,4 @@
-"""What of the engine arguments that were given has no effect, or another one than asked for, each in a sentence."""
+"""A sentence for each given engine argument that has no effect, or another than asked for."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def engine_notes(engine: EngineConfig, vllm_version: str | None) -> tuple[str, .
 
 
 def _of_version(vllm_version: str | None) -> Iterator[str]:
-    """What a version that is not known is taken as."""
+    """The known version that stands for an unknown one."""
     asked, taken_as = parse_version(vllm_version or NEWEST), release_for(vllm_version).version
     if asked != parse_version(taken_as):
         age = "newer" if asked > parse_version(NEWEST) else "older" if asked < parse_version(OLDEST) else ""

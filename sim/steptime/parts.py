@@ -1,4 +1,4 @@
-"""What a step's time goes to: operator by operator, and as a prefill part, a decode part and the host's."""
+"""The parts of a step's time: by operator, and as prefill, decode and host."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -12,8 +12,8 @@ BOUNDS: tuple[Bound, ...] = ("compute", "memory", "link", "host")
 
 
 class OperatorTime(NamedTuple):
-    """Seconds of one kind of kernel in a step, as far as prefill and as far as decode causes them, and what bounds it: the
-    larger term of its roofline. What the GPU waits for is bound by the host.
+    """Seconds of one kind of kernel in a step, as far as prefill and as far as decode causes them, and its bound: the
+    larger term of its roofline. Time in which the GPU waits is bound by the host.
     """
 
     operator: str
@@ -25,7 +25,7 @@ class OperatorTime(NamedTuple):
 class StepParts(NamedTuple):
     """Kernels for prompts, kernels for decodes, and the time in which no kernel runs; they add up to the step.
 
-    `bound` has the largest share of the step; None where nothing is known of resources.
+    `bound` has the largest share of the step; None if the model has no resources.
     """
 
     prefill_s: float
