@@ -9,6 +9,7 @@ from sim.deployment import Deployment
 from sim.engine.records import RequestRecords
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import graph_cliffs
+from sim.metrics.overload import overload
 from sim.metrics.statistics import percentiles
 
 
@@ -22,13 +23,16 @@ def what_limits(deployment: Deployment, run: ClusterRecords) -> dict[str, Any]:
     samples = sampled_shapes(leaps, config)
     found = limits_of(records, config, deployment.gpu, deployment.roofline_on, samples, span_s=span_s)
     cliffs = graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under)
+    over = overload(records.requests)
+    cliff_warnings = [f"CUDA-graph cliff: {cliff.text}" for cliff in cliffs if cliff.is_worth_saying]
     return {
         "busy": dict(found.busy),
         "queued": dict(found.queued),
         "steps": limited_steps(records, config),
         "p99_ttft_queue_share": p99_ttft_queue_share(records.requests),
         "graph_cliffs": [cliff._asdict() for cliff in cliffs],
-        "warnings": [f"CUDA-graph cliff: {cliff.text}" for cliff in cliffs if cliff.is_worth_saying],
+        "overload": over and {**over._asdict(), "text": over.text},
+        "warnings": [over.text, *cliff_warnings] if over else cliff_warnings,
         "text": str(found) if leaps.num_ran_steps else "nothing ran",
     }
 

@@ -12,6 +12,7 @@ from sim.deployment import Deployment
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
 from sim.measure.perturbed import AS_MODELLED, Perturbation
+from sim.metrics.overload import is_backlog
 from sim.metrics.slo import Slo, is_over
 from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS
@@ -22,7 +23,6 @@ from sim.workload.trace import Trace
 LEAST_DURATION_S = 60.0  # a shorter replay ends before queues have shown themselves
 MOST_REQUESTS = 20_000
 PREFIXES = (0.125, 0.5)  # of the trace, looked at first
-BACKLOG = 0.05  # requests not begun when the last one arrives: more is overload, however loose the limits
 
 
 class Probe(NamedTuple):
@@ -85,7 +85,7 @@ class RateProber:
         """Whether a backlog stood when the last request arrived, or was to be sent by clients who hold back too many."""
         last_s = (requests if self.scenario.clients.max_concurrency is None else trace).arrival_s[-1]
         begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
-        return int(np.count_nonzero(begun_s > last_s)) > max(10, BACKLOG * len(requests))
+        return is_backlog(int(np.count_nonzero(begun_s > last_s)), len(requests))
 
     def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> Any:
         return self.scenario.replay(trace, {REPLICAS: replicas}, self.deployment, off_by)
