@@ -1,0 +1,120 @@
+"""Eight replicas behind llm-d's routers and behind none, replayed: `python -m benchmarks.fleet ../shared/fleet [--seeds N]`.
+
+The ladder of llm-d's guides (optimized-baseline @021723b8, precise-prefix-cache-routing @0aa9f337): Qwen3-32B, each replica on two
+H100, sixteen Poisson stages after one that warms caches. Stages drain, and the rate of a stage counts its drain. Weights and engine
+arguments are those of stored versions of the guides, looked up after the default ones had missed (docs/fleet.md says by how much);
+what they leave open is as vLLM has it, in the newest version.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import sim
+
+LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
+WORKLOAD = "workloads/guide_{}_1.yaml.in"
+SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
+PLAIN = sim.EngineConfig(tensor_parallel_size=2)
+PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_utilization=0.95)  # its patch-vllm.yaml
+
+
+class Arm(NamedTuple):
+    """What was measured, its router here, and the guide whose load it had; the errors are what is asked of a forecast."""
+
+    measured: str
+    router: str
+    guide: str
+    engine: sim.EngineConfig = PLAIN
+    most_throughput_error: float = 0.12
+    most_ttft_error: float = 0.30
+
+
+ARMS = (
+    Arm("k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10),
+    Arm("k8s-round-robin", "random", "optimized-baseline", most_ttft_error=0.10),  # as kube-proxy's iptables choose
+    Arm("llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline"),
+    Arm("llmd-precise-prefix", "llm_d_precise:no_hit_lru=2", "precise-prefix-cache-routing", PRECISE),
+)
+
+
+class Figures(NamedTuple):
+    """Of a stage."""
+
+    output_throughput: float
+    mean_ttft_s: float
+
+
+class Stage(NamedTuple):
+    rate: float
+    measured: Figures
+    simulated: Figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
+    for arm in ARMS:
+        print(f"\n{arm.measured} as `{arm.router}`:\n")
+        for seed in range(given.seeds):
+            stages = replayed(given.folder, arm, seed)
+            if seed == 0:
+                print("\n".join(table(stages)), end="\n\n")
+            print(f"- seed {seed}: {'; '.join(verdict(arm, stages))}")
+
+
+def replayed(folder: Path, arm: Arm, seed: int) -> list[Stage]:
+    """The stages after the one that warms caches, measured and simulated."""
+    with (folder / LADDER).open() as file:
+        rows = [row for row in csv.DictReader(file) if row["arm"] == arm.measured]
+    found = sim.simulate(
+        "Qwen3-32B", "h100-sxm", folder / WORKLOAD.format(arm.guide),
+        engine=arm.engine, replicas=8, router=arm.router, seed=seed, intervals=False,
+    )  # fmt: skip
+    return [
+        Stage(
+            float(row["poisson_rps"]),
+            Figures(float(row["out_tok_s"]), float(row["ttft_mean_s"])),
+            Figures(stage["output_throughput"], stage["mean_ttft_ms"] / 1e3),
+        )
+        for row, stage in zip(rows, found.summary["stages"][1:], strict=True)
+    ]
+
+
+def table(stages: Sequence[Stage]) -> Iterator[str]:
+    yield "| requests/s | output tok/s measured | simulated | off | mean TTFT measured (s) | simulated |"
+    yield "|---|---|---|---|---|---|"
+    for rate, (throughput, ttft_s), (simulated, simulated_ttft_s) in stages:
+        off = f"{simulated / throughput - 1:+.0%}"
+        yield f"| {rate:g} | {throughput:,.0f} | {simulated:,.0f} | {off} | {ttft_s:.2f} | {simulated_ttft_s:.2f} |"
+
+
+def verdict(arm: Arm, stages: Sequence[Stage]) -> Iterator[str]:
+    """Where it saturates, and the errors of the saturated stages, or of all where none is measured to be."""
+    simulated = _begins((stage.rate, stage.simulated) for stage in stages)
+    measured = _begins((stage.rate, stage.measured) for stage in stages)
+    yield f"saturates {simulated} (measured: {measured})"
+    judged = [stage for stage in stages if stage.measured.mean_ttft_s > SATURATED_S] or stages
+    throughputs = [stage.simulated.output_throughput / stage.measured.output_throughput - 1 for stage in judged]
+    yield _error("output tok/s", throughputs, arm.most_throughput_error)
+    ttfts = [stage.simulated.mean_ttft_s / stage.measured.mean_ttft_s - 1 for stage in judged]
+    yield _error("mean TTFT", ttfts, arm.most_ttft_error)
+
+
+def _begins(stages: Iterable[tuple[float, Figures]]) -> str:
+    return next((f"from {rate:g} req/s" for rate, figures in stages if figures.mean_ttft_s > SATURATED_S), "nowhere")
+
+
+def _error(name: str, off: Sequence[float], most: float) -> str:
+    """The median over stages, by size, and the worst."""
+    typical = median(map(abs, off))
+    return f"{name} off by {typical:.0%} (worst {max(off, key=abs):+.0%}), {'' if typical <= most else 'not '}within {most:.0%}"
+
+
+if __name__ == "__main__":
+    main()
