@@ -142,9 +142,7 @@ def deployment(case: Case) -> tuple[SchedulerConfig, StepTimeModel]:
     """vLLM's newest defaults but for the limits above."""
     model, gpu = load_model(MODEL), load_gpu(GPU)
     engine = resolve_engine(LIMITS, model, gpu)
-    config = SchedulerConfig(
-        engine.max_num_seqs, engine.max_num_batched_tokens, case.max_model_len, case.num_gpu_blocks, rules=engine.rules
-    )
+    config = SchedulerConfig(engine, case.num_gpu_blocks, case.max_model_len)
     return config, RooflineStepTime(model, gpu, engine)
 
 
@@ -199,7 +197,8 @@ def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> f
     Steps without a prompt are leapt over, so that one more of them costs nothing that could be measured.
     """
     config, model = deployment(Case(burst, 6_000_000))
-    config = replace(config, max_num_seqs=num_running + 1, max_num_batched_tokens=num_running + 1024)
+    engine = replace(config.engine, max_num_seqs=num_running + 1, max_num_batched_tokens=num_running + 1024)
+    config = replace(config, engine=engine)
 
     def run(num_prompts: int) -> tuple[float, int]:
         timing, records = timed(lambda: simulate(beside_decodes(num_running, num_prompts), config, model).merged)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from sim.engine.content import output_id, private_prompt_id
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Segment, Trace
+from tests.configs import changed, scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engines import Engine
 
@@ -66,15 +67,8 @@ def _segments(part: Part, spoken: dict[str, tuple[Segment, ...]]) -> list[Segmen
 
 def make_config(**arguments: Any) -> SchedulerConfig:
     """Blocks of 4 tokens, 64 tokens a step, sync scheduling, and room for everybody."""
-    roomy = SchedulerConfig(
-        max_num_seqs=64,
-        max_num_batched_tokens=64,
-        max_model_len=1000,
-        num_gpu_blocks=1000,
-        block_size=4,
-        async_scheduling=False,
-    )
-    return replace(roomy, **arguments)
+    roomy = scheduler_config(max_num_seqs=64, max_num_batched_tokens=64, block_size=4, async_scheduling=False)
+    return changed(roomy, **arguments)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from sim.engine.content import output_id, private_prompt_id
 from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
 from sim.workload.prefixes import blocks
 from sim.workload.trace import Segment, Trace
+from tests.configs import changed, scheduler_config
 from tests.conformance.case import RecordedStepTime
 
 Prompt = tuple[Segment, ...]
@@ -159,7 +160,7 @@ def configs(
     block_size = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 32)))
     groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
     largest = int((trace.prompt_tokens + trace.output_tokens).max())
-    config = SchedulerConfig(
+    config = scheduler_config(
         max_num_seqs=draw(st.sampled_from((1, 2, 3, 4, 8, 16, 16))),
         max_num_batched_tokens=draw(st.sampled_from((1, 2, 4, 8, 16, 32, 64, 256))),
         max_model_len=draw(st.just(largest + 1) | st.integers(largest // 2 + 2, largest + 1)),
@@ -173,14 +174,14 @@ def configs(
     )
     config = as_of(draw(st.sampled_from(versions)), config)
     if not may_crash:
-        harmless = replace(config.rules, asserts_batch_within_running=False, orders_ties_by_id=True)
-        config = replace(config, rules=harmless)
+        harmless = replace(config.engine.rules, asserts_batch_within_running=False, orders_ties_by_id=True)
+        config = changed(config, rules=harmless)
     needed = -(-largest // block_size) * len(groups)
     num_gpu_blocks = 1 + max(1, needed + draw(st.integers(-1, needed)))
-    config = replace(config, num_gpu_blocks=num_gpu_blocks)
+    config = changed(config, num_gpu_blocks=num_gpu_blocks)
     if can_thrash(trace, config):
         return without_chunks(
-            replace(config, long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False)
+            changed(config, long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False)
         )
     return without_chunks(config) if draw(st.integers(0, 4)) == 4 else config
 
@@ -200,8 +201,8 @@ def as_of(vllm_version: str, config: SchedulerConfig) -> SchedulerConfig:
     """The configuration in that version: under its rules, and without the options that it does not have."""
     absent = {name: OFF[name] for name in unknown_arguments(vllm_version) if name in OFF}
     has_priority = parse_version(vllm_version) >= parse_version(PRIORITY_SINCE)
-    policy = config.scheduling_policy if has_priority else "fcfs"
-    return replace(config, rules=release_for(vllm_version).rules, scheduling_policy=policy, **absent)
+    policy = config.engine.scheduling_policy if has_priority else "fcfs"
+    return changed(config, rules=release_for(vllm_version).rules, scheduling_policy=policy, **absent)
 
 
 @st.composite
@@ -226,15 +227,15 @@ def can_thrash(trace: Trace, config: SchedulerConfig) -> bool:
     """
     priority = np.zeros(len(trace)) if trace.priority is None else trace.priority
     ranks = set(zip(priority.tolist(), trace.arrival_s.tolist(), strict=True))
-    return config.scheduling_policy == "priority" and len(ranks) < len(trace)
+    return config.engine.scheduling_policy == "priority" and len(ranks) < len(trace)
 
 
 def without_chunks(config: SchedulerConfig) -> SchedulerConfig:
     """Prompts are not cut for lack of budget, which vLLM allows only where it covers any of them."""
-    return replace(
+    return changed(
         config,
         enable_chunked_prefill=False,
-        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_model_len),
+        max_num_batched_tokens=max(config.engine.max_num_batched_tokens, config.max_model_len),
         max_num_scheduled_tokens=None,
     )
 
@@ -253,4 +254,4 @@ def roomy_workloads(draw: st.DrawFn, /, **arguments: Any) -> Workload:
     """Workloads with blocks for everybody at once: nobody is preempted or held back for lack of them."""
     trace, config, step_time = draw(workloads(**arguments))
     tokens = int((trace.prompt_tokens + trace.output_tokens).sum())
-    return Workload(trace, replace(config, num_gpu_blocks=4 * (tokens + len(trace) + 1)), step_time)
+    return Workload(trace, changed(config, num_gpu_blocks=4 * (tokens + len(trace) + 1)), step_time)

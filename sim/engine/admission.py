@@ -29,15 +29,17 @@ class Admission:
         self._kv = state.kv
         self._block_size = config.block_size
         self._max_running = config.max_running
-        self._is_gated = config.scheduler_reserve_full_isl
+        self._is_gated = config.engine.scheduler_reserve_full_isl
         self._watermark_blocks = config.watermark_blocks
         self._has_windows = config.has_windows
-        self._may_split_prompts = config.enable_chunked_prefill
-        self._skips_long_prompts = config.rules.skips_unchunked_prompts and not config.enable_chunked_prefill
+        self._may_split_prompts = config.engine.enable_chunked_prefill
+        self._skips_long_prompts = (
+            config.engine.rules.skips_unchunked_prompts and not config.engine.enable_chunked_prefill
+        )
         self._skipped: list[Request] = []
         self._shortage = Shortage(None, 0, 0, 0)
         self._any_arrival_counts = (
-            state.policy.may_overtake or config.long_prefill_token_threshold_adaptive
+            state.policy.may_overtake or config.engine.long_prefill_token_threshold_adaptive
         )  # elsewhere one behind a head that cannot be admitted changes nothing
 
     def add(self, request: Request) -> None:

@@ -1,11 +1,10 @@
-"""What the scheduler and its block pool need to know: vLLM's SchedulerConfig and CacheConfig, resolved."""
+"""What the scheduler and its block pool need to know: the engine's arguments and the KV cache that memory leaves them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sim.memory import kv_cache
 from sim.memory.plan import MemoryPlan
-from sim.specs.engine import Policy, ResolvedEngine
-from sim.specs.rules import SchedulingRules
+from sim.specs.engine import ResolvedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,25 +16,16 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """All arguments resolved; names, units and meaning are vLLM's. `num_gpu_blocks` includes the null block."""
+    """The resolved arguments, and what the memory plan made of the cache: `num_gpu_blocks` includes the null block.
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
+    What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's.
+    """
+
+    engine: ResolvedEngine
     num_gpu_blocks: int
+    max_model_len: int
     block_size: int = 16
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    scheduling_policy: Policy = "fcfs"
-    async_scheduling: bool = True
-    long_prefill_token_threshold: int = 0
-    long_prefill_token_threshold_adaptive: bool = False
-    max_num_active_seqs: int | None = None
-    max_num_scheduled_tokens: int | None = None
-    scheduler_reserve_full_isl: bool = True
-    watermark: float = 0.0
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
-    rules: SchedulingRules = field(default_factory=SchedulingRules)
 
     @property
     def num_usable_blocks(self) -> int:
@@ -44,15 +34,15 @@ class SchedulerConfig:
 
     @property
     def watermark_blocks(self) -> int:
-        return int(self.watermark * self.num_gpu_blocks)
+        return int(self.engine.watermark * self.num_gpu_blocks)
 
     @property
     def token_budget(self) -> int:
-        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+        return self.engine.max_num_scheduled_tokens or self.engine.max_num_batched_tokens
 
     @property
     def max_running(self) -> int:
-        return self.max_num_active_seqs or self.max_num_seqs
+        return self.engine.max_num_active_seqs or self.engine.max_num_seqs
 
     @property
     def has_windows(self) -> bool:
@@ -62,7 +52,7 @@ class SchedulerConfig:
     @property
     def num_batches_in_flight(self) -> int:
         """Batches that are launched before the oldest has to come back: async scheduling launches the next while one runs."""
-        return 2 if self.async_scheduling else 1
+        return self.engine.num_batches_in_flight
 
     @property
     def passing_delays(self) -> tuple[int | None, ...]:
@@ -73,25 +63,8 @@ class SchedulerConfig:
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
     """What vLLM's engine core hands its scheduler once memory is planned."""
-    return SchedulerConfig(
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_model_len=plan.max_model_len,
-        num_gpu_blocks=plan.num_gpu_blocks,
-        block_size=plan.block_size,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        enable_chunked_prefill=engine.enable_chunked_prefill,
-        scheduling_policy=engine.scheduling_policy,
-        async_scheduling=engine.async_scheduling,
-        long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
-        max_num_active_seqs=engine.max_num_active_seqs,
-        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
-        scheduler_reserve_full_isl=engine.scheduler_reserve_full_isl,
-        watermark=engine.watermark,
-        kv_groups=tuple(KVGroup(_window(group)) for group in plan.kv_groups),
-        rules=engine.rules,
-    )
+    groups = tuple(KVGroup(_window(group)) for group in plan.kv_groups)
+    return SchedulerConfig(engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups)
 
 
 def _window(group: kv_cache.KVGroup) -> int | None:

@@ -48,7 +48,7 @@ def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int
     blocks = blocks_for(num_tokens, config.block_size)
     if group.window is None:
         return blocks
-    in_flight = config.max_num_batched_tokens * config.num_batches_in_flight
+    in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight
     reach = min(group.window - 1 + in_flight, config.max_model_len)
     return min(blocks, blocks_for(reach, config.block_size) + 1)
 
@@ -82,8 +82,8 @@ class KVCacheManager:
         self.pool = BlockPool(
             config.num_usable_blocks,
             self._cache,
-            unhashed_blocks_first=config.rules.unhashed_blocks_first,
-            keeps_contents=config.enable_prefix_caching,
+            unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
+            keeps_contents=config.engine.enable_prefix_caching,
         )
 
     # -- admission -------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class KVCacheManager:
 
     def key_all_blocks(self, request: Request, num_hashed_tokens: int) -> None:
         """A preempted request can ask for everything that it had: make it findable, where it is held or free."""
-        if not self._config.enable_prefix_caching:
+        if not self._config.engine.enable_prefix_caching:
             return
         keyed = request.keyed
         passed = request.passed_blocks or [0] * self.num_groups

@@ -21,7 +21,7 @@ class LeapPlanner:
         self._kv = state.kv
         self._token_budget = state.config.token_budget
         self._num_in_flight = state.config.num_batches_in_flight
-        self._threshold_varies = state.config.long_prefill_token_threshold_adaptive
+        self._threshold_varies = state.config.engine.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
         """How many passes from `step` on are steady for certain; 0 if that is not known."""

@@ -46,7 +46,7 @@ class RunningPass:
         self._state = state
         self._block_hashing = block_hashing
         self._kv = state.kv
-        self._rules = state.config.rules
+        self._rules = state.config.engine.rules
         self._batch = batch
         self._granted: dict[Request, Grant] = {}
         self._busy_contexts = busy_contexts

@@ -29,7 +29,7 @@ class RequestSource:
         self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
         self._keys: KeysByRow | None = None
         self.num_keys = 0
-        if config.enable_prefix_caching and trace.says_contents:
+        if config.engine.enable_prefix_caching and trace.says_contents:
             self._keys, self.num_keys = shared_block_keys(trace, self.answers(), config.block_size)
         self._num_groups = len(config.kv_groups)
 

@@ -1,6 +1,6 @@
 """One scheduling pass: who runs how many tokens in the next step. Knows no clock.
 
-Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.rules`, without touching
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.engine.rules`, without touching
 the decodes. Deliberate differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders
 and KV connectors are not modelled.
 """

@@ -28,9 +28,9 @@ class SchedulerState:
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
         self.config = config
-        self.wastes_a_decode = config.async_scheduling and not config.rules.stops_at_last_token
+        self.wastes_a_decode = config.engine.async_scheduling and not config.engine.rules.stops_at_last_token
         self.kv = KVCacheManager(config, num_keys)
-        self.policy = scheduling_policy(config.scheduling_policy, config.rules)
+        self.policy = scheduling_policy(config.engine.scheduling_policy, config.engine.rules)
         self.waiting = self.policy.make_queue()
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
@@ -54,14 +54,14 @@ class SchedulerState:
     def longest_chunk(self) -> int:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
         config = self.config
-        threshold = config.long_prefill_token_threshold
+        threshold = config.engine.long_prefill_token_threshold
         if not threshold:
             return config.token_budget
         num_requests = len(self.running) + len(self.waiting)
-        if num_requests <= 1 and config.rules.lone_request_ignores_threshold:
+        if num_requests <= 1 and config.engine.rules.lone_request_ignores_threshold:
             return config.token_budget
-        if config.long_prefill_token_threshold_adaptive:
-            return max(threshold, config.max_num_batched_tokens // max(1, num_requests))
+        if config.engine.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.engine.max_num_batched_tokens // max(1, num_requests))
         return threshold
 
     # -- from waiting to decoding ----------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def _ran_out(records: Records, config: SchedulerConfig) -> Causes:
     preempted, is_waiting = leaps.num_preempted > 0, leaps.num_waiting > 0
     tokens_left = config.token_budget - leaps.num_decodes - leaps.num_chunk_tokens
     has_no_tokens = tokens_left <= 0
-    if not config.enable_chunked_prefill:
+    if not config.engine.enable_chunked_prefill:
         has_no_tokens |= (leaps.num_running < config.max_running) & (_next_prompt(records) > tokens_left)
     by_tokens = is_waiting & ~preempted & has_no_tokens
     by_seats = is_waiting & ~preempted & ~by_tokens & (leaps.num_running >= config.max_running)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from sim.cluster.clients import Clients
 from sim.cluster.simulation import simulate as run
 from sim.cluster.users import Users
-from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.config import KVGroup
 from sim.engine.records import Records
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
+from tests.configs import scheduler_config
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -27,7 +28,9 @@ def serve(
     prompts: list[int], outputs: list[int], concurrency: int, *, delay_s: float = 0.0, is_async: bool = True
 ) -> Records:
     trace = Trace(tuple(map(str, range(len(prompts)))), np.zeros(len(prompts)), np.array(prompts), np.array(outputs))
-    config = SchedulerConfig(64, 256, 1000, 5000, async_scheduling=is_async)
+    config = scheduler_config(
+        max_num_seqs=64, max_num_batched_tokens=256, num_gpu_blocks=5000, async_scheduling=is_async
+    )
     return run(trace, config, STEP_TIME, clients=Clients(Users(concurrency, delay_s))).merged
 
 

@@ -15,13 +15,14 @@ from sim.engine.records import Ints
 from sim.errors import ConfigError
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
+from tests.configs import changed, scheduler_config
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.properties import examples
 from tests.search.makers import STEPS, make_trace
 from tests.workloads import Workload, workloads
 
-CONFIG = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048, num_gpu_blocks=300)
+CONFIG = scheduler_config(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048, num_gpu_blocks=300)
 
 
 def cluster(
@@ -45,7 +46,7 @@ def some(trace: Trace, rows: Ints) -> Trace:
 def test_a_cluster_of_one_is_a_replica(num_requests: int, seed: int, is_async: bool) -> None:
     """Every time and count, step by step."""
     trace = make_trace(num_requests, seed=seed)
-    config = replace(CONFIG, async_scheduling=is_async)
+    config = changed(CONFIG, async_scheduling=is_async)
     one, alone = cluster(trace, 1, config=config).merged, simulate(trace, config, STEPS)
     np.testing.assert_array_equal(one.requests.finish_s, alone.requests.finish_s)
     for name in ("start_s", "end_s", "num_decodes", "num_free_blocks", "num_waiting"):
@@ -83,7 +84,7 @@ def test_round_robin_is_every_nth_request_by_itself(
     num_requests: int, num_replicas: int, seed: int, is_async: bool
 ) -> None:
     """Replicas do not know of each other: each serves its share as if it were alone."""
-    trace, config = make_trace(num_requests, seed=seed, rate_rps=100.0), replace(CONFIG, async_scheduling=is_async)
+    trace, config = make_trace(num_requests, seed=seed, rate_rps=100.0), changed(CONFIG, async_scheduling=is_async)
     together = cluster(trace, num_replicas, "round_robin", config)
     for number in range(min(num_replicas, num_requests)):
         rows = np.arange(number, num_requests, num_replicas)
@@ -107,7 +108,7 @@ def test_every_request_is_served_once(num_requests: int, num_replicas: int, rout
 def test_least_loaded_sends_nothing_to_who_is_blocked() -> None:
     """A long request on one replica of a batch of one: all others go to the other."""
     trace = replace(make_trace(7, most=30), arrival_s=np.arange(7.0), output_tokens=np.array([900, 5, 5, 5, 5, 5, 5]))
-    records = cluster(trace, 2, config=replace(CONFIG, max_num_seqs=1))
+    records = cluster(trace, 2, config=changed(CONFIG, max_num_seqs=1))
     assert records.replica.tolist() == [0, 1, 1, 1, 1, 1, 1]
 
 
@@ -127,7 +128,7 @@ def test_who_has_ended_long_ago_counts_no_more() -> None:
         output_tokens=np.array([1000, 2, 2, 2, 2, 2]),
     )
     slow = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
-    config = replace(CONFIG, async_scheduling=False)
+    config = changed(CONFIG, async_scheduling=False)
     assert simulate_cluster(trace, config, slow, num_replicas=3).replica.tolist() == [0, 1, 2, 1, 0, 1]
 
 

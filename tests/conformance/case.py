@@ -16,6 +16,7 @@ from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve
 from sim.steptime.protocol import StepShape
 from sim.workload.trace import Segment, Trace
+from tests.configs import scheduler_config
 from tests.conformance.modes import MODE_KEYS, recorded_modes, recorded_script
 from tests.reference.modes import PLAIN, Modes, Script
 
@@ -135,7 +136,7 @@ def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerCon
     """Under the rules of its own version; knobs that are not recorded are absent from it."""
     arguments = {name: value for name, value in (ABSENT | dict(recorded)).items() if name not in MODE_KEYS}
     groups = arguments.pop("kv_groups", None) or [["full", 1]]
-    return SchedulerConfig(
+    return scheduler_config(
         num_gpu_blocks=arguments.pop("num_blocks"),
         scheduling_policy=arguments.pop("policy"),
         kv_groups=tuple(KVGroup(None if group[0] == "full" else group[1]) for group in groups),

@@ -89,7 +89,7 @@ def the_queue_is_served_in_order(workload: Workload, done: Run) -> None:
     for moment in moments(workload, done):
         step = moment.step
         queue = [*reversed(step["preempted"]), *moment.queue]
-        if workload.config.scheduling_policy == "priority":
+        if workload.config.engine.scheduling_policy == "priority":
             queue.sort(key=rank.__getitem__)
         assert moment.admitted + step["waiting"] == queue
         assert sorted(moment.admitted) == sorted(step["new"] + step["resumed"])
@@ -109,7 +109,7 @@ def victims_are_chosen_by_policy(workload: Workload, done: Run) -> None:
     for moment in moments(workload, done):
         left = list(moment.running)
         for victim in moment.step["preempted"]:
-            by_priority = workload.config.scheduling_policy == "priority"
+            by_priority = workload.config.engine.scheduling_policy == "priority"
             assert victim == (max(left, key=lambda name: rank[name][:2]) if by_priority else left[-1])
             left.remove(victim)
 
@@ -135,7 +135,7 @@ def nothing_is_computed_twice_or_left_out(workload: Workload, done: Run) -> None
     for moment in moments(workload, done):
         hits = moment.step["hits"]
         assert set(hits) <= set(moment.admitted)
-        assert workload.config.enable_prefix_caching or not hits
+        assert workload.config.engine.enable_prefix_caching or not hits
         for name, _, computed, _ in moment.step["sched"]:
             assert computed == (hits.get(name, 0) if name in moment.admitted else moment.computed[name])
         for name, tokens in hits.items():
@@ -170,13 +170,13 @@ def blocks_are_conserved(workload: Workload, done: Run) -> None:
         tables = [-(-moment.computed_after[name] // config.block_size) for name in moment.step["running"]]
         held = config.num_usable_blocks - moment.step["free"]
         assert held <= sum(tables) * len(config.kv_groups)
-        assert config.enable_prefix_caching or held == sum(tables) * len(config.kv_groups)
+        assert config.engine.enable_prefix_caching or held == sum(tables) * len(config.kv_groups)
 
 
 def nobody_waits_without_a_reason(workload: Workload, done: Run) -> None:
     """With full attention and no cache: whoever heads the queue after a pass had no budget, no seat or no blocks."""
     config = workload.config
-    if config.enable_prefix_caching or any(group.window for group in config.kv_groups):
+    if config.engine.enable_prefix_caching or any(group.window for group in config.kv_groups):
         return
     for moment in moments(workload, done):
         step = moment.step
@@ -185,8 +185,8 @@ def nobody_waits_without_a_reason(workload: Workload, done: Run) -> None:
             continue
         known = moment.known[step["waiting"][0]]
         chunk = min(known, moment.longest_chunk(config))
-        held_up = chunk > budget and not config.enable_chunked_prefill
-        tokens = known if config.scheduler_reserve_full_isl else min(chunk, budget)
+        held_up = chunk > budget and not config.engine.enable_chunked_prefill
+        tokens = known if config.engine.scheduler_reserve_full_isl else min(chunk, budget)
         needed = -(-tokens // config.block_size) * len(config.kv_groups)
         reserve = config.watermark_blocks if step["running"] else 0
         assert held_up or needed + reserve > step["free"]

@@ -33,12 +33,12 @@ class Moment:
 
     def longest_chunk(self, config: SchedulerConfig) -> int:
         """The most tokens that one request may get in this pass."""
-        threshold = config.long_prefill_token_threshold
+        threshold = config.engine.long_prefill_token_threshold
         num_requests = len(self.running) + len(self.queue)
-        if num_requests == 1 and config.rules.lone_request_ignores_threshold:
+        if num_requests == 1 and config.engine.rules.lone_request_ignores_threshold:
             return config.token_budget
-        if threshold and config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, config.max_num_batched_tokens // num_requests)
+        if threshold and config.engine.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, config.engine.max_num_batched_tokens // num_requests)
         return threshold or config.token_budget
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.workload.trace import Trace
+from tests.configs import changed
 from tests.engine.moments import moments
 from tests.engines import Engine
 from tests.makers import Run, replay
@@ -96,13 +97,13 @@ def test_prompts_of_which_nothing_is_known_are_private(engine: Engine, workload:
 
 def unused(trace: Trace, config: SchedulerConfig) -> Iterator[SchedulerConfig]:
     """The same configuration with features switched on that have nothing to do."""
-    yield replace(config, watermark=0.5 / config.num_gpu_blocks) if config.watermark == 0 else config
-    yield replace(config, max_num_active_seqs=config.max_running)
-    yield replace(config, max_num_scheduled_tokens=config.token_budget)
-    if not config.long_prefill_token_threshold:
-        yield replace(config, long_prefill_token_threshold=config.token_budget)
-    if trace.priority is None and config.scheduling_policy == "fcfs":
-        yield replace(config, rules=replace(config.rules, preempts_past_itself=True))
+    yield changed(config, watermark=0.5 / config.num_gpu_blocks) if config.engine.watermark == 0 else config
+    yield changed(config, max_num_active_seqs=config.max_running)
+    yield changed(config, max_num_scheduled_tokens=config.token_budget)
+    if not config.engine.long_prefill_token_threshold:
+        yield changed(config, long_prefill_token_threshold=config.token_budget)
+    if trace.priority is None and config.engine.scheduling_policy == "fcfs":
+        yield changed(config, rules=replace(config.engine.rules, preempts_past_itself=True))
 
 
 @few
@@ -120,7 +121,7 @@ def test_options_with_nothing_to_do_change_nothing(engine: Engine, workload: Wor
 def test_a_cache_without_sharing_changes_nothing(engine: Engine, workload: Workload) -> None:
     """With private prompts and room for all, prefix caching on and off schedule alike."""
     trace, config, model = workload
-    on, off = (replay(engine, trace, replace(config, enable_prefix_caching=switch), model) for switch in (True, False))
+    on, off = (replay(engine, trace, changed(config, enable_prefix_caching=switch), model) for switch in (True, False))
     assert schedule(on) == schedule(off)
     assert on.records.prefix_cache_hits == 0
 
@@ -131,8 +132,8 @@ def test_equal_priorities_are_first_come_first_served(engine: Engine, workload: 
     """Where no two arrive together and scheduling is sync, one priority for all makes a queue of the policy's heap."""
     trace, config, model = workload
     apart = replace(trace, arrival_s=trace.arrival_s + np.arange(len(trace)), priority=np.full(len(trace), 3))
-    sync = replace(config, async_scheduling=False)
-    fcfs, priority = replace(sync, scheduling_policy="fcfs"), replace(sync, scheduling_policy="priority")
+    sync = changed(config, async_scheduling=False)
+    fcfs, priority = changed(sync, scheduling_policy="fcfs"), changed(sync, scheduling_policy="priority")
     same(replay(engine, apart, fcfs, model), replay(engine, apart, priority, model))
 
 
@@ -141,8 +142,8 @@ def test_equal_priorities_are_first_come_first_served(engine: Engine, workload: 
 def test_a_window_of_the_whole_length_is_full_attention(engine: Engine, workload: Workload) -> None:
     """A window that never passes a token gives nothing back and needs every block of a hit."""
     trace, config, model = workload
-    full = replace(config, kv_groups=(KVGroup(),))
-    wide = replace(config, kv_groups=(KVGroup(window=config.max_model_len + 1),))
+    full = changed(config, kv_groups=(KVGroup(),))
+    wide = changed(config, kv_groups=(KVGroup(window=config.max_model_len + 1),))
     same(replay(engine, trace, full, model), replay(engine, trace, wide, model))
 
 
@@ -151,7 +152,7 @@ def test_a_window_of_the_whole_length_is_full_attention(engine: Engine, workload
 def test_a_hit_is_the_longest_prefix_that_was_computed(engine: Engine, workload: Workload) -> None:
     """With room for every content ever computed, each lookup finds all full blocks it shares with what was scheduled."""
     trace, config, model = workload
-    config = replace(config, enable_prefix_caching=True, async_scheduling=False, kv_groups=(KVGroup(),))
+    config = changed(config, enable_prefix_caching=True, async_scheduling=False, kv_groups=(KVGroup(),))
     workload = Workload(trace, config, model)
     prompts = trace.segments or ()
     spoken = {name: spell(row, prompts[row]) for row, name in enumerate(trace.request_id)}

@@ -1,7 +1,5 @@
 """What limits a run, told from records written by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from sim.engine.config import SchedulerConfig
@@ -11,10 +9,11 @@ from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
 from sim.steptime.roofline import RooflineStepTime
+from tests.configs import changed, scheduler_config
 from tests.metrics.makers import Life, Step, make_records
 
 H100 = load_gpu("h100-sxm")
-CONFIG = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=1000, num_gpu_blocks=101)
+CONFIG = scheduler_config(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=1000, num_gpu_blocks=101)
 FULL_BATCH = Step(0.0, 1.0, num_decodes=2, num_chunk_tokens=62, num_running=3, num_waiting=1)
 ALL_SEATS = Step(1.0, 3.0, num_decodes=4, num_waiting=5)
 NO_BLOCKS = Step(3.0, 6.0, num_decodes=2, num_free_blocks=0, num_waiting=1)
@@ -43,14 +42,14 @@ def test_a_pass_that_preempts_lacks_blocks_whatever_else_is_full() -> None:
 
 def test_seats_are_those_that_may_run_at_once() -> None:
     """Where fewer may be active than max_num_seqs says, that is the limit."""
-    active = replace(CONFIG, max_num_active_seqs=2)
+    active = changed(CONFIG, max_num_active_seqs=2)
     assert queued(NO_BLOCKS, config=active) == {"max_num_seqs": pytest.approx(0.3)}
 
 
 @pytest.mark.parametrize(("prompt_tokens", "cause"), [(63, "token_budget"), (62, "kv_space")])
 def test_a_prompt_that_may_not_be_split_waits_for_tokens(prompt_tokens: int, cause: str) -> None:
     """Two decodes leave 62 tokens of 64: one more does not fit, just as many would."""
-    unsplit = replace(CONFIG, enable_chunked_prefill=False)
+    unsplit = changed(CONFIG, enable_chunked_prefill=False)
     lives = Life(first_scheduled_s=0.0), Life(rejected="long", prompt_tokens=999), Life(prompt_tokens=prompt_tokens)
     records = make_records(*lives, steps=(NO_BLOCKS,))
     found = limits(records, unsplit, H100, None, span_s=10.0).queued
@@ -67,7 +66,7 @@ def busy(*steps: Step, model: str = "Llama-3.1-8B", tensor_parallel_size: int = 
     spec = load_model(model)
     engine = resolve_engine(EngineConfig(tensor_parallel_size=tensor_parallel_size), spec, H100)
     records = make_records(Life(), steps=steps)
-    config = replace(CONFIG, num_gpu_blocks=10_000, max_num_batched_tokens=8192)
+    config = changed(CONFIG, num_gpu_blocks=10_000, max_num_batched_tokens=8192)
     return limits(records, config, H100, lambda gpu: RooflineStepTime(spec, gpu, engine), span_s=1.0)
 
 

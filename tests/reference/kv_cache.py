@@ -29,7 +29,7 @@ def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int
     blocks = blocks_for(num_tokens, config.block_size)
     if group.window is None:
         return blocks
-    in_flight = config.max_num_batched_tokens * config.num_batches_in_flight
+    in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight
     reach = min(group.window - 1 + in_flight, config.max_model_len)
     return min(blocks, blocks_for(reach, config.block_size) + 1)
 
@@ -44,12 +44,12 @@ class KVCacheManager:
         self._num_never_kept = max(0, speculation.prefill_lookahead - 1) if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
-        self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.rules.unhashed_blocks_first)
+        self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.engine.rules.unhashed_blocks_first)
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
         """The longest prefix of the request that every group still holds; at least one token is left to compute."""
-        if not self._config.enable_prefix_caching:
+        if not self._config.engine.enable_prefix_caching:
             return self.no_hit
         longest = self._longest_full_match(request) - self._drops_last_hit
         for num_blocks in range(longest, 0, -1):
@@ -127,7 +127,7 @@ class KVCacheManager:
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks that are filled with known tokens findable."""
-        if not self._config.enable_prefix_caching:
+        if not self._config.engine.enable_prefix_caching:
             return
         full = min(num_tokens - self._num_never_kept, request.num_tokens) // self._block_size
         keys = request.block_keys.upto(full)

@@ -78,7 +78,7 @@ class OffloadConnector:
         self.now_s = 0.0
         self._offload = offload
         self._pool = kv.pool
-        self._caches_prefixes = config.enable_prefix_caching
+        self._caches_prefixes = config.engine.enable_prefix_caching
         self._chunk_blocks = offload.blocks_per_chunk
         self._chunk_tokens = offload.blocks_per_chunk * config.block_size
         self._cpu = CpuCache(offload.cpu_chunks)

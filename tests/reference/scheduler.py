@@ -1,6 +1,6 @@
 """One scheduling pass: who runs how many tokens in the next step. Knows no clock.
 
-Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.rules`: there is no
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.engine.rules`: there is no
 prefill and no decode phase, only tokens that a request still wants. Speculation, pipeline stages, adapters and KV from
 elsewhere follow 0.32. Deliberate differences: every request stops at its output length (no EOS), and encoders are not
 modelled.
@@ -125,8 +125,8 @@ class Scheduler:
         self._spec = modes.speculation
         self.kv = KVCacheManager(config, modes.speculation)
         self.running: list[Request] = []
-        self.waiting = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
-        self.holding = waiting_queue(config.scheduling_policy, orders_ties=config.rules.orders_ties_by_id)
+        self.waiting = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)
+        self.holding = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)
         self.connector: Connector | None = connector(modes.transfers, self.kv, config)
         self.throttle = Throttle()
         self.num_calls = 0
@@ -156,7 +156,7 @@ class Scheduler:
         self.num_calls += 1
         self._finished_since = False
         budget, spec = self._config.token_budget, self._spec
-        input_budget = self._config.max_num_batched_tokens if spec else budget
+        input_budget = self._config.engine.max_num_batched_tokens if spec else budget
         this = Pass(budget, input_budget, spec.draft_slots if spec else 0, self._longest_chunk())
         this.batch.is_throttled = is_throttled
         this.defers_prefills = is_throttled and self.throttle.defers(self.running)
@@ -164,7 +164,7 @@ class Scheduler:
         self._schedule_running(this)
         if not this.batch.preempted:
             self._admit_waiting(this)
-        elif self._config.rules.asserts_batch_within_running and len(this.granted) > len(self.running):
+        elif self._config.engine.rules.asserts_batch_within_running and len(this.granted) > len(self.running):
             raise EngineCrashError(f"{len(this.granted)} scheduled, {len(self.running)} running")
         this.batch.num_evictions = self.kv.pool.num_evictions - evictions_before
         if not this.defers_prefills and not this.batch.preempted:
@@ -175,11 +175,11 @@ class Scheduler:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
         config = self._config
         num_requests = len(self.running) + len(self.waiting) + len(self.holding)
-        threshold = config.long_prefill_token_threshold
-        if num_requests <= 1 and config.rules.lone_request_ignores_threshold:
+        threshold = config.engine.long_prefill_token_threshold
+        if num_requests <= 1 and config.engine.rules.lone_request_ignores_threshold:
             threshold = 0
-        if threshold and config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, config.max_num_batched_tokens // max(1, num_requests))
+        if threshold and config.engine.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, config.engine.max_num_batched_tokens // max(1, num_requests))
         return threshold or config.token_budget
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Scheduler:
             index += 1
 
     def _next_tokens(self, request: Request, this: Pass) -> int:
-        if self._config.rules.stops_at_last_token and request.last_token_is_in_flight:
+        if self._config.engine.rules.stops_at_last_token and request.last_token_is_in_flight:
             return 0
         if self.num_calls < request.eligible_call:
             return 0
@@ -231,13 +231,13 @@ class Scheduler:
 
     def _victim(self) -> Request:
         """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
-        if self._config.scheduling_policy == "fcfs":
+        if self._config.engine.scheduling_policy == "fcfs":
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_s))
 
     def _steps_back(self, victim: Request, index: int, this: Pass) -> bool:
         """Whether the scan follows the requests behind a victim as they move up, or passes over the next of them."""
-        match self._config.rules.steps_back:
+        match self._config.engine.rules.steps_back:
             case "always":
                 return self.running.index(victim) < index
             case "scheduled":
@@ -251,7 +251,7 @@ class Scheduler:
         if self.connector:
             self.connector.preempted(victim)
         self.kv.free(victim)
-        if victim in this.granted and self._config.rules.refunds_preempted_tokens:
+        if victim in this.granted and self._config.engine.rules.refunds_preempted_tokens:
             this.refund(victim)
         elif victim in this.granted:
             this.batch.ghosts.append(victim)
@@ -268,7 +268,7 @@ class Scheduler:
 
     @property
     def _ends_scan_at_own_preemption(self) -> bool:
-        return self._config.scheduling_policy == "fcfs" or not self._config.rules.preempts_past_itself
+        return self._config.engine.scheduling_policy == "fcfs" or not self._config.engine.rules.preempts_past_itself
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Scheduler:
             self.kv.free(request)
         hit = self._find_prefix(request)
         if self._is_too_long(request, hit, this):
-            return Outcome.SKIPPED if self._config.rules.skips_unchunked_prompts else Outcome.STOPS
+            return Outcome.SKIPPED if self._config.engine.rules.skips_unchunked_prompts else Outcome.STOPS
         num_external = 0
         if self.connector and not request.num_computed_tokens:
             found = self.connector.find(request, hit)
@@ -328,7 +328,7 @@ class Scheduler:
 
     def _is_too_long(self, request: Request, hit: PrefixHit, this: Pass) -> bool:
         """Whether a prompt that cannot be cut is too long for what is left of the budget."""
-        if self._config.enable_chunked_prefill:
+        if self._config.engine.enable_chunked_prefill:
             return False
         wanted = request.num_tokens - request.num_computed_tokens - hit.num_tokens
         return min(wanted, this.longest_chunk) > this.budget
@@ -363,7 +363,9 @@ class Scheduler:
         return needed + blocks_for(ahead, size)
 
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
-        return not self._config.scheduler_reserve_full_isl or self.kv.can_admit(request, hit, reserve=self._watermark)
+        return not self._config.engine.scheduler_reserve_full_isl or self.kv.can_admit(
+            request, hit, reserve=self._watermark
+        )
 
     @property
     def _watermark(self) -> int:
@@ -426,7 +428,7 @@ class Scheduler:
             request.num_drafts = 0
             request.num_in_flight_tokens += grant.num_tokens
             request.num_samples_in_flight += samples
-            if samples and self._config.async_scheduling:
+            if samples and self._config.engine.async_scheduling:
                 request.num_output_placeholders += 1 + num_drafts
                 request.num_drafts = batch.num_drafts_next
                 request.eligible_call = self.num_calls + self._modes.pipeline.num_stages
@@ -479,7 +481,7 @@ class Scheduler:
             return
         num_rejected = row.num_drafts - num_accepted
         request.num_computed_tokens -= num_rejected
-        if self._config.async_scheduling:
+        if self._config.engine.async_scheduling:
             request.num_output_placeholders -= num_rejected + num_delivered
             self.kv.keep_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
         elif self._spec and not self._is_complete(request):

@@ -8,11 +8,11 @@ import numpy as np
 
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_options
-from sim.engine.config import SchedulerConfig
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.workload.trace import Segment, Trace
+from tests.configs import scheduler_config
 
 
 @dataclass
@@ -51,7 +51,7 @@ def prompts(*paths: Sequence[Segment], session_id: tuple[str, ...] | None = None
     )
 
 
-CONFIG = SchedulerConfig(
+CONFIG = scheduler_config(
     max_num_seqs=8, max_num_batched_tokens=256, max_model_len=100_000, num_gpu_blocks=1001, block_size=16
 )
 
