@@ -60,6 +60,7 @@ accuracy: .venv/installed-dev  ## replay the measured runs in ../shared again an
 
 readme: .venv/installed-dev  ## run the pages' examples again and write down their output
 	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.specs.test_docs
 
 clean:  ## forget the .venv and all caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
