@@ -28,9 +28,8 @@ def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
     of the blocks before and new ones behind.
     """
     first_keys, num_keys, depths = array("q"), array("q"), array("q")
-    ways: list[
-        tuple[int, int]
-    ] = []  # (block, key): from that block on, up to the next way's, keys follow from that one
+    # Each way is (block, key): from that block on, up to the next way's, keys follow from that one.
+    ways: list[tuple[int, int]] = []
     num_given = 0
     for kept, passed_on in zip(shared.kept, shared.passed_on, strict=True):
         while ways and ways[-1][0] >= kept:
