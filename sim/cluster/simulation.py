@@ -14,6 +14,7 @@ from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica
 from sim.cluster.routers.router import Fleet
+from sim.cluster.routers.simple import RoundRobin
 from sim.cluster.routers.table import router_options
 from sim.engine.config import SchedulerConfig
 from sim.engine.core import EngineCore
@@ -63,7 +64,7 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
         for recorder in recorders
     ]
     env = simpy.Environment(initial_time=start_s)
-    gateway = Gateway(env, options.router(fleet))
+    gateway = Gateway(env, options.router(fleet) if num_replicas > 1 else RoundRobin())
     requests = _telling(source, on_progress) if on_progress else source
     if they_wait:
         gateway.replicas = _live(env, cores, gateway)
@@ -79,16 +80,11 @@ def simulate(  # noqa: PLR0913 - all that a run is made of
 
 def serve_open(env: simpy.Environment, cores: list[EngineCore], gateway: Gateway, requests: Iterable[Request]) -> None:
     """Submit requests at the trace's times; only a router that listens waits for their answers."""
-    if gateway.router.listens and len(cores) > 1:
-        gateway.replicas = _live(env, cores, gateway)
-        env.process(arrivals(env, requests, gateway.submit))
-        env.run()
-        return
-    replicas = [LazyReplica(env, core) for core in cores]
-    gateway.replicas = replicas
+    lazy = [] if gateway.router.listens else [LazyReplica(env, core) for core in cores]
+    gateway.replicas = lazy or _live(env, cores, gateway)
     env.process(arrivals(env, requests, gateway.submit))
     env.run()
-    for replica in replicas:
+    for replica in lazy:
         replica.finish()
 
 
