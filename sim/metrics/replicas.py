@@ -3,25 +3,31 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.records import EngineRecords
+from sim.engine.records import EngineRecords, RequestRecords
 from sim.metrics.summary import is_completed, kv_cache_usage
 
 
 def replica_figures(records: ClusterRecords, num_gpu_blocks: int) -> list[dict[str, Any]]:
     """An object a replica; means are over the fleet's whole time, in which a replica may have been idle."""
-    requests, sent_to = records.merged.requests, records.replica
-    done = is_completed(requests)
     return [
         {
-            "requests": int((sent_to == number).sum()),
-            "completed": int((done & (sent_to == number)).sum()),
-            "total_output_tokens": int(requests.generated_tokens[done & (sent_to == number)].sum()),
+            **_served(records.merged.requests, records.replica == number),
             **_engine_figures(part, records.span_s, num_gpu_blocks),
         }
         for number, part in enumerate(records.replicas)
     ]
+
+
+def _served(requests: RequestRecords, sent_here: NDArray[np.bool_]) -> dict[str, int]:
+    done_here = is_completed(requests) & sent_here
+    return {
+        "requests": int(sent_here.sum()),
+        "completed": int(done_here.sum()),
+        "total_output_tokens": int(requests.generated_tokens[done_here].sum()),
+    }
 
 
 def _engine_figures(part: EngineRecords, span_s: float, num_gpu_blocks: int) -> dict[str, Any]:

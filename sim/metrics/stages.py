@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.records import Floats, RequestRecords
+from sim.engine.records import RequestRecords
 from sim.metrics.statistics import statistics
 from sim.metrics.summary import in_ms, latencies, totals
 from sim.workload.trace import Trace
@@ -20,18 +20,15 @@ def stage_figures(trace: Trace, requests: RequestRecords) -> list[dict[str, Any]
     return [
         {
             "stage": int(trace.stage[first]),
-            "request_rate": _rate(trace.arrival_s[first:end]),
-            **totals(_rows(requests, first, end)),
-            **in_ms(dict(_latencies(_rows(requests, first, end)))),
+            "request_rate": trace.part(first, end).request_rate,
+            **_served(_rows(requests, first, end)),
         }
         for first, end in pairwise([*first_rows, len(trace)])
     ]
 
 
-def _rate(arrival_s: Floats) -> float | None:
-    """Requests a second between the first and the last; None where all come at once."""
-    duration_s = float(arrival_s[-1] - arrival_s[0])
-    return (len(arrival_s) - 1) / duration_s if duration_s else None
+def _served(requests: RequestRecords) -> dict[str, Any]:
+    return {**totals(requests), **in_ms(dict(_latencies(requests)))}
 
 
 def _rows(requests: RequestRecords, first: int, end: int) -> RequestRecords:

@@ -78,7 +78,11 @@ class Trace:
 
     def first(self, num_requests: int) -> "Trace":
         """The first requests only."""
-        return replace(self, **{name: column[:num_requests] for name, column in self._columns().items()})
+        return self.part(0, num_requests)
+
+    def part(self, first: int, end: int) -> "Trace":
+        """Requests in a row."""
+        return replace(self, **{name: column[first:end] for name, column in self._columns().items()})
 
     def rows(self, rows: NDArray[np.int64], **changes: Any) -> "Trace":
         """Some requests in order of arrival, and what else changes."""
