@@ -67,6 +67,7 @@ def test_a_signal_ends_it_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     options = ["--gpu", "h100-sxm", "--trace", "chat", "--out", "new/out", "--step-log", "steps.jsonl"]
     ended = (
         "import signal, os, sim.report.folder; from sim.cli import main;"
+        f"signal.signal(signal.{name}, signal.SIG_DFL);"  # nohup ignores SIGHUP for all that it starts
         f"sim.report.folder.latency_figure = lambda *_, **__: os.kill(os.getpid(), signal.{name}); main()"
     )
     command = [sys.executable, "-c", ended, "simulate", "Llama-3.1-8B", *options]
