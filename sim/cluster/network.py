@@ -1,0 +1,60 @@
+"""The network between replicas: each has its cards' bandwidth out and in, which all of its transfers share."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import simpy
+
+from sim.cluster.arrivals import Process
+from sim.cluster.clock import ANSWER, At
+from sim.cluster.links import Links, Port
+from sim.memory.transfers import Load
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCosts:
+    """`bytes_per_s` of each GPU's card, each way; a transfer takes `latency_s`, and `descriptor_s` for each of its descriptors.
+
+    Two replicas that have never met shake hands first, for `handshake_s`.
+    """
+
+    bytes_per_s: float
+    latency_s: float
+    descriptor_s: float
+    handshake_s: float = 0.0
+
+
+class Network:
+    """Ports of replicas, by the order in which they were added, and the pairs that have met."""
+
+    def __init__(self, env: simpy.Environment, costs: NetworkCosts) -> None:
+        self._env = env
+        self._costs = costs
+        self._links = Links(env)
+        self._out: list[Port] = []
+        self._in: list[Port] = []
+        self._met_s: dict[tuple[int, int], float] = {}
+
+    def add(self, num_gpus: int) -> int:
+        """A replica, whose GPUs have a card each; its number here."""
+        number = len(self._out)
+        self._out.append(Port(f"{number} out", num_gpus * self._costs.bytes_per_s))
+        self._in.append(Port(f"{number} in", num_gpus * self._costs.bytes_per_s))
+        return number
+
+    @property
+    def ports(self) -> Iterator[Port]:
+        """Each replica's way out and way in, one replica after the other."""
+        for out, into in zip(self._out, self._in, strict=True):
+            yield out
+            yield into
+
+    def pull(self, sender: int, receiver: int, load: Load) -> Process:
+        """A process: from the moment at which the receiver asks to that at which all has come."""
+        env, costs = self._env, self._costs
+        met_s = self._met_s.setdefault((sender, receiver), env.now + costs.handshake_s)
+        ready_s = max(env.now, met_s) + costs.latency_s + costs.descriptor_s * load.num_descriptors
+        if ready_s > env.now:
+            yield At(env, ready_s, ANSWER)
+        if load.num_bytes:
+            yield self._links.send((self._out[sender], self._in[receiver]), load.num_bytes)
