@@ -125,7 +125,7 @@ def as_gpu(gpu: GpuLike) -> HardwareProfile:
     return gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
 
 
-def require_one_stage(engine: EngineConfig | ResolvedEngine) -> None:
+def require_one_stage(engine: EngineConfig) -> None:
     """Raises ConfigError for pipeline stages."""
     if engine.pipeline_parallel_size > 1:
         raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from sim.specs.data import data_dir
-from sim.specs.engine import CHOICES
+from sim.specs.engine import ARGUMENTS
 from sim.specs.serve_flags import ENGINE_FLAGS, OTHER_FLAGS, SHORT_FLAGS, arity_of
 
 LAUNCH = ("vllm", "serve")  # the beginnings of a pasted line
@@ -58,7 +58,7 @@ def remember(ctx: Any, args: Sequence[str]) -> None:
 def engine_flag_names(incomplete: str) -> list[str]:
     """vLLM's flags that are simulated; with `--no-` those that switch off."""
     names = [f"--{name}" for name in (*ENGINE_FLAGS, *OTHER_FLAGS)]
-    switches = [f"--no-{flag.name}" for flag in ENGINE_FLAGS.values() if flag.kind == "switch"]
+    switches = [f"--no-{flag.name}" for flag in ENGINE_FLAGS.values() if flag.argument.kind == "switch"]
     return [name for name in (*names, *switches) if name.startswith(incomplete)]
 
 
@@ -86,7 +86,8 @@ def _values_of(ctx: Any, flag: str) -> Values | None:
     name = name if flag.startswith("--") else SHORT_FLAGS.get(name, name)
     if arity_of(name) in {None, "none"}:
         return None
-    return lambda incomplete: _beginning(map(str, CHOICES.get(name.replace("-", "_"), ())), incomplete)
+    argument = ARGUMENTS.get(name.replace("-", "_"))
+    return lambda incomplete: _beginning(argument.choices if argument else (), incomplete)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

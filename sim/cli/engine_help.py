@@ -5,11 +5,12 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from sim.specs.engine import ARGUMENTS
 from sim.specs.releases import NEWEST
 from sim.specs.serve_flags import ENGINE_FLAGS
 
 _MORE_FLAGS = {
-    "-cc.cudagraph_mode": "NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE",
+    "-cc.cudagraph_mode": ARGUMENTS["cudagraph_mode"].help,
     "-O0 ... -O3": "optimisation level: 0 captures no CUDA graphs, 1 piecewise ones",
     "--config": "a YAML file of flags, as for vllm serve",
     "--vllm-version": f"defaults and rules of that version, {NEWEST} when absent",
@@ -21,7 +22,9 @@ def print_engine_flags() -> None:
     """All engine flags with a line each."""
     table = Table(show_header=False, box=None, padding=(0, 1))
     for flag in ENGINE_FLAGS.values():
-        table.add_row(f"--\\[no-]{flag.name}" if flag.kind == "switch" else f"--{flag.name}", flag.help)
+        table.add_row(
+            f"--\\[no-]{flag.name}" if flag.argument.kind == "switch" else f"--{flag.name}", flag.argument.help
+        )
     for flag_text, help_text in _MORE_FLAGS.items():
         table.add_row(flag_text, help_text)
     title = "Engine flags, as for vllm serve"

@@ -2,10 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
-from sim.errors import ConfigError, check_choice
+from sim.specs.arguments import (
+    MAX_BYTES,
+    Argument,
+    argument,
+    check_block_size,
+    check_capture_sizes,
+    check_gpu_memory_utilization,
+    check_max_model_len,
+    check_quantization,
+    check_watermark,
+    choice,
+    count,
+    switch,
+)
 from sim.specs.rules import SchedulingRules
 
 Policy = Literal["fcfs", "priority"]
@@ -13,39 +25,7 @@ CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_A
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
 
-MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
-MAX_BYTES = 2**60
-BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
 KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-
-_LEAST: Mapping[str, int] = {
-    "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "max_num_scheduled_tokens": 1,
-    "max_num_active_seqs": 1,
-    "kv_cache_memory_bytes": 1,
-    "num_gpu_blocks_override": 2,  # block 0 is the null block
-    "long_prefill_token_threshold": 0,
-    "max_cudagraph_capture_size": 1,
-}
-_SWITCHES = (
-    "enable_expert_parallel",
-    "language_model_only",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "async_scheduling",
-    "long_prefill_token_threshold_adaptive",
-    "scheduler_reserve_full_isl",
-    "enforce_eager",
-)
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kv_cache_dtype": ("auto", *KV_CACHE_DTYPE_BYTES),
-    "scheduling_policy": get_args(Policy),
-    "cudagraph_mode": get_args(CudagraphMode),
-    "performance_mode": get_args(PerformanceMode),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +37,71 @@ class EngineConfig:
     the memory plan only.
     """
 
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    enable_expert_parallel: bool = False
-    max_model_len: int | Literal["auto"] | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_scheduled_tokens: int | None = None
-    max_num_active_seqs: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_cache_memory_bytes: int | None = None
-    num_gpu_blocks_override: int | None = None
-    block_size: int | None = None
-    kv_cache_dtype: str = "auto"
-    quantization: str | None = None
-    language_model_only: bool = False
-    enable_prefix_caching: bool | None = None
-    enable_chunked_prefill: bool | None = None
-    scheduling_policy: Policy = "fcfs"
-    async_scheduling: bool | None = None
-    long_prefill_token_threshold: int = 0
-    long_prefill_token_threshold_adaptive: bool = False
-    scheduler_reserve_full_isl: bool | None = None
-    watermark: float = 0.0
-    enforce_eager: bool = False
-    cudagraph_mode: CudagraphMode | None = None
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    max_cudagraph_capture_size: int | None = None
-    performance_mode: PerformanceMode = "balanced"
+    tensor_parallel_size: int = count(1, "GPUs that share each layer (-tp)")
+    pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp); memory only")
+    enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
+    max_model_len: int | Literal["auto"] | None = argument(
+        None, "integer", "longest prompt plus output; auto takes what fits", check_max_model_len
+    )
+    max_num_seqs: int | None = count(None, "requests in a batch at most")
+    max_num_batched_tokens: int | None = count(None, "tokens in a step at most")
+    max_num_scheduled_tokens: int | None = count(None, "tokens scheduled in a step, where fewer", since="0.17.0")
+    max_num_active_seqs: int | None = count(None, "running requests, where fewer than max-num-seqs", since="0.31.0")
+    gpu_memory_utilization: float | None = argument(
+        None,
+        "number",
+        "share of GPU memory that vLLM may use",
+        check_gpu_memory_utilization,
+        defaults={"0.8.0": 0.90, "0.20.0": 0.92},
+    )
+    kv_cache_memory_bytes: int | None = count(
+        None, "KV cache per GPU, instead of what profiling leaves", at_most=MAX_BYTES, since="0.10.2"
+    )
+    num_gpu_blocks_override: int | None = count(
+        None,
+        "KV blocks, instead of what fits",
+        at_least=2,  # block 0 is the null block
+    )
+    block_size: int | None = argument(None, "integer", "tokens in a KV block", check_block_size)
+    kv_cache_dtype: str = choice("auto", ("auto", *KV_CACHE_DTYPE_BYTES))
+    quantization: str | None = argument(None, "text", "quantise the weights, such as fp8 (-q)", check_quantization)
+    language_model_only: bool = switch(False, "leave a vision tower out", since="0.17.0")
+    enable_prefix_caching: bool | None = switch(None, "reuse the KV blocks of equal prefixes", defaults={"0.8.0": True})
+    enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
+    scheduling_policy: Policy = choice("fcfs", get_args(Policy))
+    async_scheduling: bool | None = switch(None, "schedule a step while the one before runs", since="0.10.0")
+    long_prefill_token_threshold: int = count(0, "tokens a request gets in a step at most; 0 is off", at_least=0)
+    long_prefill_token_threshold_adaptive: bool = switch(
+        False, "raise that to a fair share of the step", since="0.31.0"
+    )
+    scheduler_reserve_full_isl: bool | None = switch(
+        None,
+        "admit a request only if all its tokens fit now",
+        since="0.19.0",
+        defaults={"0.8.0": False, "0.19.0": True},
+    )
+    watermark: float = argument(
+        0.0, "number", "share of KV blocks kept free on admission", check_watermark, since="0.24.0"
+    )
+    enforce_eager: bool = switch(False, "no CUDA graphs")
+    cudagraph_mode: CudagraphMode | None = choice(None, get_args(CudagraphMode), since="0.10.1", is_flag=False)
+    cudagraph_capture_sizes: tuple[int, ...] | None = argument(
+        None, "sizes", "batch sizes captured as CUDA graphs", check_capture_sizes
+    )
+    max_cudagraph_capture_size: int | None = count(None, "largest of them", since="0.11.1")
+    performance_mode: PerformanceMode = choice("balanced", get_args(PerformanceMode), since="0.17.0")
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if (value := getattr(self, name)) is not None:
-                _check_integer(name, value, least, MAX_BYTES if name.endswith("_bytes") else MAX_COUNT)
-        for name in _SWITCHES:
-            _check_switch(name, getattr(self, name))
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) is not None:
-                check_choice(name, value, choices)
-        _check_max_model_len(self.max_model_len)
-        _check_memory_fractions(self.gpu_memory_utilization, self.watermark)
-        _check_block_size(self.block_size)
-        if self.quantization is not None and not isinstance(self.quantization, str):
-            raise ConfigError(f"quantization must be a name such as fp8, got {self.quantization!r}.")
+        for entry in fields(self):
+            if (value := getattr(self, entry.name)) is not entry.default:
+                entry.metadata["argument"].check(entry.name, value)
         if self.cudagraph_capture_sizes is not None:
-            object.__setattr__(self, "cudagraph_capture_sizes", _capture_sizes(self.cudagraph_capture_sizes))
+            ascending = tuple(sorted(set(self.cudagraph_capture_sizes)))  # as vLLM takes them
+            object.__setattr__(self, "cudagraph_capture_sizes", ascending)
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def given(self) -> dict[str, Any]:
@@ -114,113 +114,39 @@ class EngineConfig:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedEngine:
-    """The same arguments with every choice made, as vLLM's start-up would make it; read by memory, steptime and serving.
+ARGUMENTS: Mapping[str, Argument] = {entry.name: entry.metadata["argument"] for entry in fields(EngineConfig)}
 
-    `max_model_len` is None while "auto" waits for the memory plan. `cudagraph_capture_sizes` is ascending and empty
-    under `enforce_eager` (mode NONE). `kv_cache_dtype_bytes` is bytes a stored number.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedEngine(EngineConfig):
+    """The same arguments with every choice made, as vLLM's start-up would make it; read by memory, steptime and engine.
+
+    What a version, a GPU or a model decides is declared again, as never left open; all else is as given. `max_model_len`
+    is None while "auto" waits for the memory plan. `cudagraph_capture_sizes` is ascending and empty under `enforce_eager`
+    (mode NONE). `kv_cache_dtype_bytes` is bytes a stored number.
     """
 
     vllm_version: str
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    enable_expert_parallel: bool
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_num_scheduled_tokens: int | None
-    max_num_active_seqs: int | None
     gpu_memory_utilization: float
-    kv_cache_memory_bytes: int | None
-    num_gpu_blocks_override: int | None
     block_size: int
-    kv_cache_dtype: str
     kv_cache_dtype_bytes: int
-    language_model_only: bool
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
-    scheduling_policy: Policy
     async_scheduling: bool
-    long_prefill_token_threshold: int
-    long_prefill_token_threshold_adaptive: bool
     scheduler_reserve_full_isl: bool
-    watermark: float
-    enforce_eager: bool
     cudagraph_mode: CudagraphMode
     cudagraph_capture_sizes: tuple[int, ...]
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.20.0
     counts_tokens_of_requests: bool  # in the cache size it logs: since 0.20.1
 
-    @property
-    def num_gpus(self) -> int:
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+    def __post_init__(self) -> None:
+        """What was given is checked already."""
 
     @property
     def num_batches_in_flight(self) -> int:
         """vLLM's batch queue: one a pipeline stage, and one more under async scheduling."""
         return self.pipeline_parallel_size + self.async_scheduling
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    if not _is_integer(value) or value < least:
-        raise ConfigError(
-            f"{name} must be an integer of at least {least}, got {value!r:.40}; leave it out for the default."
-        )
-    if value > most:
-        raise ConfigError(
-            f"{name} must be an integer of at most {most:,}, got {value!r:.40}; leave it out for the default."
-        )
-
-
-def _check_switch(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, got {value!r}.")
-
-
-def _check_max_model_len(value: object) -> None:
-    if value is not None and value != "auto" and (not _is_integer(value) or not 2 <= value <= MAX_COUNT):
-        raise ConfigError(
-            f"max_model_len must be an integer of at least 2 (a prompt token and a generated one) and at most {MAX_COUNT:,}, "
-            f"or 'auto', got {value!r:.40}."
-        )
-
-
-def _check_memory_fractions(gpu_memory_utilization: object, watermark: object) -> None:
-    if gpu_memory_utilization is not None and not (
-        _is_number(gpu_memory_utilization) and 0 < gpu_memory_utilization <= 1
-    ):
-        raise ConfigError(
-            "gpu_memory_utilization must be a fraction of the GPU's memory above 0 and up to 1, "
-            f"got {gpu_memory_utilization!r}; 0.9 means 90 %."
-        )
-    if not (_is_number(watermark) and 0 <= watermark < 1):
-        raise ConfigError(f"watermark must be a fraction of the KV blocks, at least 0 and below 1, got {watermark!r}.")
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _check_block_size(value: object) -> None:
-    if value is not None and (not _is_integer(value) or value not in BLOCK_SIZES):
-        raise ConfigError(f"block_size must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")
-
-
-def _capture_sizes(sizes: object) -> tuple[int, ...]:
-    """Ascending and without repetition, as vLLM takes them."""
-    if (
-        not isinstance(sizes, tuple | list)
-        or not sizes
-        or not all(_is_integer(size) and 1 <= size <= MAX_COUNT for size in sizes)
-    ):
-        raise ConfigError(
-            f"cudagraph_capture_sizes must be a list of integers from 1 to {MAX_COUNT:,}, got {sizes!r:.80}; "
-            "use enforce_eager or cudagraph_mode NONE to capture nothing."
-        )
-    return tuple(sorted(set(sizes)))

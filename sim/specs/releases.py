@@ -1,16 +1,17 @@
-"""What differs between vLLM versions: each default, rule and argument beside the version that brought it.
+"""What differs between vLLM versions: each rule beside the version that brought it.
 
-Most were read off the released packages, and schedules and defaults of many versions were recorded; docs/engine.md says
+Since when there is an argument, and its default where the version alone decides, stands with it in engine.py. Most were read off the released packages, and schedules and defaults of many versions were recorded; docs/engine.md says
 which. Patch releases that lie between two recorded ones follow the version that brought a rule.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sim.errors import ConfigError, nearest
+from sim.specs.arguments import Argument
 from sim.specs.capture_sizes import CaptureRules
-from sim.specs.engine import CudagraphMode
+from sim.specs.engine import ARGUMENTS, CudagraphMode
 from sim.specs.rules import ScanStep, SchedulingRules
 
 OLDEST = "0.8.5"
@@ -35,21 +36,6 @@ KNOWN_VERSIONS = (
     *("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", NEWEST),
 )
 """Those whose rules are known; any other follows the newest of them that is not above it."""
-
-ARGUMENTS_SINCE: Mapping[str, str] = {
-    "async_scheduling": "0.10.0",
-    "cudagraph_mode": "0.10.1",
-    "kv_cache_memory_bytes": "0.10.2",
-    "max_cudagraph_capture_size": "0.11.1",
-    "language_model_only": "0.17.0",
-    "performance_mode": "0.17.0",
-    "max_num_scheduled_tokens": "0.17.0",
-    "scheduler_reserve_full_isl": "0.19.0",
-    "watermark": "0.24.0",
-    "long_prefill_token_threshold_adaptive": "0.31.0",
-    "max_num_active_seqs": "0.31.0",
-}
-"""Arguments that older versions do not know, with the first version that has them."""
 
 PRIORITY_SINCE = "0.9.2"
 """The first version whose V1 scheduler has the policy "priority"."""
@@ -80,7 +66,6 @@ class Release:
     `fits_token_budget`: the default of max_num_batched_tokens fits max_num_seqs x max_model_len, and without chunked
     prefill holds a whole prompt.
     `forces_chunked_prefill`: it cannot be switched off, and asking for that is ignored.
-    `full_isl_gate`: `scheduler_reserve_full_isl` exists and is on by default.
     `a100_is_large`: an A100 with 70 GiB or more has the defaults of other GPUs of that size.
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too.
     `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs.
@@ -88,14 +73,12 @@ class Release:
     """
 
     version: str
-    gpu_memory_utilization: float
     cudagraph_mode: CudagraphMode
     async_scheduling: bool
     async_with_pipeline: bool
     lowers_max_num_seqs: bool
     fits_token_budget: bool
     forces_chunked_prefill: bool
-    full_isl_gate: bool
     a100_is_large: bool
     huge_gpu_tier: bool
     subtracts_graph_memory: bool
@@ -127,14 +110,12 @@ def release_for(vllm_version: str | None) -> Release:
     v = _Version(vllm_version or NEWEST)
     return Release(
         version=next((known for known in reversed(KNOWN_VERSIONS) if v.since(known)), OLDEST),
-        gpu_memory_utilization=0.92 if v.since("0.20.0") else 0.90,
         cudagraph_mode="FULL_AND_PIECEWISE" if v.since("0.11.0") else "PIECEWISE",
         async_scheduling=v.since("0.14.0"),
         async_with_pipeline=v.since("0.33.0") or (v.since("0.15.0") and v.before("0.31.0")),
         lowers_max_num_seqs=v.since("0.10.1"),
         fits_token_budget=v.since("0.11.1"),
         forces_chunked_prefill=v.before(SWITCHES_CHUNKED_PREFILL_SINCE),
-        full_isl_gate=v.since("0.19.0"),
         a100_is_large=v.before("0.9.0"),
         huge_gpu_tier=v.since("0.28.0"),
         subtracts_graph_memory=v.since("0.20.0"),
@@ -174,4 +155,11 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
 def unknown_arguments(vllm_version: str) -> dict[str, str]:
     """Arguments that this version does not know yet, with the first that does. Raises ConfigError as `parse_version`."""
     asked = parse_version(vllm_version)
-    return {name: since for name, since in ARGUMENTS_SINCE.items() if asked < parse_version(since)}
+    since = {name: argument.since for name, argument in ARGUMENTS.items() if argument.since}
+    return {name: first for name, first in since.items() if asked < parse_version(first)}
+
+
+def default_of(argument: Argument, vllm_version: str) -> Any:
+    """Its default in that version where the version alone decides, else None. Raises ConfigError as `parse_version`."""
+    asked = parse_version(vllm_version)
+    return next((value for first, value in reversed(argument.defaults.items()) if asked >= parse_version(first)), None)

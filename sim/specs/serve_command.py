@@ -158,16 +158,16 @@ def _apply(draft: _Draft, flag: Flag) -> None:
 
 
 def _value(known: EngineFlag, flag: Flag) -> object:
-    if known.kind == "switch":
+    if known.argument.kind == "switch":
         return _is_on(flag)
-    if known.kind == "sizes":
+    if known.argument.kind == "sizes":
         return tuple(_integer(flag.spelled, size) for text in flag.values for size in text.split(","))
     text = flag.values[0]
     if known.field == "max_model_len" and text in {"auto", "-1"}:
         return "auto"
-    if known.kind == "integer":
+    if known.argument.kind == "integer":
         return _integer(flag.spelled, text)
-    return _number(flag.spelled, text) if known.kind == "number" else text
+    return _number(flag.spelled, text) if known.argument.kind == "number" else text
 
 
 def _is_on(flag: Flag) -> bool:

@@ -6,19 +6,20 @@ so that old command lines can be replayed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-Kind = Literal["integer", "number", "switch", "text", "sizes"]
+from sim.specs.arguments import Argument, Kind
+from sim.specs.engine import ARGUMENTS
+
 Arity = Literal["none", "one", "many"]
+_ARITIES: Mapping[Kind, Arity] = {"switch": "none", "sizes": "many"}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFlag:
+class EngineFlag(NamedTuple):
     """A flag that sets the EngineConfig field of the same name."""
 
     field: str
-    kind: Kind
-    help: str
+    argument: Argument
 
     @property
     def name(self) -> str:
@@ -26,7 +27,7 @@ class EngineFlag:
 
     @property
     def arity(self) -> Arity:
-        return {"switch": "none", "sizes": "many"}.get(self.kind, "one")  # type: ignore[return-value]
+        return _ARITIES.get(self.argument.kind, "one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +40,9 @@ class UnsimulatedFlag:
 
 
 ENGINE_FLAGS: Mapping[str, EngineFlag] = {
-    flag.name: flag
-    for flag in (
-        EngineFlag("tensor_parallel_size", "integer", "GPUs that share each layer (-tp)"),
-        EngineFlag("pipeline_parallel_size", "integer", "groups of GPUs that share out the layers (-pp); memory only"),
-        EngineFlag("enable_expert_parallel", "switch", "whole experts on each GPU instead of slices of all (-ep)"),
-        EngineFlag("max_model_len", "integer", "longest prompt plus output; auto takes what fits"),
-        EngineFlag("max_num_seqs", "integer", "requests in a batch at most"),
-        EngineFlag("max_num_batched_tokens", "integer", "tokens in a step at most"),
-        EngineFlag("max_num_scheduled_tokens", "integer", "tokens scheduled in a step, where fewer"),
-        EngineFlag("max_num_active_seqs", "integer", "running requests, where fewer than max-num-seqs"),
-        EngineFlag("gpu_memory_utilization", "number", "share of GPU memory that vLLM may use"),
-        EngineFlag("kv_cache_memory_bytes", "integer", "KV cache per GPU, instead of what profiling leaves"),
-        EngineFlag("num_gpu_blocks_override", "integer", "KV blocks, instead of what fits"),
-        EngineFlag("block_size", "integer", "tokens in a KV block"),
-        EngineFlag("kv_cache_dtype", "text", "auto, bfloat16, float16, fp8, fp8_e4m3 or fp8_e5m2"),
-        EngineFlag("quantization", "text", "quantise the weights, such as fp8 (-q)"),
-        EngineFlag("language_model_only", "switch", "leave a vision tower out"),
-        EngineFlag("enable_prefix_caching", "switch", "reuse the KV blocks of equal prefixes"),
-        EngineFlag("enable_chunked_prefill", "switch", "split prompts over steps"),
-        EngineFlag("scheduling_policy", "text", "fcfs or priority"),
-        EngineFlag("async_scheduling", "switch", "schedule a step while the one before runs"),
-        EngineFlag("long_prefill_token_threshold", "integer", "tokens a request gets in a step at most; 0 is off"),
-        EngineFlag("long_prefill_token_threshold_adaptive", "switch", "raise that to a fair share of the step"),
-        EngineFlag("scheduler_reserve_full_isl", "switch", "admit a request only if all its tokens fit now"),
-        EngineFlag("watermark", "number", "share of KV blocks kept free on admission"),
-        EngineFlag("enforce_eager", "switch", "no CUDA graphs"),
-        EngineFlag("cudagraph_capture_sizes", "sizes", "batch sizes captured as CUDA graphs"),
-        EngineFlag("max_cudagraph_capture_size", "integer", "largest of them"),
-        EngineFlag("performance_mode", "text", "balanced, interactivity or throughput"),
-    )
+    flag.name: flag for flag in (EngineFlag(*item) for item in ARGUMENTS.items()) if flag.argument.is_flag
 }
+"""In the order of EngineConfig."""
 
 OTHER_FLAGS: Mapping[str, Arity] = {
     "model": "one",

@@ -1,17 +1,23 @@
 """How vLLM's start-up fills in and checks the engine arguments, for any version, model and GPU."""
 
-from typing import NamedTuple, TypeVar
+from typing import Any
 
 from sim.errors import ConfigError
+from sim.specs.batch_limits import BatchLimits, batch_limits, splits_prompts
 from sim.specs.capture_sizes import default_sizes, listed_sizes
-from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
+from sim.specs.engine import ARGUMENTS, KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import check_kernels
 from sim.specs.model import ModelSpec
-from sim.specs.releases import NEWEST, PRIORITY_SINCE, Release, parse_version, release_for, unknown_arguments
-from sim.units import GIB
-
-T = TypeVar("T")
+from sim.specs.releases import (
+    NEWEST,
+    PRIORITY_SINCE,
+    Release,
+    default_of,
+    parse_version,
+    release_for,
+    unknown_arguments,
+)
 
 
 def resolve_engine(
@@ -27,46 +33,25 @@ def resolve_engine(
     Raises ConfigError for what that version of vLLM refuses at start-up. A GPU of architecture "CPU" gets the defaults
     of vLLM's CPU platform.
     """
-    release = release_for(vllm_version)
-    version = vllm_version or NEWEST
-    on_cpu = gpu.architecture == "CPU"
+    version, release = vllm_version or NEWEST, release_for(vllm_version)
     _check_known(engine, version)
     _check_tensor_parallel(engine.tensor_parallel_size, model)
     _check_pipeline_parallel(engine, model, release)
     check_kernels(model, gpu, version)
-    max_model_len = _max_model_len(engine, model)
-    defaults = _batch_defaults(gpu, release, usage, engine.tensor_parallel_size * engine.pipeline_parallel_size)
-    splits_prompts = release.forces_chunked_prefill or _given(engine.enable_chunked_prefill, True)
-    batch = _batch_limits(
-        engine, release, max_model_len or model.max_model_len, defaults, splits_prompts=splits_prompts
-    )
+    on_cpu = gpu.architecture == "CPU"
+    context = _max_model_len(engine, model)
+    batch = batch_limits(engine, gpu, release, usage, context or model.max_model_len)
     mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
     return ResolvedEngine(
+        **_as_given(engine, version),
         vllm_version=".".join(map(str, parse_version(version))),
-        tensor_parallel_size=engine.tensor_parallel_size,
-        pipeline_parallel_size=engine.pipeline_parallel_size,
-        enable_expert_parallel=engine.enable_expert_parallel,
-        max_model_len=max_model_len,
+        max_model_len=context,
         max_num_seqs=batch.seqs,
         max_num_batched_tokens=batch.tokens,
-        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
-        max_num_active_seqs=engine.max_num_active_seqs,
-        gpu_memory_utilization=_given(engine.gpu_memory_utilization, release.gpu_memory_utilization),
-        kv_cache_memory_bytes=engine.kv_cache_memory_bytes,
-        num_gpu_blocks_override=engine.num_gpu_blocks_override,
-        block_size=_given(engine.block_size, _default_block_size(model, on_cpu=on_cpu)),
-        kv_cache_dtype=engine.kv_cache_dtype,
+        block_size=engine.block_size or _default_block_size(model, on_cpu=on_cpu),
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
-        language_model_only=engine.language_model_only,
-        enable_prefix_caching=_given(engine.enable_prefix_caching, True),
-        enable_chunked_prefill=splits_prompts,
-        scheduling_policy=engine.scheduling_policy,
-        async_scheduling=not on_cpu and _given(engine.async_scheduling, _async_by_default(engine, release)),
-        long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive=engine.long_prefill_token_threshold_adaptive,
-        scheduler_reserve_full_isl=_given(engine.scheduler_reserve_full_isl, release.full_isl_gate),
-        watermark=engine.watermark,
-        enforce_eager=engine.enforce_eager,
+        enable_chunked_prefill=splits_prompts(engine, release),
+        async_scheduling=_async_scheduling(engine, release, on_cpu=on_cpu),
         cudagraph_mode=mode,
         cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch) if mode != "NONE" else (),
         rules=release.rules,
@@ -75,8 +60,11 @@ def resolve_engine(
     )
 
 
-def _given(value: T | None, default: T) -> T:
-    return default if value is None else value
+def _as_given(engine: EngineConfig, version: str) -> dict[str, Any]:
+    """The arguments in which nothing but the version has a say: as given, else at its default in that version."""
+    decided = {name for name in ResolvedEngine.__annotations__ if name in ARGUMENTS and not ARGUMENTS[name].defaults}
+    given = {name: getattr(engine, name) for name in ARGUMENTS if name not in decided}
+    return {name: default_of(ARGUMENTS[name], version) if value is None else value for name, value in given.items()}
 
 
 def _check_known(engine: EngineConfig, version: str) -> None:
@@ -123,7 +111,11 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
         )
 
 
-def _async_by_default(engine: EngineConfig, release: Release) -> bool:
+def _async_scheduling(engine: EngineConfig, release: Release, *, on_cpu: bool) -> bool:
+    if on_cpu:
+        return False
+    if engine.async_scheduling is not None:
+        return engine.async_scheduling
     return release.async_scheduling and (engine.pipeline_parallel_size == 1 or release.async_with_pipeline)
 
 
@@ -136,63 +128,7 @@ def _max_model_len(engine: EngineConfig, model: ModelSpec) -> int | None:
             f"max_model_len must not exceed the {model.max_model_len} tokens that the config of {model.name} allows, "
             f"got {engine.max_model_len}; lower it, or raise max_position_embeddings (with rope scaling) in a config.json of your own."
         )
-    return _given(engine.max_model_len, model.max_model_len)
-
-
-class _Batch(NamedTuple):
-    tokens: int
-    seqs: int
-
-
-def _batch_defaults(gpu: HardwareProfile, release: Release, usage: UsageContext, num_gpus: int) -> _Batch:
-    """The tiers of vLLM: by platform, memory and name of the GPU, and by who starts the engine."""
-    if gpu.architecture == "CPU":
-        server, offline, seqs = 2048 * num_gpus, 4096 * num_gpus, 128 * num_gpus
-        return _Batch(offline, 2 * seqs) if usage == "offline" else _Batch(server, seqs)
-    if release.huge_gpu_tier and gpu.memory_bytes >= 160 * GIB:
-        return _Batch(16384, 1024)
-    if gpu.memory_bytes >= 70 * GIB and (release.a100_is_large or "a100" not in gpu.name.lower()):
-        return _Batch(16384 if usage == "offline" else 8192, 1024)
-    return _Batch(8192 if usage == "offline" else 2048, 256)
-
-
-def _batch_limits(
-    engine: EngineConfig, release: Release, max_model_len: int, defaults: _Batch, *, splits_prompts: bool
-) -> _Batch:
-    """max_num_batched_tokens and max_num_seqs: given values are kept, the others adapt to them."""
-    factor = 2 if engine.performance_mode == "throughput" else 1
-    seqs = _given(engine.max_num_seqs, defaults.seqs * factor)
-    tokens = engine.max_num_batched_tokens
-    if tokens is None:
-        tokens = defaults.tokens * factor
-        if release.fits_token_budget:
-            least = 0 if splits_prompts else max_model_len
-            tokens = min(max(tokens, least), seqs * max_model_len)
-    if engine.max_num_seqs is None and release.lowers_max_num_seqs:
-        seqs = min(seqs, tokens)
-    _check_batch(engine, max_model_len, _Batch(tokens, seqs), splits_prompts=splits_prompts)
-    return _Batch(tokens, seqs)
-
-
-def _check_batch(engine: EngineConfig, max_model_len: int, batch: _Batch, *, splits_prompts: bool) -> None:
-    tokens, seqs = batch
-    if seqs > tokens:
-        raise ConfigError(
-            f"max_num_seqs must not exceed max_num_batched_tokens, got {seqs} and {tokens}; lower the one or raise the other."
-        )
-    if not splits_prompts and tokens < max_model_len:
-        raise ConfigError(
-            f"max_num_batched_tokens must be at least max_model_len ({max_model_len}) without chunked prefill, got {tokens}; "
-            "raise it, lower max_model_len or enable chunked prefill."
-        )
-    if (engine.max_num_active_seqs or 0) > seqs:
-        raise ConfigError(
-            f"max_num_active_seqs must not exceed max_num_seqs ({seqs}), got {engine.max_num_active_seqs}."
-        )
-    if (engine.max_num_scheduled_tokens or 0) > tokens:
-        raise ConfigError(
-            f"max_num_scheduled_tokens must not exceed max_num_batched_tokens ({tokens}), got {engine.max_num_scheduled_tokens}."
-        )
+    return engine.max_model_len or model.max_model_len
 
 
 def _default_block_size(model: ModelSpec, *, on_cpu: bool) -> int:
@@ -207,7 +143,7 @@ def _cudagraph_mode(engine: EngineConfig, release: Release, *, on_cpu: bool) -> 
 
 
 def _capture_sizes(
-    engine: EngineConfig, model: ModelSpec, gpu: HardwareProfile, release: Release, batch: _Batch
+    engine: EngineConfig, model: ModelSpec, gpu: HardwareProfile, release: Release, batch: BatchLimits
 ) -> tuple[int, ...]:
     if engine.cudagraph_capture_sizes is not None:
         return _given_capture_sizes(engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size, batch.tokens)

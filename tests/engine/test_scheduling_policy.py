@@ -5,7 +5,7 @@ import pytest
 from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue
 from sim.engine.request import Request
 from sim.engine.scheduling_policy import POLICIES, scheduling_policy
-from sim.specs.engine import CHOICES
+from sim.specs.engine import ARGUMENTS
 from sim.specs.rules import SchedulingRules
 
 LINE = [Request(row, name, at, 1, 1, priority=rank) for row, (name, at, rank) in enumerate(
@@ -15,7 +15,7 @@ LINE = [Request(row, name, at, 1, 1, priority=rank) for row, (name, at, rank) in
 
 def test_every_policy_that_an_engine_can_be_given_is_in_the_table() -> None:
     """What the engine's arguments allow is what schedules."""
-    assert tuple(POLICIES) == CHOICES["scheduling_policy"]
+    assert tuple(POLICIES) == ARGUMENTS["scheduling_policy"].choices
 
 
 @pytest.mark.parametrize(("name", "place"), [("fcfs", 3), ("priority", 1)])

@@ -1,6 +1,7 @@
 """What EngineConfig accepts."""
 
 import math
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_an_override_holds_a_block_beside_the_null_block() -> None:
     """One block alone could hold no request."""
     with pytest.raises(ConfigError, match=r"^num_gpu_blocks_override must be an integer of at least 2, got 1"):
         EngineConfig(num_gpu_blocks_override=1)
+
+
+def test_counts_end_where_the_kernels_do() -> None:
+    """Bytes go further."""
+    with pytest.raises(ConfigError, match=r"^max_num_seqs must be an integer of at most 2,147,483,647, got 2147483648"):
+        EngineConfig(max_num_seqs=2**31)
+    assert EngineConfig(kv_cache_memory_bytes=2**31).kv_cache_memory_bytes == 2**31
+
+
+@pytest.mark.parametrize("name", [name for name, value in asdict(EngineConfig()).items() if value is not None])
+def test_what_has_a_default_of_its_own_is_not_left_open(name: str) -> None:
+    """None is for what the vLLM version, the GPU or the model decides."""
+    with pytest.raises(ConfigError, match=f"^{name} must be .*got None"):
+        engine_with(name, None)
 
 
 def test_numpy_integers_are_integers() -> None:

@@ -102,6 +102,22 @@ def test_async_scheduling_with_pipeline_stages(version: str, works: bool) -> Non
             resolve(version, async_scheduling=True, pipeline_parallel_size=2)
 
 
+def test_an_argument_that_nothing_else_decides_is_as_given() -> None:
+    """Where it is left open the version decides, or it stays open."""
+    given: dict[str, Any] = {
+        "watermark": 0.1,
+        "scheduler_reserve_full_isl": False,
+        "max_num_active_seqs": 7,
+        "enforce_eager": True,
+    }
+    assert given.items() <= asdict(resolve(**given)).items()
+    old, new = resolve("0.18.1"), resolve("0.19.0")
+    assert (old.scheduler_reserve_full_isl, new.scheduler_reserve_full_isl) == (False, True)
+    assert (old.gpu_memory_utilization, resolve("0.20.0").gpu_memory_utilization) == (0.9, 0.92)
+    assert resolve("0.8.1").enable_prefix_caching
+    assert new.kv_cache_memory_bytes is None
+
+
 def test_there_are_no_more_stages_than_layers() -> None:
     """Each pipeline stage has a layer at least."""
     with pytest.raises(ConfigError, match="must not exceed the 2 layers"):

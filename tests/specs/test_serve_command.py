@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ConfigError
-from sim.specs.engine import BLOCK_SIZES, KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, PerformanceMode
+from sim.specs.arguments import BLOCK_SIZES
+from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, PerformanceMode
 from sim.specs.serve_command import ParsedServe, parse_engine_args, parse_serve_command, serve_command
 from sim.specs.serve_flags import APPROXIMATED, ENGINE_FLAGS, IGNORED, OTHER_FLAGS, SHORT_FLAGS, UNSIMULATED, arity_of
 

@@ -1,0 +1,116 @@
+"""What a field of EngineConfig says of itself: how vLLM's command line spells it, which values it takes, since which version."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, Literal, TypeGuard
+
+from sim.errors import ConfigError, check_choice
+
+Kind = Literal["integer", "number", "switch", "text", "sizes"]
+"""How the words behind a flag are read."""
+Check = Callable[[str, Any], None]
+"""Raises ConfigError, naming the argument of that name, for a value that it does not take."""
+
+MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
+MAX_BYTES = 2**60
+BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """`help` is its line under --help. `since` is the first vLLM version that has it, where older ones do not.
+
+    `defaults` are values by the version that brought them, where None leaves the choice to the version alone.
+    """
+
+    kind: Kind
+    help: str
+    check: Check
+    choices: tuple[str, ...] = ()
+    since: str | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    is_flag: bool = True  # else it is a key of --compilation-config alone
+
+
+def argument(default: Any, kind: Kind, help_text: str, check: Check, **more: Any) -> Any:
+    """A field that is an engine argument; the others below are those of common kinds."""
+    return field(default=default, metadata={"argument": Argument(kind, help_text, check, **more)})
+
+
+def switch(default: bool | None, help_text: str, **more: Any) -> Any:
+    return argument(default, "switch", help_text, _check_switch, **more)
+
+
+def count(
+    default: int | None, help_text: str, *, at_least: int = 1, at_most: int = MAX_COUNT, since: str | None = None
+) -> Any:
+    def check(name: str, value: object) -> None:
+        if _is_integer(value) and at_least <= value <= at_most:
+            return
+        bound = f"most {at_most:,}" if _is_integer(value) and value > at_most else f"least {at_least}"
+        raise ConfigError(f"{name} must be an integer of at {bound}, got {value!r:.40}; leave it out for the default.")
+
+    return argument(default, "integer", help_text, check, since=since)
+
+
+def choice(default: str | None, choices: tuple[str, ...], **more: Any) -> Any:
+    help_text = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return argument(
+        default, "text", help_text, lambda name, value: check_choice(name, value, choices), choices=choices, **more
+    )
+
+
+def check_max_model_len(name: str, value: object) -> None:
+    if value != "auto" and not (_is_integer(value) and 2 <= value <= MAX_COUNT):
+        raise ConfigError(
+            f"{name} must be an integer of at least 2 (a prompt token and a generated one) and at most {MAX_COUNT:,}, "
+            f"or 'auto', got {value!r:.40}."
+        )
+
+
+def check_gpu_memory_utilization(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 < value <= 1):
+        raise ConfigError(
+            f"{name} must be a fraction of the GPU's memory above 0 and up to 1, got {value!r}; 0.9 means 90 %."
+        )
+
+
+def check_watermark(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 <= value < 1):
+        raise ConfigError(f"{name} must be a fraction of the KV blocks, at least 0 and below 1, got {value!r}.")
+
+
+def check_block_size(name: str, value: object) -> None:
+    if not _is_integer(value) or value not in BLOCK_SIZES:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")
+
+
+def check_quantization(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a name such as fp8, got {value!r}.")
+
+
+def check_capture_sizes(name: str, value: object) -> None:
+    if not (
+        isinstance(value, tuple | list)
+        and value
+        and all(_is_integer(size) and 1 <= size <= MAX_COUNT for size in value)
+    ):
+        raise ConfigError(
+            f"{name} must be a list of integers from 1 to {MAX_COUNT:,}, got {value!r:.80}; "
+            "use enforce_eager or cudagraph_mode NONE to capture nothing."
+        )
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_switch(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}.")
