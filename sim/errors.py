@@ -1,7 +1,8 @@
 """Everything Servecast raises at a user: one sentence that names the place, the rule, what was got and what to do."""
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
 
 
 class SimError(Exception):
@@ -40,6 +41,12 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises ConfigError where `value` is none of the choices."""
     if value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}")
+
+
+def listed(names: Sequence[str], conjunction: Literal["and", "or"] = "and") -> str:
+    """`a, b and c`."""
+    *others, last = names
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:

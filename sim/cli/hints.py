@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from sim.errors import listed
 from sim.specs.flag_hints import did_you_mean, likely_flags
 from sim.specs.serve_flags import known_flags
 
@@ -56,4 +57,4 @@ def _listed(commands: list[str]) -> str:
     named = [f"`{command}`" for command in commands]
     if len(named) > MOST_NAMED:
         return f"{', '.join(named[:MOST_NAMED])} and others"
-    return f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+    return listed(named)

@@ -12,6 +12,8 @@ import typer
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.options import UNMET, RateScale, RequestRate, Router, print_answer, warn
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.errors import listed
+from sim.metrics.goals import GOALS
 
 if TYPE_CHECKING:
     from sim.search.runner import OnProgress
@@ -27,7 +29,7 @@ def optimize(
     shared: SharedFlags,
     *,
     objective: Annotated[
-        str, typer.Option(help="throughput, latency, goodput or cost; several with commas give a Pareto set.")
+        str, typer.Option(help=f"{listed(list(GOALS), 'or')}; several with commas give a Pareto set.")
     ] = "throughput",
     space: Annotated[
         Path | None, typer.Option(help="A YAML of knobs to search; derived from the trace when absent.")

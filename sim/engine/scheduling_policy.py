@@ -14,9 +14,11 @@ class SchedulingPolicy:
     """The rules of one policy in one vLLM version.
 
     `may_overtake`: whether one who arrives may be served before those who wait. `ends_scan_at_own_preemption`: whether
-    a running request that has to preempt itself is the last that the pass looks at.
+    a running request that has to preempt itself is the last that the pass looks at. `ranks_by` is the column of a trace
+    that tells requests apart, beside their arrival: where it says the same of all, the first to come is served first.
     """
 
+    ranks_by: str | None = None
     may_overtake = False
     ends_scan_at_own_preemption = True
 
@@ -45,6 +47,7 @@ class Fcfs(SchedulingPolicy):
 class Priority(SchedulingPolicy):
     """The smallest (priority, arrival) first; the largest makes room, the first in line among equals."""
 
+    ranks_by = "priority"
     may_overtake = True
 
     def __init__(self, rules: SchedulingRules) -> None:

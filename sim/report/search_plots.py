@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim.metrics.goals import GOALS
 from sim.report.plots import BLUE, GREEN, INK, ORANGE, TITLE_WIDTH, VIOLET, panels, say_nothing, scale
 from sim.report.run_title import search_title
 
@@ -22,14 +23,6 @@ class Measure(NamedTuple):
     limit: float | None = None
 
 
-GOALS = {
-    "throughput": Measure("output tok/s", "output_throughput"),
-    "latency": Measure("P99 end to end (ms)", "p99_e2el_ms"),
-    "goodput": Measure("requests/s within limits", "request_goodput"),
-    "cost": Measure("$ per million output tokens", "usd_per_million_output_tokens"),
-}
-
-
 def limited(summary: Row) -> list[Measure]:
     """The percentiles that have a limit; under goodput each request is judged instead."""
     if "goodput" in summary.get("objective", ()):
@@ -39,9 +32,17 @@ def limited(summary: Row) -> list[Measure]:
 
 def measures(summary: Row) -> list[Measure]:
     """The objective and the limits of the search."""
-    goals = [GOALS[name] for name in summary["objective"]]
+    goals = _goals(summary)
     limits = limited(summary)
     return [goal for goal in goals if goal.key not in {limit.key for limit in limits}] + limits
+
+
+def _goals(summary: Row) -> list[Measure]:
+    return [_measure(name) for name in summary["objective"]]
+
+
+def _measure(goal: str) -> Measure:
+    return Measure(GOALS[goal].title, GOALS[goal].key)
 
 
 def breaks_a_limit(row: Row) -> bool:
@@ -137,8 +138,8 @@ def _same(one: Row, other: Row) -> bool:
 
 def _axes(summary: Row) -> tuple[Measure, Measure]:
     """The figures on the horizontal and the vertical axis."""
-    first, *others = [GOALS[name] for name in summary["objective"]]
-    by_default = GOALS["throughput"] if first.key == GOALS["latency"].key else GOALS["latency"]
+    first, *others = _goals(summary)
+    by_default = _measure("throughput" if first == _measure("latency") else "latency")
     across = next((one for one in (*others, *limited(summary), by_default) if one.key != first.key), by_default)
     return across, first
 

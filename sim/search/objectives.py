@@ -1,39 +1,11 @@
-"""What is to be optimised, and how candidates compare."""
+"""What is to be optimised within which limits, and how candidates compare."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sim.errors import ConfigError, nearest
+from sim.metrics.goals import GOALS, Goal, Metrics
 from sim.metrics.slo import Slo, judged_by_request
-
-Metrics = Mapping[str, Any]
-
-
-class Goal(NamedTuple):
-    """A figure to make as large or as small as possible."""
-
-    name: str
-    key: str
-    is_maximised: bool
-    unit: str
-
-    def loss(self, metrics: Metrics) -> float:
-        """The figure with the sign that makes less better; infinite where there was nothing to measure."""
-        value = metrics.get(self.key)
-        if value is None:
-            return float("inf")
-        return -float(value) if self.is_maximised else float(value)
-
-
-GOALS: Mapping[str, Goal] = {
-    goal.name: goal
-    for goal in (
-        Goal("throughput", "output_throughput", True, "tok/s"),
-        Goal("latency", "p99_e2el_ms", False, "ms"),
-        Goal("goodput", "request_goodput", True, "req/s"),
-        Goal("cost", "usd_per_million_output_tokens", False, "$ per million output tokens"),
-    )
-}
 
 
 class Target(NamedTuple):

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sim.metrics.goals import Metrics
 from sim.search.evaluate import Outcome
-from sim.search.objectives import Metrics, Target, pareto
+from sim.search.objectives import Target, pareto
 from sim.search.space import Params, canonical
 
 NOISE = 0.02  # mean differences up to here are noise, whatever their spread: runs of one server differ as much

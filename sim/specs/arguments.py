@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard
 
-from sim.errors import ConfigError, check_choice
+from sim.errors import ConfigError, check_choice, listed
 
 Kind = Literal["integer", "number", "switch", "text", "sizes"]
 """How the words behind a flag are read."""
@@ -55,9 +55,13 @@ def count(
 
 
 def choice(default: str | None, choices: tuple[str, ...], **more: Any) -> Any:
-    help_text = f"{', '.join(choices[:-1])} or {choices[-1]}"
     return argument(
-        default, "text", help_text, lambda name, value: check_choice(name, value, choices), choices=choices, **more
+        default,
+        "text",
+        listed(choices, "or"),
+        lambda name, value: check_choice(name, value, choices),
+        choices=choices,
+        **more,
     )
 
 

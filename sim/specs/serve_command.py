@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.errors import ConfigError, nearest
+from sim.errors import ConfigError, listed, nearest
 from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
 from sim.specs.notes import engine_notes
@@ -118,14 +118,10 @@ class _Draft:
         if len(self.idle) == 1:
             yield from self.idle.values()
         elif self.idle:
-            yield f"{_listed(list(self.idle))} change nothing here."
+            yield f"{listed(list(self.idle))} change nothing here."
         for instead, flags in self.approximated.items():
             several = list(dict.fromkeys(flags))
-            yield f"{_listed(several)} {'is' if len(several) == 1 else 'are'} not simulated: {instead}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+            yield f"{listed(several)} {'is' if len(several) == 1 else 'are'} not simulated: {instead}."
 
 
 def _environment_warning(name: str, value: str) -> str:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from sim import inputs
-from sim.errors import ProfileError, RunsError, SimError, nearest
+from sim.errors import ProfileError, RunsError, SimError, listed, nearest
 
 MOST = 2**53  # a count beyond it is a slip, and no float holds it exactly
 
@@ -63,8 +63,7 @@ def _first_problem(error: ValidationError, schema: type[Strict]) -> str:
     absent = [_where(problem) for problem in problems if problem["type"] == "missing"]
     unknown = next((problem for problem in problems if problem["type"] == "extra_forbidden"), None)
     if absent:
-        listed = " and ".join([", ".join(absent[:-1]), absent[-1]] if len(absent) > 1 else absent)
-        sentence = f"{listed} {'are' if len(absent) > 1 else 'is'} required but absent."
+        sentence = f"{listed(absent)} {'are' if len(absent) > 1 else 'is'} required but absent."
         return f"{sentence} {_unknown(unknown, schema)}" if unknown else sentence
     problem = problems[0]
     if problem["type"] == "extra_forbidden":

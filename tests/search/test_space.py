@@ -1,7 +1,9 @@
 """Search spaces: what is in them, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +116,17 @@ def test_knobs_that_cannot_matter_are_named_with_the_reason() -> None:
     assert set(fixed) == {"enable_prefix_caching", "scheduling_policy", "watermark", "long_prefill_token_threshold"}
     assert "0.15.1" in fixed["watermark"]
     assert set(Space(knobs).without(fixed).knobs) == {"max_num_seqs"}
+
+
+def test_a_policy_says_by_what_it_tells_requests_apart() -> None:
+    """Priorities that differ make it matter; where first come, first served is all there is, nothing is decided."""
+    both, trace = Space({"scheduling_policy": ("fcfs", "priority")}), make_trace(4)
+    ranked = replace(trace, priority=np.array([0, 0, 0, 1]))
+    assert irrelevant_knobs(both, trace, None) == {
+        "scheduling_policy": "all requests of the trace have the same priority"
+    }
+    assert irrelevant_knobs(both, ranked, None) == {}
+    assert irrelevant_knobs(Space({"scheduling_policy": ("fcfs", None)}), trace, None) == {}
 
 
 def test_a_knob_that_a_version_ignores_is_not_searched() -> None:
