@@ -12,7 +12,7 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, last_multiple
-from sim.engine.core import EngineCore, Plan
+from sim.engine.core import Abort, EngineCore, Plan
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 
@@ -75,8 +75,8 @@ class LazyReplica:
 class LiveReplica:
     """An engine as a process: it sleeps while its next passes are certain, wakes on arrivals, and reports requests that finish.
 
-    Invariant: while `_plan` is set, the process sleeps until the plan's end, unless an arrival has woken it. As in vLLM, requests lie in an inbox until
-    the next scheduling pass. The metrics of the last multiple of the scrape interval are kept before anything changes.
+    Invariant: while `_plan` is set, the process sleeps until the plan's end; an arrival or an abort cuts the plan to the passes that have begun. As in
+    vLLM, requests lie in an inbox until the next scheduling pass. The metrics of the last multiple of the scrape interval are kept before anything changes.
     """
 
     def __init__(
@@ -101,6 +101,25 @@ class LiveReplica:
     def submit(self, request: Request) -> None:
         self._show()
         self._inbox.append(request)
+        self._wake()
+
+    def abort(self, request: Request, reason: str) -> None:
+        """End a request that was submitted and has not been answered; it is recorded as failed, and no answer comes.
+
+        One that no pass has seen leaves at once, any other before the next batch that comes back is taken in or before
+        the next pass. A batch that comes back at this very instant is taken in first: if it brings the last token, the
+        request is answered all the same.
+        """
+        self._show()
+        if request in self._inbox:
+            self._inbox.remove(request)
+            self._core.refuse(request, reason)
+        else:
+            self._core.abort(Abort(request, reason, self._env.now))
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the passes that have not begun see what has come."""
         if self._plan is not None and not self._is_woken:
             if self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
                 self._is_woken = True
@@ -154,20 +173,21 @@ class LiveReplica:
                 yield self._idle
 
     def _leap(self, plan: Plan) -> Process:
-        """Sleep until the plan is done, or until a request arrives that one of the remaining passes has to see."""
-        num_passes = plan.num_passes
+        """Sleep until the plan is done, or what had begun of it when a request arrived or was aborted."""
         try:
             yield At(self._env, plan.end_s, ANSWER)
         except simpy.Interrupt:
-            num_passes = self._core.num_begun(plan, self._env.now)
+            plan = self._plan = self._core.cut(plan, self._env.now)
+            yield At(self._env, plan.end_s, ANSWER)
         self._show()
         self._plan, self._is_woken = None, False
-        self._tell(self._core.commit(plan, num_passes))
+        self._tell(self._core.commit(plan))
 
     def _open_inbox(self) -> None:
         for request in self._inbox:
             self._core.add_request(request)
         self._inbox.clear()
+        self._core.end_aborted()
 
     def _tell(self, finished: Sequence[Request]) -> None:
         if finished:

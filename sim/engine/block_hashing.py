@@ -1,7 +1,7 @@
 """When the blocks that running requests fill become findable: not as they fill, but before anyone looks for them."""
 
 from sim.engine.batch import Batch, Chunk
-from sim.engine.progress import num_hashed_tokens
+from sim.engine.progress import num_hashed_tokens, num_scheduled_to
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler_state import SchedulerState
 
@@ -45,8 +45,6 @@ class BlockHashing:
     def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
         """Register what a request has decoded up to pass `step`, which has scheduled it or not yet."""
         if request.num_shared_blocks and request.status is not RequestStatus.PREFILLING:
-            ends = max(request.last_pass, request.wasted_pass)
-            runs = is_scheduled and step <= ends and step not in (request.starved_pass, request.passed_over_pass)
-            scheduled_to = step - request.epoch if runs else 0
+            scheduled_to = num_scheduled_to(request, step) if is_scheduled else 0
             hashed = num_hashed_tokens(request, step, self._state.num_collected, scheduled_to)
             self._kv.keep_shared_blocks(request, hashed)

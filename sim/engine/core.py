@@ -16,8 +16,9 @@ from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
 from sim.engine.metrics import Metrics
+from sim.engine.progress import num_returned_tokens
 from sim.engine.recorder import Recorder
-from sim.engine.request import Request
+from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
 from sim.errors import ConfigError
@@ -33,6 +34,14 @@ class Plan(NamedTuple):
     num_passes: int
     num_chunk_tokens: int
     end_s: float
+
+
+class Abort(NamedTuple):
+    """A request that is to end before its last token, why, and the time at which somebody has said so."""
+
+    request: Request
+    reason: str
+    at_s: float
 
 
 class EngineCore:
@@ -64,7 +73,8 @@ class EngineCore:
         self.now_s = self._device_free_s = start_s
         self._num_fruitless_preemptions = 0
         self._num_usable_blocks = config.num_usable_blocks
-        self._num_finished_last = self._num_released_last = 0
+        self._aborts: list[Abort] = []
+        self._num_left_waiting = self._num_left_running = self._num_released = 0
         self._last_collect_s = -math.inf
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
@@ -76,6 +86,32 @@ class EngineCore:
         self._scheduler.add_request(request)
         if self._log:
             self._log.arrived(request)
+
+    def abort(self, abort: Abort) -> None:
+        """Have a request end: with the next batch that comes back after that time, before its tokens are taken in, or with `end_aborted`.
+
+        It is recorded as failed, with the tokens that it has returned by then; one that has finished by then has not failed.
+        """
+        self._aborts.append(abort)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Record a request as failed that has not come in."""
+        self._recorder.failure(request, 0, reason)
+
+    def end_aborted(self) -> None:
+        """End the requests to be aborted, all of them, between two passes."""
+        if self._aborts:
+            self._end_aborted(math.inf, self._num_launched, is_scheduled=False)
+
+    def _end_aborted(self, before_s: float, step: int, *, is_scheduled: bool) -> None:
+        state = self.state
+        due = [abort for abort in self._aborts if abort.at_s < before_s]
+        self._aborts = [abort for abort in self._aborts if abort.at_s >= before_s]
+        for request, reason, _ in due:
+            if request.status is not RequestStatus.FINISHED:
+                num_generated = num_returned_tokens(request, state.num_collected)
+                state.abort(request, step, is_scheduled=is_scheduled)
+                self._recorder.failure(request, num_generated, reason)
 
     @property
     def num_in_flight(self) -> int:
@@ -90,7 +126,9 @@ class EngineCore:
     def load_before(self, now_s: float) -> tuple[int, int]:
         """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
         waiting, running = self.load
-        return waiting, running + (self._num_finished_last if self._last_collect_s >= now_s else 0)
+        if self._last_collect_s < now_s:
+            return waiting, running
+        return waiting + self._num_left_waiting, running + self._num_left_running
 
     def load_at(self, now_s: float) -> tuple[int, int]:
         """The load at any time: the engine catches up first."""
@@ -101,7 +139,7 @@ class EngineCore:
         """What the engine showed just before a time up to which it has advanced."""
         waiting, running = self.load_before(time_s)
         is_late = self._last_collect_s >= time_s
-        num_free = self.state.kv.pool.num_free - (self._num_released_last if is_late else 0)
+        num_free = self.state.kv.pool.num_free - (self._num_released if is_late else 0)
         return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
 
     def num_cached_blocks(self, request: Request) -> int:
@@ -191,9 +229,13 @@ class EngineCore:
         num_free = self.state.kv.pool.num_free - num_taken
         return Metrics(self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks)
 
-    def commit(self, plan: Plan, num_passes: int) -> Sequence[Request]:
-        """Do the first passes that were planned; who has finished with the last of them, which is nobody before the plan's end."""
-        return self._do_steady(plan.leap, num_passes, plan.num_chunk_tokens)
+    def cut(self, plan: Plan, now_s: float) -> Plan:
+        """What has begun of a plan before that time."""
+        return self._plan(plan.leap, self.num_begun(plan, now_s), plan.num_chunk_tokens)
+
+    def commit(self, plan: Plan) -> Sequence[Request]:
+        """Do the passes that were planned; who has finished with the last of them."""
+        return self._do_steady(plan.leap, plan.num_passes, plan.num_chunk_tokens)
 
     def launch(self) -> bool:
         """Schedule a pass and launch what it decides; whether another may be launched before a batch comes back."""
@@ -216,9 +258,9 @@ class EngineCore:
     def collect(self) -> Sequence[Request]:
         """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
         self.now_s = self.next_collect_s
-        oldest = self._num_launched - self.num_in_flight
+        num_in_flight = self.num_in_flight
         self._ends_s.pop(0)
-        return self._take_in(oldest)
+        return self._take_in(self._num_launched - num_in_flight, is_full=num_in_flight == self._most_in_flight)
 
     # -- both ways -------------------------------------------------------------------------------------------------
 
@@ -238,7 +280,7 @@ class EngineCore:
         self._num_launched = step + num_passes
         self._device_free_s = end_s(leap, num_passes)
         self._bring_back(leap, num_passes)
-        return self._take_in(self._num_launched - self._most_in_flight)
+        return self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
     def _bring_back(self, leap: Leap, num_passes: int) -> None:
         """The first passes of a leap have been launched, each as the oldest batch in flight came back."""
@@ -280,16 +322,21 @@ class EngineCore:
         if self._log:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))
 
-    def _take_in(self, batch: int) -> Sequence[Request]:
-        """A batch has come back now, at its end."""
-        self.state.num_collected = batch + 1
-        num_free = self.state.kv.pool.num_free
-        finished = self.state.release_ended(batch) if batch in self.state.ended else ()
-        self._num_released_last = self.state.kv.pool.num_free - num_free
+    def _take_in(self, batch: int, *, is_full: bool) -> Sequence[Request]:
+        """A batch has come back now, at its end; there were as many in flight as can be, or the last pass had launched none."""
+        state = self.state
+        num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
+        if self._aborts:
+            state.num_collected = batch
+            self._end_aborted(self.now_s, self._num_launched - is_full, is_scheduled=is_full)
+        state.num_collected = batch + 1
+        finished = state.release_ended(batch) if batch in state.ended else ()
+        self._num_left_waiting = num_waiting - state.num_waiting
+        self._num_left_running = num_running - state.num_running
+        self._num_released = state.num_free_blocks - num_free
         self._last_collect_s = self.now_s
         if self._log:
-            self._log.collected(self.state, batch, finished)
-        self._num_finished_last = len(finished)
+            self._log.collected(state, batch, finished)
         for request in finished:
             self._recorder.request(request, request.max_tokens, self.now_s)
         return finished

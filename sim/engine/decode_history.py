@@ -4,27 +4,40 @@ A decode's tokens are one step apart, so only exceptions are noted: tokens after
 first tokens after a preemption.
 """
 
+import sys
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.request import Request
+from sim.engine.request import Request, RequestStatus
 
 STRETCH = np.dtype([("first", "i8"), ("num_further", "i4"), ("context_tokens", "i4")])
 pack_stretch = Struct("qii").pack
 
 
+class LateToken(NamedTuple):
+    """A token that did not come one step after the one before it: the pass that sampled each, and the request's row."""
+
+    step: int
+    step_before: int
+    row: int
+
+
 class DecodeHistory:
     """Unbroken stretches of passes in which a request decoded, and the tokens that did not come a step after the last.
 
-    `stretches` has rows of the first pass, how many follow it, and the context after it; `resumed` has pairs of the pass of a token and of the one before.
+    `stretches` has rows of the first pass, how many follow it, and the context after it. `lost_decode_steps` are passes
+    that sampled a token of a decode which was dropped, for the request had been aborted: one entry a token.
     """
 
     def __init__(self) -> None:
         self.stretches = bytearray()
-        self.resumed: list[tuple[int, int]] = []
-        self._late: list[tuple[int, int]] = []
-        self._late_if_next: dict[Request, tuple[int, int]] = {}
+        self.lost_decode_steps: list[int] = []
+        self._resumed: list[LateToken] = []
+        self._late: list[LateToken] = []
+        self._late_if_next: dict[Request, LateToken] = {}
+        self._lost_from: dict[int, int] = {}
 
     def ends(self, request: Request, last_pass: int) -> None:
         """The stretch that the request is in ends with this pass."""
@@ -33,7 +46,7 @@ class DecodeHistory:
 
     def resumes(self, request: Request, step: int) -> None:
         """A preempted request samples again."""
-        self.resumed.append((step, request.sampled_pass))
+        self._resumed.append(LateToken(step, request.sampled_pass, request.index))
 
     def starves(self, request: Request, step: int) -> None:
         """A decode gets nothing in this pass: its next token, due in the next, is late."""
@@ -41,7 +54,7 @@ class DecodeHistory:
             request.sampled_pass = step - 1
             if request in self._late_if_next:
                 self._late.append(self._late_if_next.pop(request))
-        self._late_if_next[request] = (step + 1, request.sampled_pass)
+        self._late_if_next[request] = LateToken(step + 1, request.sampled_pass, request.index)
         self.ends(request, step - 1)
         request.stretch_pass = step + 1
 
@@ -53,7 +66,30 @@ class DecodeHistory:
         else:
             request.sampled_pass = step - 1
 
+    def is_aborted(self, request: Request, last_pass: int, first_lost: int) -> None:
+        """A request leaves after a pass; what passes from `first_lost` on have sampled of it is dropped."""
+        is_decoding = request.status is RequestStatus.DECODING
+        if is_decoding:
+            self.ends(request, last_pass)
+        end = last_pass if is_decoding else request.sampled_pass
+        starved, sampled = request.starved_pass, request.sampled_pass
+        for step in range(max(first_lost, request.first_decode_pass), end + 1):
+            if step > starved or (step < starved and step <= sampled):
+                self.lost_decode_steps.append(step)
+        self._lost_from[request.index] = first_lost
+
     @property
-    def late(self) -> list[tuple[int, int]]:
-        """`(pass, pass of the token before)` of tokens that came of a decode that had starved."""
-        return [*self._late, *self._late_if_next.values()]
+    def late(self) -> list[LateToken]:
+        """Tokens of decodes that had starved."""
+        return self._that_came([*self._late, *self._late_if_next.values()])
+
+    @property
+    def resumed(self) -> list[LateToken]:
+        """First tokens after a preemption."""
+        return self._that_came(self._resumed)
+
+    def _that_came(self, tokens: list[LateToken]) -> list[LateToken]:
+        lost_from = self._lost_from
+        if not lost_from:
+            return tokens
+        return [token for token in tokens if token.step < lost_from.get(token.row, sys.maxsize)]

@@ -25,17 +25,26 @@ def num_processed_tokens(request: Request, step: int, num_collected: int) -> int
 
 
 def num_known_tokens(request: Request, num_collected: int) -> int:
-    """Tokens of a decode, its prompt included, that have come back."""
-    is_late = request.starved_pass >= num_collected
-    return max(num_collected, request.first_decode_pass - 1) - request.epoch + is_late
+    """Tokens of a decode, its prompt included, that have come back; also of one whose last token has not."""
+    known = max(num_collected, request.first_decode_pass - 1) - request.epoch
+    if request.starved_pass >= num_collected:  # in these passes the epoch has moved ahead of the batches
+        known += request.starved_pass - max(num_collected, request.sampled_pass + 1) + 1
+    return known
 
 
 def num_returned_tokens(request: Request, num_collected: int) -> int:
     """Output tokens of a request that have come back, wherever it stands."""
-    if request.status is RequestStatus.DECODING:
+    if request.status is RequestStatus.DECODING or request.status is RequestStatus.ENDED:
         return num_known_tokens(request, num_collected) - request.num_prompt_tokens
     has_one_in_flight = request.num_sampled_tokens > 0 and request.sampled_pass >= num_collected
     return request.num_sampled_tokens - has_one_in_flight
+
+
+def num_scheduled_to(request: Request, step: int) -> int:
+    """The context after pass `step` of a decode that has been scheduled in it; 0 where the pass gave it nothing."""
+    ends = max(request.last_pass, request.wasted_pass)
+    has_run = step <= ends and step not in (request.starved_pass, request.passed_over_pass)
+    return step - request.epoch if has_run else 0
 
 
 def num_hashed_tokens(request: Request, step: int, num_collected: int, scheduled_to: int) -> int:

@@ -88,6 +88,10 @@ class Recorder:
         """What became of a request; `finish_s` is NaN where it has not ended."""
         self._requests.write(request, num_generated, finish_s, self._replica)
 
+    def failure(self, request: Request, num_generated: int, reason: str) -> None:
+        """A request was aborted after it had returned so many tokens."""
+        self._requests.fail(request, num_generated, reason, self._replica)
+
     def records(self, state: SchedulerState) -> EngineRecords:
         """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
         for request in (*state.running, *state.waiting):
@@ -119,7 +123,7 @@ def _decode_stretches(state: SchedulerState) -> DecodeStretches:
 
 def _token_gaps(step_end_s: Floats, num_steps: Ints, num_continued: Ints, history: DecodeHistory) -> StepGaps:
     """Tokens that were due after the last step have not come."""
-    starved = [late for late in history.late if late[0] < len(step_end_s)]
-    steps = np.array([step for step, _ in starved], dtype=np.int64)
-    late = np.array([*starved, *history.resumed], dtype=np.int64).reshape(-1, 2)
-    return StepGaps(step_end_s, num_steps, num_continued, steps, late)
+    starved = [token for token in history.late if token.step < len(step_end_s)]
+    steps = np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64)
+    late = np.array([(token.step, token.step_before) for token in (*starved, *history.resumed)], dtype=np.int64)
+    return StepGaps(step_end_s, num_steps, num_continued, steps, late.reshape(-1, 2))

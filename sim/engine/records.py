@@ -32,6 +32,7 @@ class RequestRecords:
     num_preemptions: Ints
     num_cached_tokens: Ints  # prefix-cache hit at first admission
     rejected: Mapping[int, str]  # the reasons, by row
+    failed: Mapping[int, str]  # of those aborted before their last token: the reasons, by row
 
     def __len__(self) -> int:
         return len(self.arrival_s)

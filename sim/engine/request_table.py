@@ -28,6 +28,7 @@ class RequestTable:
             self._outcomes[name] = nan
         self._outcomes["replica"] = NO_REPLICA
         self._bytes = self._outcomes.data.cast("B")
+        self._failed: dict[int, str] = {}
 
     def write(self, request: Request, num_generated: int, finish_s: float, replica: int) -> None:
         """What became of a request; `finish_s` is NaN where it has not ended."""
@@ -45,6 +46,11 @@ class RequestTable:
             replica,
         )
 
+    def fail(self, request: Request, num_generated: int, reason: str, replica: int) -> None:
+        """A request was aborted after it had returned so many tokens."""
+        self.write(request, num_generated, nan, replica)
+        self._failed[request.index] = reason
+
     @property
     def replica(self) -> Ints:
         """Who served each request, NO_REPLICA where nobody did."""
@@ -57,5 +63,6 @@ class RequestTable:
             prompt_tokens=self._source.trace.prompt_tokens,
             output_tokens=self._source.max_tokens,
             rejected=self._source.rejected,
+            failed=self._failed,
             **{name: self._outcomes[name] for name in (*TIMES, *COUNTS)},
         )

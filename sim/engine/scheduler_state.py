@@ -10,7 +10,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache_manager import KVCacheManager
-from sim.engine.progress import num_computed_tokens, num_hashed_tokens
+from sim.engine.progress import num_computed_tokens, num_hashed_tokens, num_scheduled_to
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.scheduling_policy import scheduling_policy
 from sim.engine.windows import Windows
@@ -143,6 +143,39 @@ class SchedulerState:
             self.waiting.remove_all(preempted)
         self.capacity_freed()
         return finished
+
+    def abort(self, request: Request, step: int, *, is_scheduled: bool) -> None:
+        """A request leaves in pass `step`, which has scheduled it or not yet; its blocks are released, wherever it stands."""
+        last_pass = step if is_scheduled else step - 1
+        if request.status is RequestStatus.WAITING or request.status is RequestStatus.PREEMPTED:
+            self.waiting.remove_all((request,))
+        else:
+            self._release_aborted(request, step, last_pass)
+        ending = self.ended.get(request.sampled_pass, [])
+        if request in ending:
+            ending.remove(request)
+            if not ending:
+                del self.ended[request.sampled_pass]
+        self.history.is_aborted(request, last_pass, self.num_collected)
+        request.status = RequestStatus.FINISHED
+        self.capacity_freed()
+
+    def _release_aborted(self, request: Request, step: int, last_pass: int) -> None:
+        computed = num_computed_tokens(request, last_pass + 1)
+        is_scheduled = last_pass == step and request.status is not RequestStatus.PREFILLING
+        scheduled_to = num_scheduled_to(request, step) if is_scheduled else 0
+        hashed = num_hashed_tokens(request, step, self.num_collected, scheduled_to)
+        if request.status is RequestStatus.DECODING:
+            self.decodes.leave(request)
+            if self.windows:
+                self.windows.leave(request, last_pass)
+        elif request.status is RequestStatus.PREFILLING:
+            del self.prefills[request]
+        elif request.wasted_pass > request.last_pass:
+            computed += 1
+        del self.running[request]
+        self.unhashed.pop(request, None)
+        self.kv.release(request, computed, hashed)
 
     def capacity_freed(self) -> None:
         """A seat, blocks or tokens of the budget have come free."""

@@ -1,6 +1,6 @@
 """The figures of each stage of a trace, over its own requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any
@@ -32,9 +32,16 @@ def _served(requests: RequestRecords) -> dict[str, Any]:
 
 
 def _rows(requests: RequestRecords, first: int, end: int) -> RequestRecords:
-    names = [field.name for field in fields(RequestRecords) if field.name != "rejected"]
-    rejected = {row - first: reason for row, reason in requests.rejected.items() if first <= row < end}
-    return RequestRecords(**{name: getattr(requests, name)[first:end] for name in names}, rejected=rejected)
+    names = [field.name for field in fields(RequestRecords) if field.name not in {"rejected", "failed"}]
+    return RequestRecords(
+        **{name: getattr(requests, name)[first:end] for name in names},
+        rejected=_reasons(requests.rejected, first, end),
+        failed=_reasons(requests.failed, first, end),
+    )
+
+
+def _reasons(by_row: Mapping[int, str], first: int, end: int) -> dict[int, str]:
+    return {row - first: reason for row, reason in by_row.items() if first <= row < end}
 
 
 def _latencies(requests: RequestRecords) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,7 @@ class Life(NamedTuple):
     first_scheduled_s: float = NAN
     num_preemptions: int = 0
     rejected: str | None = None
+    failed: str | None = None
 
 
 class Step(NamedTuple):
@@ -54,6 +55,7 @@ def make_requests(*lives: Life) -> RequestRecords:
         num_preemptions=np.asarray(columns["num_preemptions"], dtype=np.int64),
         num_cached_tokens=np.zeros(len(lives), dtype=np.int64),
         rejected={row: reason for row, reason in enumerate(columns["rejected"]) if reason},
+        failed={row: reason for row, reason in enumerate(columns["failed"]) if reason},
     )
 
 

@@ -178,6 +178,7 @@ def _request_records(requests: Sequence[Request]) -> RequestRecords:
         num_preemptions=_ints([request.num_preemptions for request in requests]),
         num_cached_tokens=_ints([request.num_cached_tokens or 0 for request in requests]),
         rejected={row: request.rejected for row, request in enumerate(requests) if request.rejected},
+        failed={row: request.failed for row, request in enumerate(requests) if request.failed},
     )
 
 

@@ -4,10 +4,11 @@ Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberat
 given, a scheduler that has work but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -37,6 +38,14 @@ class Launched:
     log_row: dict[str, Any] | None
 
 
+class Abort(NamedTuple):
+    """A request that nobody waits for any more, why, and since when."""
+
+    request: Request
+    reason: str
+    at_s: float
+
+
 class Replica:
     """A scheduler, a device that runs one batch after the other, and the batches in flight between them."""
 
@@ -62,6 +71,7 @@ class Replica:
         self._in_flight: deque[Launched] = deque()
         self._device = Device(modes.pipeline, env.now)
         self._inbox: list[Request] = []
+        self._aborts: list[Abort] = []
         self._unfinished: set[Request] = set()
         self._num_calls_since_idle = 0
         self._woken = env.event()
@@ -91,8 +101,35 @@ class Replica:
     def _accept(self, request: Request) -> None:
         self._unfinished.add(request)
         self._inbox.append(request)
+        self._wake()
+
+    def abort(self, request: Request, reason: str) -> None:
+        """Whoever asked has gone. vLLM looks at aborts with the requests that come in, and before it takes a batch's tokens in.
+
+        A batch that comes back at this very instant is taken in first.
+        """
+        if request in self._inbox:
+            self._inbox.remove(request)
+            self._fail(request, reason)
+        else:
+            self._aborts.append(Abort(request, reason, self._env.now))
+            self._wake()
+
+    def _fail(self, request: Request, reason: str) -> None:
+        request.failed = reason
+        self._unfinished.discard(request)
+
+    def _wake(self) -> None:
         if not self._woken.triggered:
             self._woken.succeed()
+
+    def _drain_aborts(self, before_s: float) -> None:
+        due = [abort for abort in self._aborts if abort.at_s < before_s]
+        self._aborts = [abort for abort in self._aborts if abort not in due]
+        for request, reason, _ in due:
+            if request.status is not RequestStatus.FINISHED:
+                self.scheduler.abort(request)
+                self._fail(request, reason)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -138,7 +175,7 @@ class Replica:
             yield self._env.timeout(self._modes.idle_sleep_s)
             return
         concerned = [*batches, *(launched.batch for launched in self._in_flight)]
-        if not self._inbox and all(batch is None or batch.did_nothing for batch in concerned):
+        if not self._inbox and not self._aborts and all(batch is None or batch.did_nothing for batch in concerned):
             yield self._next_arrival()
 
     def _pass(self) -> Batch:
@@ -163,6 +200,7 @@ class Replica:
             self._recorder.arrived(request)
             self.scheduler.add_request(request)
         self._inbox.clear()
+        self._drain_aborts(math.inf)
 
     def _launch(self, batch: Batch) -> None:
         now = self._env.now
@@ -189,6 +227,7 @@ class Replica:
         if oldest.end_s > self._env.now:
             yield self._env.timeout(oldest.end_s - self._env.now)
         self._tell_time()
+        self._drain_aborts(self._env.now)
         sampled, finished = self.scheduler.update(oldest.batch)
         for request in sampled:
             self._recorder.token(request, oldest.end_s)

@@ -55,6 +55,7 @@ class Request:
     last_token_s: float | None = None
     finish_s: float | None = None
     rejected: str | None = None
+    failed: str | None = None
     block_tables: list[list[int]] = field(default_factory=list)
     num_hashed_blocks: list[int] = field(default_factory=list)
 

@@ -151,6 +151,11 @@ class Scheduler:
         self.waiting.add(request)
         self.throttle.forget(request)
 
+    def abort(self, request: Request) -> None:
+        """A request leaves at once, wherever it stands; tokens in flight for it are dropped when they come."""
+        assert self.connector is None, "aborts of requests whose KV is on its way are not modelled"
+        self._finish([request])
+
     def schedule(self, *, is_throttled: bool = False) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
         self.num_calls += 1
