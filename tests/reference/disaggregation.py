@@ -1,0 +1,174 @@
+"""Naive replicas that prefill for others that decode: each request's KV is pulled over the network.
+
+A request goes to a decode replica. Where much of its prompt is missing there, it is first sent to a prefill replica, which
+generates one token and keeps the KV until it has been pulled; that token is thrown away, and the decode replica gets the request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import simpy
+
+from sim.cluster.network import Network, NetworkCosts
+from sim.cluster.routers.options import named
+from sim.engine.config import SchedulerConfig
+from sim.memory.transfers import ReplicaKV
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+from tests.reference.arrivals import Due, arrivals
+from tests.reference.connector import Job, Remote
+from tests.reference.front_door import let_in, make_requests
+from tests.reference.kv_cache import KVCacheManager
+from tests.reference.modes import Modes, Script, Transfers
+from tests.reference.recorder import Recorder
+from tests.reference.replica import Process, Replica
+from tests.reference.request import Request
+from tests.reference.routers import ROUTERS, Router
+
+NIXL = Transfers("nixl", "kv_both", reports_at_start=True)
+MODES = Modes(transfers=NIXL, idle_sleep_s=0.001)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Equal replicas of one role, and the KV cache of each."""
+
+    config: SchedulerConfig
+    step_time: StepTimeModel
+    kv: ReplicaKV
+    num_replicas: int
+    router: str = "round_robin"
+
+
+@dataclass
+class Pull:
+    """What became of one request's KV; the prefill replica by its place in its pool."""
+
+    prefill_replica: int
+    decode_replica: int
+    prefill_end_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    num_bytes: int = 0
+
+
+@dataclass
+class Disaggregated:
+    """The requests as the decode replicas served them, and the pulls of those that were prefilled elsewhere, by row."""
+
+    requests: list[Request]
+    pulls: dict[int, Pull] = field(default_factory=dict)
+
+
+class Pulled(Remote):
+    """A connector whose pulls last as long as the network takes, and which keeps what it sends until it is told."""
+
+    def __init__(self, cluster: "Cluster", config: SchedulerConfig, kv: KVCacheManager) -> None:
+        super().__init__(NIXL, kv, config)
+        self._cluster = cluster
+
+    def begin(self, start_s: float) -> float:
+        asked = self._asked
+        super().begin(start_s)
+        for job in asked:
+            job.end_s = None
+            self._cluster.env.process(self._cluster.pull(job, start_s))
+        return start_s
+
+    def finished(self, request: Request) -> bool:
+        if not request.script.is_sent_on:
+            return False
+        self._under_way.append(Job(request, "send"))
+        return True
+
+    def sent(self, row: int) -> None:
+        """The other side has it all."""
+        next(job for job in self._under_way if job.request.index == row).end_s = self._cluster.env.now
+
+
+class Cluster:
+    """Both pools, and each request's way through them."""
+
+    def __init__(self, env: simpy.Environment, trace: Trace, pools: tuple[Pool, Pool], costs: NetworkCosts, least: int):
+        self.env = env
+        self._pools = pools
+        self._least_uncached_tokens = least
+        self._network = Network(env, costs)
+        self._prefills = make_requests(trace, pools[0].config, [Script(is_sent_on=True)] * len(trace))
+        for request in self._prefills:
+            request.max_tokens = 1
+        self.served = Disaggregated(make_requests(trace, pools[1].config))
+        self._routers = [_router(pool, trace) for pool in pools]
+        self._prefill, self._decode = ([self._replica(pool) for _ in range(pool.num_replicas)] for pool in pools)
+        for pool in pools:
+            for _ in range(pool.num_replicas):
+                self._network.add(pool.kv.num_gpus)
+
+    def _replica(self, pool: Pool) -> Replica:
+        replica = Replica(
+            self.env, pool.config, pool.step_time, Recorder(), modes=MODES, on_finished=self._hand_over
+        )
+        replica.scheduler.connector = Pulled(self, pool.config, replica.scheduler.kv)
+        self.env.process(replica.run())
+        return replica
+
+    def submit(self, request: Request) -> None:
+        """A request arrives: its decode replica is chosen first, then whether and where it is prefilled."""
+        chosen = self._chosen(1, request, self._decode)
+        num_cached = self._decode[chosen].scheduler.kv.find_prefix(request).num_tokens
+        if request.num_prompt_tokens - num_cached < self._least_uncached_tokens:
+            self._decode[chosen].submit(request)
+            return
+        prefill = self._prefills[request.index]
+        there = self._chosen(0, prefill, self._prefill)
+        self.served.pulls[request.index] = Pull(there, chosen)
+        self._prefill[there].submit(prefill)
+
+    def _chosen(self, pool: int, request: Request, replicas: Sequence[Replica]) -> int:
+        router = self._routers[pool]
+        chosen = router.choose(request, replicas)
+        router.sent.append((request, chosen))
+        return chosen
+
+    def _hand_over(self, request: Request) -> None:
+        """A prefill is done: the decode replica gets the request."""
+        if not request.script.is_sent_on:
+            return
+        pull = self.served.pulls[request.index]
+        pull.prefill_end_s = self.env.now
+        there = self.served.requests[request.index]
+        there.script = Script(is_remote=True)
+        self._decode[pull.decode_replica].submit(there)
+
+    def pull(self, job: Job, start_s: float) -> Process:
+        """What a decode replica asks for, from when its batch begins."""
+        if start_s > self.env.now:
+            yield Due(self.env, start_s - self.env.now)
+        pull = self.served.pulls[job.request.index]
+        pull.start_s = self.env.now
+        num_tokens = job.request.num_prompt_tokens
+        prefill, decode = (pool.kv for pool in self._pools)
+        load = decode.pulled(num_tokens - job.num_tokens, num_tokens, sender_gpus=prefill.num_gpus)
+        yield from self._network.pull(pull.prefill_replica, self._pools[0].num_replicas + pull.decode_replica, load)
+        pull.end_s = job.end_s = self.env.now
+        pull.num_bytes = load.num_bytes
+        connector: Any = self._prefill[pull.prefill_replica].scheduler.connector
+        connector.sent(job.request.index)
+
+
+def _router(pool: Pool, trace: Trace) -> Router:
+    name, options = named(pool.router)
+    return ROUTERS[name](trace, pool.config, pool.num_replicas, Random(0), options)  # noqa: S311
+
+
+def simulate_disaggregated(
+    trace: Trace, prefill: Pool, decode: Pool, costs: NetworkCosts, *, least_uncached_tokens: int = 1
+) -> Disaggregated:
+    """Every step of every replica of both pools."""
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    cluster = Cluster(env, trace, (prefill, decode), costs, least_uncached_tokens)
+    env.process(arrivals(env, let_in(cluster.served.requests), cluster))
+    env.run()
+    return cluster.served
