@@ -1,13 +1,14 @@
-"""Files of inference-perf: stages of Poisson or even load, and prompts that share system prompts.
+"""Files of inference-perf: stages of Poisson or even load, and prompts that share system prompts or nothing.
 
 Drawn by its rules (kubernetes-sigs/inference-perf: loadgen/load_timer.py at 0949afc8, datagen/shared_prefix_datagen.py at
 0ba9aceb), not with its generator: times and lengths are of the same distributions. A stage sends int(rate x duration)
-requests. Prompts are made and shuffled once; each stage begins with the first of them. After a stage has drained, `interval`
+requests. Prompts that share are made and shuffled once; each stage begins with the first of them. After a stage has drained, `interval`
 and a second pass; that it looks only once a second whether it has, is left out.
 """
 
 import io
 import re
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -28,7 +29,7 @@ FORMAT = "inference-perf"
 LEAD_S = 1.0  # between the interval and the first request's clock
 MAX_REQUESTS = 10_000_000  # as of generated traces
 SECTION = re.compile(rb"^(load|data):\s*(#.*)?$", re.MULTILINE)
-READ = "of inference-perf, a load of type poisson or constant is read with data of type shared_prefix"
+READ = "of inference-perf, a load of type poisson or constant is read with data of type shared_prefix or random"
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
@@ -76,22 +77,50 @@ class SharedPrefix(Strict):
         return self.num_groups * self.num_prompts_per_group
 
 
-class DataSection(Strict):
+class Distribution(Strict):
+    """Normal, clipped and rounded."""
+
+    min: Tokens
+    max: Tokens
+    mean: NotNegative
+    std_dev: NotNegative = 0.0
+
+    def drawn(self, count: int, rng: np.random.Generator) -> Ints:
+        return _lengths(self.mean, self.std_dev, self.min, self.max, count, rng)
+
+
+class SharedPrefixes(Strict):
     type: Literal["shared_prefix"]
     shared_prefix: SharedPrefix
 
 
-class Workload(Strict):
+class RandomPrompts(Strict):
+    """Every prompt by itself."""
+
+    type: Literal["random"]
+    input_distribution: Distribution
+    output_distribution: Distribution
+
+
+class SharedPrefixLoad(Strict):
     load: LoadSection
-    data: DataSection
+    data: SharedPrefixes
+
+
+class RandomLoad(Strict):
+    load: LoadSection
+    data: RandomPrompts
+
+
+Workload = SharedPrefixLoad | RandomLoad
 
 
 class Prompts(NamedTuple):
-    """One entry a prompt, shuffled."""
+    """One entry a request; `segments` None where nothing is shared."""
 
     prompt_tokens: Ints
     output_tokens: Ints
-    segments: list[tuple[Segment, ...]]
+    segments: tuple[tuple[Segment, ...], ...] | None = None
 
 
 def is_workload(stream: io.BufferedReader) -> bool:
@@ -103,15 +132,15 @@ def read_workload(stream: io.BufferedReader, name: str, seed: int) -> Trace:
     """Its requests; equal seeds give equal ones. Raises TraceError, naming the key, for what is not read."""
     found = _checked(_values(stream, name), name)
     prompting, arriving = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
-    stages, prompts = found.load.stages, _prompts(found.data.shared_prefix, prompting)
-    order = np.concatenate([np.arange(stage.count) % len(prompts.segments) for stage in stages])
+    counts = [stage.count for stage in found.load.stages]
+    prompts = _prompts(found.data, counts, prompting)
     return Trace(
-        request_id=RowNames(range(len(order))),
+        request_id=RowNames(range(sum(counts))),
         arrival_s=_arrivals(found.load, arriving),
-        prompt_tokens=prompts.prompt_tokens[order],
-        output_tokens=prompts.output_tokens[order],
-        stage=np.repeat(np.arange(len(stages)), [stage.count for stage in stages]),
-        segments=tuple(prompts.segments[row] for row in order.tolist()),
+        prompt_tokens=prompts.prompt_tokens,
+        output_tokens=prompts.output_tokens,
+        stage=np.repeat(np.arange(len(counts)), counts),
+        segments=prompts.segments,
         source=name,
         format=FORMAT,
         notes=(f"{name} is a load of inference-perf: its times and prompts are drawn with seed {seed}.",),
@@ -132,9 +161,11 @@ def _checked(values: Any, name: str) -> Workload:
     """The sections that make requests; those on the server, the API, reports and storage say nothing here."""
     sections = {key: values[key] for key in ("load", "data") if key in values}
     _check_kind(sections, name)
-    found = checked(sections, Workload, Path(name), TraceError)
+    kind: type[Workload] = RandomLoad if sections["data"]["type"] == "random" else SharedPrefixLoad
+    found = checked(sections, kind, Path(name), TraceError)
     counts = [stage.count for stage in found.load.stages]
-    if min(counts) < 1 or sum(counts) > MAX_REQUESTS or found.data.shared_prefix.num_prompts > MAX_REQUESTS:
+    num_prompts = found.data.shared_prefix.num_prompts if isinstance(found.data, SharedPrefixes) else 0
+    if min(counts) < 1 or sum(counts) > MAX_REQUESTS or num_prompts > MAX_REQUESTS:
         raise TraceError(
             f"{name}: `load.stages` must each have a request at least, rate x duration, and all together, as the prompts, "
             f"{MAX_REQUESTS:,} at most; got {min(counts):,} in the smallest, {sum(counts):,} in all."
@@ -144,7 +175,7 @@ def _checked(values: Any, name: str) -> Workload:
 
 def _check_kind(sections: dict[str, Any], name: str) -> None:
     """Raises TraceError for loads and data that are another program's work to read."""
-    for section, read in (("load", ("poisson", "constant")), ("data", ("shared_prefix",))):
+    for section, read in (("load", ("poisson", "constant")), ("data", ("shared_prefix", "random"))):
         kind = sections[section].get("type") if isinstance(sections.get(section), dict) else None
         if kind not in read:
             got = "nothing" if kind is None else str(kind)[:40]
@@ -154,8 +185,18 @@ def _check_kind(sections: dict[str, Any], name: str) -> None:
         raise TraceError(f"{name}: {READ} and no `enable_multi_turn_chat`; write such chats as sessions of a trace.")
 
 
-def _prompts(spec: SharedPrefix, rng: np.random.Generator) -> Prompts:
-    """Each group's system prompt before a question of its own; a question is as many blocks as a system prompt's length asks."""
+def _prompts(data: SharedPrefixes | RandomPrompts, counts: Sequence[int], rng: np.random.Generator) -> Prompts:
+    """Those of the requests of all stages."""
+    if isinstance(data, RandomPrompts):
+        count = sum(counts)
+        return Prompts(data.input_distribution.drawn(count, rng), data.output_distribution.drawn(count, rng))
+    prompt_tokens, output_tokens, segments = _shared_prompts(data.shared_prefix, rng)
+    order = np.concatenate([np.arange(count) % len(segments) for count in counts])
+    return Prompts(prompt_tokens[order], output_tokens[order], tuple(segments[row] for row in order.tolist()))
+
+
+def _shared_prompts(spec: SharedPrefix, rng: np.random.Generator) -> tuple[Ints, Ints, list[tuple[Segment, ...]]]:
+    """Prompts, answers and what prompts are made of, shuffled. Each group's system prompt before a question of its own; a question is as many blocks as a system prompt's length asks."""
     count, size = spec.num_prompts, spec.system_prompt_len
     questions = _lengths(
         spec.question_len, spec.question_len_std, spec.question_len_min, spec.question_len_max, count, rng
@@ -169,10 +210,10 @@ def _prompts(spec: SharedPrefix, rng: np.random.Generator) -> Prompts:
         shared = [number // spec.num_prompts_per_group] if size else []
         segments.append(blocks([*shared, *range(first, first + -(-tokens // block_size))], size + tokens, block_size))
     order = rng.permutation(count)
-    return Prompts(size + questions[order], outputs[order], [segments[row] for row in order.tolist()])
+    return size + questions[order], outputs[order], [segments[row] for row in order.tolist()]
 
 
-def _lengths(mean: int, std: float, low: int | None, high: int | None, count: int, rng: np.random.Generator) -> Ints:
+def _lengths(mean: float, std: float, low: int | None, high: int | None, count: int, rng: np.random.Generator) -> Ints:
     drawn = rng.normal(mean, std, count)
     return np.clip(np.rint(drawn), low or 1, high or MAX_TOKENS).astype(np.int64)
 

@@ -28,7 +28,6 @@ from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
 
 NIXL = Transfers("nixl", "kv_both", reports_at_start=True)
-MODES = Modes(transfers=NIXL, idle_sleep_s=0.001)
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,19 @@ class Pulled(Remote):
 class Cluster:
     """Both pools, and each request's way through them."""
 
-    def __init__(self, env: simpy.Environment, trace: Trace, pools: tuple[Pool, Pool], costs: NetworkCosts, least: int):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        trace: Trace,
+        pools: tuple[Pool, Pool],
+        costs: NetworkCosts,
+        least: int,
+        idle_sleep_s: float,
+    ) -> None:
         self.env = env
         self._pools = pools
         self._least_uncached_tokens = least
+        self._modes = Modes(transfers=NIXL, idle_sleep_s=idle_sleep_s)
         self._network = Network(env, costs)
         self._prefills = make_requests(trace, pools[0].config, [Script(is_sent_on=True)] * len(trace))
         for request in self._prefills:
@@ -108,7 +116,7 @@ class Cluster:
 
     def _replica(self, pool: Pool) -> Replica:
         replica = Replica(
-            self.env, pool.config, pool.step_time, Recorder(), modes=MODES, on_finished=self._hand_over
+            self.env, pool.config, pool.step_time, Recorder(), modes=self._modes, on_finished=self._hand_over
         )
         replica.scheduler.connector = Pulled(self, pool.config, replica.scheduler.kv)
         self.env.process(replica.run())
@@ -164,11 +172,17 @@ def _router(pool: Pool, trace: Trace) -> Router:
 
 
 def simulate_disaggregated(
-    trace: Trace, prefill: Pool, decode: Pool, costs: NetworkCosts, *, least_uncached_tokens: int = 1
+    trace: Trace,
+    prefill: Pool,
+    decode: Pool,
+    costs: NetworkCosts,
+    *,
+    least_uncached_tokens: int = 1,
+    idle_sleep_s: float = 0.001,
 ) -> Disaggregated:
     """Every step of every replica of both pools."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    cluster = Cluster(env, trace, (prefill, decode), costs, least_uncached_tokens)
+    cluster = Cluster(env, trace, (prefill, decode), costs, least_uncached_tokens, idle_sleep_s)
     env.process(arrivals(env, let_in(cluster.served.requests), cluster))
     env.run()
     return cluster.served

@@ -80,6 +80,19 @@ def test_lengths_are_clipped_and_rounded(tmp_path: Path) -> None:
     assert len(set(lengths)) > 30
 
 
+def test_random_prompts_share_nothing_and_have_their_own_lengths(tmp_path: Path) -> None:
+    head, _, _ = LADDER.partition("  type: shared_prefix")
+    lengths = "{min: 90, max: 110, mean: 100, std_dev: 5}"
+    trace = load(tmp_path, f"{head}  type: random\n  input_distribution: {lengths}\n  output_distribution: {lengths}\n")
+    assert trace.segments is None
+    assert len(trace) == 1212
+    for tokens in (trace.prompt_tokens, trace.output_tokens):
+        assert tokens.min() >= 90
+        assert tokens.max() <= 110
+        assert tokens.mean() == pytest.approx(100, abs=4 * 5 / np.sqrt(1212))
+        assert tokens.std() == pytest.approx(5, rel=0.15)
+
+
 def test_equal_seeds_are_equal_loads(tmp_path: Path) -> None:
     prints = [trace_sha256(load(tmp_path, seed=seed)) for seed in (3, 3, 4)]
     assert prints[0] == prints[1] != prints[2]
@@ -110,7 +123,12 @@ def test_what_is_not_read_says_why(tmp_path: Path, old: str, new: str, sentence:
         load(tmp_path, LADDER.replace(old, new, 1))
 
 
-READ = {"optimized-baseline": 17084, "precise-prefix-cache-routing": 17084, "tiered-prefix-cache": 10800}
+READ = {
+    "optimized-baseline": 17084,
+    "precise-prefix-cache-routing": 17084,
+    "tiered-prefix-cache": 10800,
+    "pd-disaggregation": 5400,
+}
 
 
 @needs_shared

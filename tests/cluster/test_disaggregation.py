@@ -1,0 +1,47 @@
+"""Prefill here, decode there: each request's way through both pools."""
+
+import numpy as np
+
+from sim.cluster.network import NetworkCosts
+from sim.memory.kv_cache import KVGroup
+from sim.memory.transfers import ReplicaKV
+from sim.workload.trace import Trace
+from tests.configs import scheduler_config
+from tests.conformance.case import RecordedStepTime
+from tests.reference.disaggregation import Pool, simulate_disaggregated
+
+BLOCK_BYTES = 8
+STEP = RecordedStepTime(base_ns=10, per_token_ns=0, per_ctx_ns=0)
+KV = ReplicaKV((KVGroup("full", None, 1, 16, BLOCK_BYTES),), 1)
+
+
+def a_pool(num_replicas: int = 1, **arguments: object) -> Pool:
+    return Pool(scheduler_config(async_scheduling=False, **arguments), STEP, KV, num_replicas)
+
+
+def a_trace(*rows: tuple[float, int, int]) -> Trace:
+    arrival_s, prompt_tokens, output_tokens = zip(*rows, strict=True)
+    return Trace(
+        tuple(f"r{row}" for row in range(len(rows))),
+        np.array(arrival_s, dtype=np.float64),
+        np.array(prompt_tokens),
+        np.array(output_tokens),
+    )
+
+
+def test_a_lone_request_is_prefilled_pulled_and_decoded() -> None:
+    """A step of 10 s; five blocks of 8 bytes at 2 a second behind 3 s of latency; the last prompt token once more, then two."""
+    costs = NetworkCosts(bytes_per_s=2.0, latency_s=3.0, descriptor_s=0.0)
+    served = simulate_disaggregated(a_trace((0.0, 80, 3)), a_pool(), a_pool(), costs, idle_sleep_s=1.0)
+    (request,), pull = served.requests, served.pulls[0]
+    assert (pull.prefill_end_s, pull.start_s, pull.end_s, pull.num_bytes) == (10.0, 10.0, 33.0, 40)
+    assert request.first_token_s == 44.0  # heard of at 33 s, scheduled at the next call a second later
+    assert request.finish_s == 64.0
+
+
+def test_a_prompt_with_little_to_compute_stays() -> None:
+    """Below the threshold of uncached tokens nothing moves."""
+    costs = NetworkCosts(bytes_per_s=2.0, latency_s=3.0, descriptor_s=0.0)
+    served = simulate_disaggregated(a_trace((0.0, 80, 1)), a_pool(), a_pool(), costs, least_uncached_tokens=81)
+    assert served.pulls == {}
+    assert served.requests[0].finish_s == 10.0
