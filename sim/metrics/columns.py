@@ -18,7 +18,7 @@ Columns = dict[str, NDArray[Any] | Sequence[Any]]
 
 
 def request_columns(trace: Trace, requests: RequestRecords, replica: Ints | None = None) -> Columns:
-    """One row a request in trace order; a time is NaN if the event never happened, `rejected` is a reason or None.
+    """One row a request in trace order; a time is NaN if the event never happened, `rejected` and `failed` are reasons or None.
 
     `session_id` and `priority` are present if the trace has them, `replica` (-1: none) if it is given.
     """
@@ -47,6 +47,7 @@ def _outcome(requests: RequestRecords) -> Columns:
         "num_cached_tokens": requests.num_cached_tokens.astype(np.int64),
         "num_preemptions": requests.num_preemptions.astype(np.int64),
         "rejected": [requests.rejected.get(row) for row in range(len(requests))],
+        "failed": [requests.failed.get(row) for row in range(len(requests))],
     }
 
 

@@ -99,7 +99,7 @@ def totals(requests: RequestRecords) -> dict[str, Any]:
     """Numbers of requests and tokens, and throughput; `duration` as in `summarize`."""
     done = is_completed(requests)
     num_completed = int(done.sum())
-    num_rejected = len(requests.rejected)
+    num_rejected, num_failed = len(requests.rejected), len(requests.failed)
     duration_s = float(requests.finish_s[done].max() - requests.arrival_s[0]) if num_completed else None
     input_tokens = int(requests.prompt_tokens[done].sum())
     output_tokens = int(requests.generated_tokens[done].sum())
@@ -107,7 +107,8 @@ def totals(requests: RequestRecords) -> dict[str, Any]:
         "arrived": len(requests),
         "completed": num_completed,
         "rejected": num_rejected,
-        "unfinished": len(requests) - num_completed - num_rejected,
+        "failed": num_failed,
+        "unfinished": len(requests) - num_completed - num_rejected - num_failed,
         "duration": duration_s,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,

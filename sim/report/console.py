@@ -13,6 +13,7 @@ LABEL_WIDTH = 40
 TOTALS = {
     "Successful requests": "completed",
     "Rejected requests": "rejected",
+    "Failed requests": "failed",
     "Unfinished requests": "unfinished",
     "Benchmark duration (s)": "duration",
     "Total input tokens": "total_input_tokens",

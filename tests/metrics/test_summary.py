@@ -49,20 +49,21 @@ def test_recomputation_after_a_preemption_is_one_large_gap_and_leaves_ttft_alone
     assert summary["num_preemptions"] == 1
 
 
-def test_every_arrival_is_completed_rejected_or_unfinished() -> None:
-    """One of each, and a second rejection: 4 = 1 + 2 + 1; only the completed one counts in tokens and latencies."""
+def test_every_arrival_is_completed_rejected_failed_or_unfinished() -> None:
+    """One of each, and a second rejection: 5 = 1 + 2 + 1 + 1; only the completed one counts in tokens and latencies."""
     summary = summarize(
         make_records(
             Life(first_token_s=0.5, finish_s=1.0, prompt_tokens=7, output_tokens=2),
             Life(rejected="prompt too long"),
             Life(rejected="prompt too long"),
+            Life(first_token_s=0.25, failed="nobody waits for it"),
             Life(first_token_s=0.5),
         ),
         num_gpu_blocks=11,
         dispatch=DISPATCH,
     )
-    assert summary["arrived"] == 4
-    assert (summary["completed"], summary["rejected"], summary["unfinished"]) == (1, 2, 1)
+    assert summary["arrived"] == 5
+    assert [summary[outcome] for outcome in ("completed", "rejected", "failed", "unfinished")] == [1, 2, 1, 1]
     assert (summary["total_input_tokens"], summary["total_output_tokens"]) == (7, 2)
     assert summary["mean_ttft_ms"] == pytest.approx(500)
 
