@@ -25,6 +25,7 @@ import simpy
 
 from sim.cli import PATIENT_GC
 from sim.cli.version import version_line
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.engine.config import SchedulerConfig
 from sim.specs.engine import EngineConfig
@@ -123,7 +124,7 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     config, model = deployment(case)
     timings = []
     for _ in range(repeat):
-        timing, records = timed(lambda: simulate(trace, config, model).merged)
+        timing, records = timed(lambda: simulate(trace, FleetPlan.alike(config, model)).merged)
         timings.append(timing)
     best = min(timings)
     spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
@@ -201,7 +202,9 @@ def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> f
     config = replace(config, engine=engine)
 
     def run(num_prompts: int) -> tuple[float, int]:
-        timing, records = timed(lambda: simulate(beside_decodes(num_running, num_prompts), config, model).merged)
+        timing, records = timed(
+            lambda: simulate(beside_decodes(num_running, num_prompts), FleetPlan.alike(config, model)).merged
+        )
         return timing.cpu_s, int((records.leaps.num_chunk_tokens > 0).sum())
 
     costs = []

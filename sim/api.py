@@ -12,6 +12,7 @@ import numpy as np
 from sim import __version__
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.users import parse_users, require_no_rate
 from sim.deployment import DEFAULTS, Deployment, deploy
@@ -296,16 +297,10 @@ class _Replayed(NamedTuple):
     def run(
         self, trace: Trace | None = None, step_time: StepTimeModel | None = None, **arguments: Any
     ) -> ClusterRecords:
-        return simulation.simulate(
-            trace or self.load.trace,
-            self.deployment.config,
-            step_time or self.deployment.step_time,
-            num_replicas=self.replicas,
-            router=self.router,
-            seed=self.seed,
-            clients=self.clients,
-            **arguments,
-        )
+        deployment = self.deployment
+        step_time = step_time or deployment.step_time
+        plan = FleetPlan.alike(deployment.config, step_time, self.replicas, self.router)
+        return simulation.simulate(trace or self.load.trace, plan, seed=self.seed, clients=self.clients, **arguments)
 
     def figures(self, run: ClusterRecords) -> dict[str, Any]:
         figures = summary_of(self.deployment, run.merged)

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
@@ -25,7 +26,9 @@ def simulate(
 ) -> Records:
     """One replica, requests at the times that the trace has, whatever they would wait for."""
     at_their_times = Clients(open_loop=True)
-    return simulation.simulate(trace, config, step_time, clients=at_their_times, step_log=step_log).merged
+    return simulation.simulate(
+        trace, FleetPlan.alike(config, step_time), clients=at_their_times, step_log=step_log
+    ).merged
 
 
 ENGINES: dict[str, Engine] = {"fast": simulate, "reference": reference.simulate}

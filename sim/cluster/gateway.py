@@ -1,6 +1,6 @@
 """The gateway routes each request to a replica and triggers the sender's event when the request has ended."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import simpy
 
@@ -9,20 +9,41 @@ from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Router
 from sim.engine.request import Request
 
+EVERY_POOL: Mapping[int, frozenset[int]] = {}
+
 
 class Gateway:
-    """Connects senders with replicas."""
+    """Connects senders with `replicas`, which stand in order of their numbers.
 
-    def __init__(self, env: simpy.Environment, router: Router) -> None:
+    Pools may be `unable` to serve some rows of the trace; `fit` prepares a request for the pool that it is sent to.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        router: Router,
+        *,
+        unable: Mapping[int, frozenset[int]] = EVERY_POOL,
+        fit: Callable[[Request, int], None] | None = None,
+    ) -> None:
         self._env = env
         self.router = router
+        self._unable = unable
+        self._fit = fit
         self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
-        chosen = self.router.choose(request, self.replicas)
-        self.replicas[chosen].submit(request)
+        chosen = self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
+        if self._fit:
+            self._fit(request, chosen.pool)
+        chosen.submit(request)
+
+    def _candidates(self, request: Request) -> Sequence[Replica]:
+        """The replicas that can serve it."""
+        unable = self._unable.get(request.index)
+        return [replica for replica in self.replicas if replica.pool not in unable] if unable else self.replicas
 
     def ask(self, request: Request) -> Answer:
         """Submit a request, which arrives now; the event happens when it has ended."""

@@ -1,12 +1,11 @@
 """The records of a run: those of each replica, and all of them merged."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from sim.engine.records import EngineRecords, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records, RequestRecords
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
@@ -14,17 +13,19 @@ from sim.engine.token_gaps import JoinedGaps
 class ClusterRecords(NamedTuple):
     """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
-    `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival.
+    `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
+    number of each replica's pool.
     """
 
     merged: Records
     replicas: tuple[EngineRecords, ...]
     replica: Ints
+    pool_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[EngineRecords], requests: RequestTable) -> Self:
+    def of(cls, parts: Sequence[EngineRecords], requests: RequestTable, pool_of: tuple[int, ...]) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica)
+        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of)
 
     @property
     def span_s(self) -> float:
@@ -53,19 +54,13 @@ def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
     """The leaps of all replicas, replica by replica, with passes numbered consecutively."""
     if len(parts) == 1:
         return parts[0]
-    counts = [len(part.step_end_s) for part in parts]
-    offsets = np.cumsum([0, *counts[:-1]])
     columns = (
         "start_s", "num_steps", "num_decodes", "decode_context_tokens", "num_chunk_tokens", "num_chunks", "num_sampled",
         "num_running", "num_waiting", "num_free_blocks", "num_preempted", "chunk_tokens", "chunk_computed_tokens",
         "step_end_s",
     )  # fmt: skip
     stretches = [part.decode_stretches for part in parts]
-    first = np.concatenate([part.first + offset for part, offset in zip(stretches, offsets, strict=True)])
-    num_further, context_tokens = (
-        np.concatenate([getattr(part, name) for part in stretches]) for name in ("num_further", "context_tokens")
-    )
     return LeapRecords(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-        decode_stretches=replace(stretches[0], first=first, num_further=num_further, context_tokens=context_tokens),
+        decode_stretches=JoinedStretches(stretches, [len(part.step_end_s) for part in parts]),
     )

@@ -6,7 +6,7 @@ and a replica needs no events.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import simpy
 
@@ -21,7 +21,10 @@ NOTHING_SHOWN = Metrics(0, 0, 0.0)
 
 
 class Replica(Protocol):
-    """A replica's interface to the gateway and to routers."""
+    """A replica's interface to the gateway and to routers; `pool` is the number of its pool."""
+
+    number: int
+    pool: int
 
     def submit(self, request: Request) -> None:
         """Submit a request that arrives now; a scheduling pass at this instant sees it."""
@@ -44,10 +47,20 @@ class Replica(Protocol):
         ...
 
 
+class Member(NamedTuple):
+    """The engine of a replica, the replica's number and that of its pool."""
+
+    core: EngineCore
+    number: int = 0
+    pool: int = 0
+
+
 class LazyReplica:
     """An engine whose answers no client or router waits for: it catches up when it is called."""
 
-    def __init__(self, env: simpy.Environment, core: EngineCore) -> None:
+    def __init__(self, env: simpy.Environment, core: EngineCore, number: int, pool: int) -> None:
+        self.number = number
+        self.pool = pool
         self._env = env
         self._core = core
 
@@ -83,9 +96,13 @@ class LiveReplica:
         self,
         env: simpy.Environment,
         core: EngineCore,
+        number: int,
+        pool: int,
         on_finished: Listener,
         scrape_interval_s: float | None = None,
     ) -> None:
+        self.number = number
+        self.pool = pool
         self._env = env
         self._core = core
         self._on_finished = on_finished

@@ -1,6 +1,6 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -75,6 +75,11 @@ class DecodeStretches:
     blocks_at_once: int  # one for each KV group
     passing_delays: tuple[int, ...] = ()
 
+    @property
+    def give_back(self) -> bool:
+        """Whether decodes give blocks back while they run."""
+        return bool(self.passing_delays)
+
     def blocks_taken(self, num_passes: int) -> Ints:
         """Blocks that decodes took in each pass, less those they gave back: one is taken when a block is full."""
         taken = np.zeros(num_passes, dtype=np.int32)
@@ -102,6 +107,23 @@ class DecodeStretches:
             taken[begin : begin + len(found)] += found.astype(np.int32) * num_blocks
 
 
+class JoinedStretches(NamedTuple):
+    """Of several replicas one after the other, each with so many passes."""
+
+    parts: "Sequence[DecodeStretches | JoinedStretches]"
+    num_passes: Sequence[int]
+
+    @property
+    def give_back(self) -> bool:
+        return any(part.give_back for part in self.parts)
+
+    def blocks_taken(self, num_passes: int) -> Ints:
+        """In each pass of all; `num_passes` is their number."""
+        assert num_passes == sum(self.num_passes), "stretches of other passes"
+        taken = [part.blocks_taken(count) for part, count in zip(self.parts, self.num_passes, strict=True)]
+        return np.concatenate(taken)
+
+
 @dataclass(frozen=True)
 class LeapRecords:
     """One entry a leap: consecutive passes that ran the same decodes, or one pass with anything else in it.
@@ -125,7 +147,7 @@ class LeapRecords:
     chunk_tokens: Ints
     chunk_computed_tokens: Ints
     step_end_s: Floats
-    decode_stretches: DecodeStretches
+    decode_stretches: DecodeStretches | JoinedStretches
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -157,7 +179,7 @@ class LeapRecords:
     @property
     def fewest_free_blocks(self) -> int:
         """After any pass; within a leap blocks are only taken, but where windows give some back."""
-        return int((self._free_blocks() if self.decode_stretches.passing_delays else self.num_free_blocks).min())
+        return int((self._free_blocks() if self.decode_stretches.give_back else self.num_free_blocks).min())
 
     def _free_blocks(self) -> Ints:
         """Blocks free after each pass."""

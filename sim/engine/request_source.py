@@ -1,14 +1,12 @@
-"""Requests from a trace, and the checks at the front door: what can never run is turned away with its reason."""
+"""Requests from a trace, each with the keys of the blocks that it shares with others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-
-import numpy as np
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import KeysByRow, shared_block_keys
-from sim.engine.kv_cache_manager import longest_that_fits
-from sim.engine.prefix_cache import NO_COPIES, KeyedBlocks
+from sim.engine.front_door import FrontDoor, answered
+from sim.engine.prefix_cache import NO_COPIES, KeyedBlocks, Keys
 from sim.engine.records import Ints
 from sim.engine.request import Request
 from sim.workload.trace import Trace
@@ -16,28 +14,68 @@ from sim.workload.trace import Trace
 ROWS_AT_ONCE = 256
 
 
+class SharedKeys:
+    """The keys of a trace's requests under one configuration; `num_keys` counts the block contents that requests share."""
+
+    def __init__(self, trace: Trace, answers: Ints, config: SchedulerConfig) -> None:
+        self._keys: KeysByRow | None = None
+        self.num_keys = 0
+        if _key_shape(trace, config):
+            self._keys, self.num_keys = shared_block_keys(trace, answers, config.block_size)
+        self._num_groups = len(config.kv_groups)
+        self._first_row = -1
+        self._some: list[Keys] = []
+
+    def of_rows(self, rows: slice) -> Iterable[Keys]:
+        """The keys of some rows of the trace."""
+        return repeat(NO_COPIES) if self._keys is None else self._keys[rows]
+
+    def of_row(self, row: int) -> Keys:
+        """Those of one row, looked up together with those of its neighbours."""
+        if self._keys is None:
+            return NO_COPIES
+        first = row - row % ROWS_AT_ONCE
+        if first != self._first_row:
+            self._first_row, self._some = first, self._keys[first : first + ROWS_AT_ONCE]
+        return self._some[row - first]
+
+    def give(self, request: Request, keys: Keys) -> None:
+        """Lets a request that has not begun share these blocks."""
+        nothing = [NO_COPIES] * self._num_groups
+        request.keyed = KeyedBlocks(keys, nothing, [0] * self._num_groups) if len(keys) else None
+        request.num_shared_blocks = len(keys)
+
+
 class RequestSource:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
-    `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row; `num_keys` counts the
-    block contents that requests share. Without `capacity_too`, only what vLLM itself refuses is rejected.
+    `configs` are those of the pools that may serve them, by number. `max_tokens` are the outputs, capped by max_model_len;
+    `rejected` holds the reasons by row, `unable` by row the pools that cannot serve it where others can. Where requests have
+    `other_keys` in each pool they come without, and get those of the pool that they are sent to from `fit`.
     """
 
-    def __init__(self, trace: Trace, config: SchedulerConfig, *, capacity_too: bool = True) -> None:
+    def __init__(self, trace: Trace, *configs: SchedulerConfig, capacity_too: bool = True) -> None:
         self.trace = trace
-        self.max_tokens = capped_outputs(trace, config.max_model_len)
-        self.rejected = rejections(trace, self.max_tokens, config, capacity_too=capacity_too)
-        self._keys: KeysByRow | None = None
-        self.num_keys = 0
-        if config.engine.enable_prefix_caching and trace.says_contents:
-            self._keys, self.num_keys = shared_block_keys(trace, self.answers(), config.block_size)
-        self._num_groups = len(config.kv_groups)
+        door = FrontDoor.of(trace, configs, capacity_too=capacity_too)
+        self.max_tokens, self.rejected, self.unable = door
+        shapes = [_key_shape(trace, config) for config in configs]
+        of_each = dict(zip(shapes, configs, strict=True))
+        keys = {shape: SharedKeys(trace, door.answers, config) for shape, config in of_each.items()}
+        self._keys = [keys[shape] for shape in shapes]
+        self.other_keys = len(keys) > 1
+
+    def num_keys(self, pool: int = 0) -> int:
+        """Block contents that requests share in that pool."""
+        return self._keys[pool].num_keys
 
     def answers(self) -> Ints:
         """Tokens that each request generates, none where it is rejected."""
-        answers = self.max_tokens.copy()
-        answers[list(self.rejected)] = 0
-        return answers
+        return answered(self.max_tokens, self.rejected)
+
+    def fit(self, request: Request, pool: int) -> None:
+        """Gives a request that has not begun its keys in that pool."""
+        keys = self._keys[pool]
+        keys.give(request, keys.of_row(request.index))
 
     def __len__(self) -> int:
         return len(self.trace)
@@ -48,51 +86,25 @@ class RequestSource:
 
     def _requests(self, rows: slice) -> Iterator[Request]:
         """The requests of some rows of the trace: plain numbers, for numpy's cost the engine dear."""
-        trace = self.trace
+        trace, rejected, shared = self.trace, self.rejected, self._keys[0]
         ids, arrivals_s = trace.request_id[rows], trace.arrival_s[rows].tolist()
         prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
-        keys = repeat(NO_COPIES) if self._keys is None else self._keys[rows]
+        all_keys = repeat(NO_COPIES) if self.other_keys else shared.of_rows(rows)
         numbers = range(rows.start, rows.stop)
-        for row, shared, name, arrival_s, num_prompt_tokens, max_tokens in zip(
-            numbers, keys, ids, arrivals_s, prompts, outputs, strict=False
+        for row, keys, name, arrival_s, num_prompt_tokens, max_tokens in zip(
+            numbers, all_keys, ids, arrivals_s, prompts, outputs, strict=False
         ):
-            if row in self.rejected:
+            if row in rejected:
                 continue
             request = Request(row, name, arrival_s, num_prompt_tokens, max_tokens)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
-            if len(shared):
-                nothing = [NO_COPIES] * self._num_groups
-                request.keyed = KeyedBlocks(shared, nothing, [0] * self._num_groups)
-                request.num_shared_blocks = len(shared)
+            if len(keys):
+                shared.give(request, keys)
             yield request
 
 
-def capped_outputs(trace: Trace, max_model_len: int) -> Ints:
-    """The trace's own column where nothing is to be capped."""
-    room = np.maximum(0, max_model_len - trace.prompt_tokens)
-    is_capped = (trace.output_tokens > room).any()
-    return np.minimum(trace.output_tokens, room) if is_capped else trace.output_tokens
-
-
-def rejections(trace: Trace, max_tokens: Ints, config: SchedulerConfig, *, capacity_too: bool = True) -> dict[int, str]:
-    """Why requests can never run, by row: what vLLM's front end refuses, and what its bare scheduler would hold for ever."""
-    prompts, kv_tokens = trace.prompt_tokens, trace.prompt_tokens + max_tokens - 1
-    longest = longest_that_fits(config) if capacity_too else np.iinfo(np.int64).max
-    suspects = (prompts < 1) | (max_tokens < 1) | (kv_tokens > longest)
-    return {
-        row: _reason(int(prompts[row]), int(max_tokens[row]), int(kv_tokens[row]), config)
-        for row in np.flatnonzero(suspects).tolist()
-    }
-
-
-def _reason(num_prompt_tokens: int, max_tokens: int, num_kv_tokens: int, config: SchedulerConfig) -> str:
-    if num_prompt_tokens < 1:
-        return "the prompt is empty"
-    if num_prompt_tokens >= config.max_model_len:
-        return f"a prompt of {num_prompt_tokens} tokens leaves no room for output within max_model_len {config.max_model_len}"
-    if max_tokens < 1:
-        return "no output was asked for"
-    return (
-        f"{num_kv_tokens} tokens of prompt and output need more than the {config.num_usable_blocks} KV blocks there are"
-    )
+def _key_shape(trace: Trace, config: SchedulerConfig) -> tuple[int, int] | None:
+    """What the keys of a request depend on: the size of blocks and the number of KV groups; None where there are none."""
+    has_keys = config.engine.enable_prefix_caching and trace.says_contents
+    return (config.block_size, len(config.kv_groups)) if has_keys else None

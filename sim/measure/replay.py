@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.deployment import Deployment, deploy
@@ -80,7 +81,7 @@ class Prepared:
         delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
         users = None if requests.concurrency is None else Users(requests.concurrency, delay_s)
         clients = Clients(users, open_loop=users is None)
-        return simulate(requests.trace, served.config, step_time, clients=clients).merged
+        return simulate(requests.trace, FleetPlan.alike(served.config, step_time), clients=clients).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
@@ -140,14 +141,8 @@ class Scenario:
         step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
-        return simulate(
-            trace,
-            deployed.config,
-            step_time,
-            num_replicas=num_replicas(params),
-            router=self.router,
-            clients=self.clients,
-        )
+        plan = FleetPlan.alike(deployed.config, step_time, num_replicas(params), self.router)
+        return simulate(trace, plan, clients=self.clients)
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
         span_s = records.span_s * len(records.replicas)

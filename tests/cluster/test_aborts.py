@@ -90,9 +90,9 @@ def fast(
     table = RequestTable(source)
     logs: list[list[LogRow]] = [[] for _ in range(num_replicas)]
     recorders = [Recorder(table, number) for number in range(num_replicas)]
-    make_core = partial(EngineCore, config, step_time, start_s=env.now, num_keys=source.num_keys)
+    make_core = partial(EngineCore, config, step_time, start_s=env.now, num_keys=source.num_keys())
     cores = [make_core(recorder, log=StepLogger(log.append)) for recorder, log in zip(recorders, logs, strict=True)]
-    service.replicas = [LiveReplica(env, core, service.ended) for core in cores]
+    service.replicas = [LiveReplica(env, core, number, 0, service.ended) for number, core in enumerate(cores)]
     env.process(arrivals(env, source, service.submit))
     env.run()
     parts = [recorder.records(core.state) for recorder, core in zip(recorders, cores, strict=True)]

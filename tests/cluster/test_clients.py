@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users, parse_users
 from sim.engine.records import RequestRecords
@@ -31,7 +32,7 @@ def asked(arrivals: list[float], outputs: list[int], sessions: str = "", thinks:
 
 
 def served(trace: Trace, clients: Clients = AT_THEIR_TIMES, **arguments: int) -> RequestRecords:
-    return simulate(trace, make_config(**arguments), ONE_SECOND, clients=clients).merged.requests
+    return simulate(trace, FleetPlan.alike(make_config(**arguments), ONE_SECOND), clients=clients).merged.requests
 
 
 def test_a_turn_waits_for_the_answer_before_it_and_for_its_think_time() -> None:

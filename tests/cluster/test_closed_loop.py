@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate as run
 from sim.cluster.users import Users
 from sim.engine.config import KVGroup
@@ -31,7 +32,7 @@ def serve(
     config = scheduler_config(
         max_num_seqs=64, max_num_batched_tokens=256, num_gpu_blocks=5000, async_scheduling=is_async
     )
-    return run(trace, config, STEP_TIME, clients=Clients(Users(concurrency, delay_s))).merged
+    return run(trace, FleetPlan.alike(config, STEP_TIME), clients=Clients(Users(concurrency, delay_s))).merged
 
 
 def test_one_client_sends_one_after_the_other() -> None:
@@ -62,7 +63,7 @@ def test_as_many_clients_as_requests_are_a_burst(workload: Workload) -> None:
     """All arrive at once, with shared prompts, windows and preemption: whatever is recorded is what a trace leaves."""
     trace, config, step_time = workload
     trace = replace(trace, arrival_s=np.zeros(len(trace)))
-    found = run(trace, config, step_time, clients=Clients(Users(len(trace)))).merged
+    found = run(trace, FleetPlan.alike(config, step_time), clients=Clients(Users(len(trace)))).merged
     assert_same_records(found, simulate(trace, config, step_time))
 
 
@@ -70,7 +71,7 @@ def test_an_unexpected_preemption_starts_the_loop_again() -> None:
     """What a window has passed and a preempted request may ask for was not kept: clients send all once more."""
     trace = make_trace([Ask("A", 30, 40), Ask("B", 30, 40)])
     config = make_config(num_gpu_blocks=40, kv_groups=(KVGroup(), KVGroup(window=8)), max_model_len=100)
-    found = run(trace, config, ONE_SECOND, clients=Clients(Users(2))).merged
+    found = run(trace, FleetPlan.alike(config, ONE_SECOND), clients=Clients(Users(2))).merged
     assert found.requests.num_preemptions.sum() > 0
     assert_same_records(found, simulate(trace, config, ONE_SECOND))
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.routers.table import router_options
 from sim.cluster.simulation import simulate as simulate_cluster
@@ -28,7 +29,7 @@ CONFIG = scheduler_config(max_num_seqs=8, max_num_batched_tokens=256, max_model_
 def cluster(
     trace: Trace, num_replicas: int, router: str = "least_loaded", config: SchedulerConfig = CONFIG
 ) -> ClusterRecords:
-    return simulate_cluster(trace, config, STEPS, num_replicas=num_replicas, router=router)
+    return simulate_cluster(trace, FleetPlan.alike(config, STEPS, num_replicas, router))
 
 
 def some(trace: Trace, rows: Ints) -> Trace:
@@ -59,7 +60,7 @@ def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, 
     """With shared prompts, windows, preemption, and arrivals before zero."""
     trace, config, step_time = workload
     trace = replace(trace, arrival_s=trace.arrival_s + shift)
-    found = simulate_cluster(trace, config, step_time, num_replicas=1)
+    found = simulate_cluster(trace, FleetPlan.alike(config, step_time))
     assert_same_records(found.merged, simulate(trace, config, step_time))
     assert found.replicas[0].leaps is found.merged.leaps
 
@@ -68,7 +69,8 @@ def test_a_cluster_of_one_is_a_replica_whatever_it_is_given(workload: Workload, 
 @examples(60)
 def test_steps_of_all_are_those_of_each_one_after_the_other(workload: Workload, num_replicas: int) -> None:
     """Times, work and free blocks of every step, within leaps too; the span is that of the longest, busy are all of them."""
-    found = simulate_cluster(*workload, num_replicas=num_replicas, router="round_robin")
+    plan = FleetPlan.alike(workload.config, workload.step_time, num_replicas, "round_robin")
+    found = simulate_cluster(workload.trace, plan)
     for column in fields(found.merged.steps):
         parts = [getattr(part.steps, column.name) for part in found.replicas]
         np.testing.assert_array_equal(getattr(found.merged.steps, column.name), np.concatenate(parts))
@@ -129,7 +131,7 @@ def test_who_has_ended_long_ago_counts_no_more() -> None:
     )
     slow = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
     config = changed(CONFIG, async_scheduling=False)
-    assert simulate_cluster(trace, config, slow, num_replicas=3).replica.tolist() == [0, 1, 2, 1, 0, 1]
+    assert simulate_cluster(trace, FleetPlan.alike(config, slow, 3)).replica.tolist() == [0, 1, 2, 1, 0, 1]
 
 
 def test_an_unknown_router_names_its_neighbours() -> None:

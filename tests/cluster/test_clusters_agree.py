@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
@@ -66,7 +67,7 @@ def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str,
     """Whole numbers, so that arrivals, answers and passes of several replicas often fall on one instant."""
     trace, config, step_time = workload[0], workload[1], Telling(workload[2])
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, config, step_time, num_replicas=num_replicas, router=router)
+        found = simulate(trace, FleetPlan.alike(config, step_time, num_replicas, router))
     assert_same_run(found, simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router))
 
 
@@ -91,7 +92,7 @@ def test_requests_of_clients(
     trace, config, step_time = workload[0], workload[1], Telling(workload[2])
     clients = Clients(Users(concurrency, delay_s))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, config, step_time, num_replicas=num_replicas, router=router, clients=clients)
+        found = simulate(trace, FleetPlan.alike(config, step_time, num_replicas, router), clients=clients)
     expected = simulate_cluster(trace, config, step_time, num_replicas=num_replicas, router=router, clients=clients)
     assert_same_run(found, expected)
 
@@ -136,7 +137,7 @@ def test_requests_that_wait_for_answers(
     config = data.draw(configs(trace))
     trace, clients = data.draw(closed_loops(trace))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients)
+        found = simulate(trace, FleetPlan.alike(config, Telling(step_time), num_replicas, router), clients=clients)
     expected = simulate_cluster(
         trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients
     )

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import simpy
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.routers.simple import RoundRobin
+from sim.cluster.replica import Member
+from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.simulation import serve_open
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
@@ -53,12 +54,12 @@ def run_fast(case: Case) -> Run:
         case.step_time,
         recorder,
         start_s=0.0,
-        num_keys=source.num_keys,
+        num_keys=source.num_keys(),
         log=StepLogger(steps.append),
         max_passes=case.max_passes or sys.maxsize,
     )
     env = simpy.Environment()
-    serve_open(env, [core], Gateway(env, RoundRobin()), source)
+    serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
     recorder.records(core.state)  # which writes down who has not ended
     return _run(case, steps, table.records())
 

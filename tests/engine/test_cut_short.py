@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.routers.simple import RoundRobin
+from sim.cluster.replica import Member
+from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.simulation import serve_open
 from sim.engine import leaps
 from sim.engine.core import EngineCore
@@ -63,7 +64,7 @@ def test_a_late_token_that_is_still_due_leaves_no_gap(max_passes: int) -> None:
     recorder = Recorder(table)
     core = EngineCore(config, ONE_SECOND, recorder, start_s=0.0, max_passes=max_passes)
     env = simpy.Environment()
-    serve_open(env, [core], Gateway(env, RoundRobin()), source)
+    serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
     records = recorder.records(core.state)
     num_generated = table.records().generated_tokens
     gaps = np.repeat(*records.gaps())

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import OUTCOME, RequestTable
@@ -24,9 +25,9 @@ def one_token_each(num_requests: int) -> Trace:
 
 def peak_bytes(num_replicas: int) -> int:
     trace, config = one_token_each(NUM_REQUESTS), make_config(max_num_seqs=64, max_num_batched_tokens=64)
-    simulate(trace.first(100), config, ONE_SECOND, num_replicas=num_replicas)  # what is made once and stays
+    simulate(trace.first(100), FleetPlan.alike(config, ONE_SECOND, num_replicas))  # what is made once and stays
     tracemalloc.start()
-    simulate(trace, config, ONE_SECOND, num_replicas=num_replicas)
+    simulate(trace, FleetPlan.alike(config, ONE_SECOND, num_replicas))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak
@@ -48,7 +49,7 @@ def test_what_nobody_served_is_nan_and_nobodys() -> None:
 @given(workload=workloads(), num_replicas=st.integers(1, 3))
 def test_each_replica_generates_the_tokens_of_its_rows(workload: Workload, num_replicas: int) -> None:
     """A gap between tokens is one replica's alone, so that each has as many as its requests have tokens after the first."""
-    found = simulate(*workload, num_replicas=num_replicas)
+    found = simulate(workload.trace, FleetPlan.alike(workload.config, workload.step_time, num_replicas))
     further = np.maximum(0, found.merged.requests.generated_tokens - 1)
     for number, part in enumerate(found.replicas):
         assert part.gaps().counts.sum() == further[found.replica == number].sum()

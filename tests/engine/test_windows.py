@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import KVGroup
 from sim.engine.request import Request
@@ -159,5 +160,5 @@ def test_progress_is_told_once_a_request() -> None:
     asks = [Ask("A", 30, 40), Ask("B", 30, 40), Ask("C", 1, 1, at=1), Ask("D", 1, 1, at=70)]
     config = make_config(num_gpu_blocks=40, kv_groups=SLIDING, enable_prefix_caching=True, max_model_len=100)
     told: list[tuple[int, int]] = []
-    simulate_cluster(make_trace(asks), config, ONE_SECOND, on_progress=lambda *done: told.append(done))
+    simulate_cluster(make_trace(asks), FleetPlan.alike(config, ONE_SECOND), on_progress=lambda *done: told.append(done))
     assert told == [(done, 4) for done in range(5)]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.metrics.overload import Overload, overload
 from sim.steptime.linear import LinearStepTime
@@ -13,7 +14,9 @@ TEN_A_SECOND = LinearStepTime(0.1, 0.0, 0.0)  # one request at a time, each of o
 
 def found(gaps_s: list[float]) -> Overload | None:
     asks = [Ask(f"r{row}", 20, 1, float(at_s)) for row, at_s in enumerate(np.cumsum(gaps_s))]
-    return overload(simulate(make_trace(asks), make_config(max_num_seqs=1), TEN_A_SECOND).merged.requests)
+    return overload(
+        simulate(make_trace(asks), FleetPlan.alike(make_config(max_num_seqs=1), TEN_A_SECOND)).merged.requests
+    )
 
 
 def test_twice_the_rate_that_can_be_served() -> None:

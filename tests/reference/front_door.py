@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
-from sim.engine.request_source import rejections
+from sim.engine.front_door import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys, Piece, cut, num_tokens, pieces, tokens_of
 from tests.reference.modes import UNSCRIPTED, Script

@@ -103,14 +103,14 @@ class PowerOfTwo(Router):
 class ConsistentHash(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         keys = self.trace.session_id or self.trace.request_id
-        return HashRing(len(replicas)).replica(keys[request.index])
+        return next(HashRing(len(replicas)).owners(keys[request.index]))
 
 
 class ProductionStackSession(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         session = self.trace.session_id[request.index] if self.trace.session_id else ""
         if session:
-            return HashRing(len(replicas)).replica(session)
+            return next(HashRing(len(replicas)).owners(session))
         since_s = request.arrival_s - self.options.get("stats_window_s", 60.0)
         counts = [
             [earlier.arrival_s for earlier, where in self.sent if where == replica] for replica in range(len(replicas))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim.cluster.clients import Clients
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.workload.trace import Trace
@@ -25,7 +26,7 @@ def test_throughput_is_that_of_the_repairman(num_users: int, think_time_s: float
     )
     config = make_config(max_num_seqs=1, block_size=1000, max_model_len=10_000)
     users = Users(num_users, think_time_s, "exponential", seed=3)
-    found = simulate(trace, config, ONE_SECOND, clients=Clients(users)).merged.requests
+    found = simulate(trace, FleetPlan.alike(config, ONE_SECOND), clients=Clients(users)).merged.requests
     load = service_s / think_time_s
     ways = [math.perm(num_users, waiting) * load**waiting for waiting in range(num_users + 1)]
     throughput = (1 - ways[0] / sum(ways)) / service_s

@@ -44,7 +44,8 @@ class Dynamo(Router):
     def __init__(self, options: DynamoOptions, fleet: Fleet) -> None:
         self._options = options
         self._rng = fleet.rng()
-        self._block_size = fleet.config.block_size
+        fleet.require_same_blocks("dynamo")
+        self._block_size = fleet.block_size
         self._prompts = fleet.prompts
         self._num_blocks = fleet.prompts.num_blocks(self._block_size)
         self._prefilling = Prefilling(fleet.num_replicas)
@@ -53,22 +54,27 @@ class Dynamo(Router):
         self._in_flight: dict[int, Counter[int]] = {}
         self._sent_s: dict[int, dict[int, float]] = {}
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = [node for node in self._prompts.path(request.index) if self._num_blocks[node]]
         self._prefilling.refresh(request.arrival_s)
         num_held = self._num_held(request, path, replicas)
-        chosen = self._cheapest(self._costs(request, path, num_held))
-        num_to_compute = request.num_prompt_tokens - float(num_held[chosen]) * self._block_size
-        self._prefilling.add(request, chosen, num_to_compute)
-        self._sent(path, chosen, request.arrival_s)
+        costs = self._costs(request, path, num_held)
+        if len(replicas) < len(costs):
+            costs = costs[[replica.number for replica in replicas]]
+        chosen = replicas[self._cheapest(costs)]
+        num_to_compute = request.num_prompt_tokens - float(num_held[chosen.number]) * self._block_size
+        self._prefilling.add(request, chosen.number, num_to_compute)
+        self._sent(path, chosen.number, request.arrival_s)
         return chosen
 
     def _num_held(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
-        """Leading blocks of the prompt that each replica holds, or is taken to hold."""
+        """Leading blocks of the prompt that each candidate holds, or is taken to hold, by its number."""
+        held = np.zeros(len(self._num_active))
         if self._options.kv_events:
-            return np.array([replica.num_cached_blocks(request) for replica in replicas], dtype=np.float64)
-        held = np.zeros(len(replicas))
-        holders = set(range(len(replicas)))
+            for candidate in replicas:
+                held[candidate.number] = candidate.num_cached_blocks(request)
+            return held
+        holders = {replica.number for replica in replicas}
         since_s = request.arrival_s - self._options.ttl_s
         for node in path:
             holders &= {replica for replica, sent_s in self._sent_s.get(node, {}).items() if sent_s >= since_s}
@@ -99,7 +105,8 @@ class Dynamo(Router):
         least, temperature = costs.min(), self._options.temperature
         span = costs.max() - least
         if not temperature or not span:
-            return one_of((costs == least).nonzero()[0].tolist(), self._rng)
+            cheapest: list[int] = (costs == least).nonzero()[0].tolist()
+            return one_of(cheapest, self._rng)
         weights = [exp(-(cost - least) / (span * temperature)) for cost in costs.tolist()]
         return self._rng.choices(range(len(weights)), weights)[0]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sim.cluster.replica import Replica
 from sim.cluster.routers.options import option
-from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
 from sim.engine.request import Request
 from sim.errors import ConfigError
 
@@ -28,18 +28,21 @@ class LeastLoaded(Router):
     def __init__(self) -> None:
         self._start = 0
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
         scores = [WAITING_WEIGHT * waiting + running for waiting, running in [replica.load for replica in replicas]]
-        start = self._start % len(scores)
+        start = place_of(self._start, replicas)
         in_turn = scores[start:] + scores[:start]
-        chosen = (start + in_turn.index(min(in_turn))) % len(scores)
-        self._start = chosen + 1
+        chosen = replicas[(start + in_turn.index(min(in_turn))) % len(scores)]
+        self._start = chosen.number + 1
         return chosen
 
 
 @dataclass(frozen=True)
 class PromptLengthOptions(RouterOptions):
-    """Prompts of at most `threshold` tokens go to the first replicas, `short` of them, or half where that is 0."""
+    """Prompts of at most `threshold` tokens go to the first replicas, `short` of them, or half where that is 0.
+
+    Where none of those can be sent a request, all others are candidates.
+    """
 
     threshold: int = option(4096, at_least=1)
     short: int = option(0, at_least=0)
@@ -60,8 +63,8 @@ class PromptLength(Router):
         self._num_short = num_short
         self._short, self._long = LeastLoaded(), LeastLoaded()
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        num_short = self._num_short
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+        first_long = place_of(self._num_short, replicas)
         if request.num_prompt_tokens <= self._threshold:
-            return self._short.choose(request, replicas[:num_short])
-        return num_short + self._long.choose(request, replicas[num_short:])
+            return self._short.choose(request, replicas[:first_long] or replicas)
+        return self._long.choose(request, replicas[first_long:] or replicas)

@@ -3,7 +3,8 @@
 After llm-d/llm-d-router @ebab6879, pkg/epp/: default weights in config/loader/defaults.go, scorers, filter and in-flight
 tokens in framework/plugins/. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
 Deliberate differences: precise prefixes are those that a replica's cache holds at this instant and its admission could
-use, where the index follows KV events by some milliseconds; LoRA affinity is left out.
+use, where the index follows KV events by some milliseconds; LoRA affinity is left out. Of unlike replicas the first says how
+large a block is, and each how many its part of the index holds, as in llm-d.
 """
 
 from collections.abc import Sequence
@@ -83,50 +84,63 @@ class LlmD(Router):
         self.listens = bool(options.token_load or options.active_request or options.affinity_threshold)
         if options.queue or options.kv or options.running or options.load_aware:
             self.scrape_interval_s = options.scrape_interval_s
-        self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s)
+        self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s) if self.scrape_interval_s else None
         self._prefilling = Prefilling(fleet.num_replicas)
+        self._nothing: Floats = np.zeros(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._last_cold: Floats = np.full(fleet.num_replicas, -1.0)
         self._num_cold = 0
         self._prompts = fleet.prompts
-        self._block_size = (
-            fleet.config.block_size if options.is_precise else options.block_size or fleet.config.block_size
-        )
+        if options.is_precise:
+            fleet.require_same_blocks("llm_d_precise")
+        self._block_size = fleet.block_size if options.is_precise else options.block_size or fleet.block_size
         num_blocks = self._prompts.num_blocks(self._block_size, MAX_INDEXED_TOKENS)
-        capacity = options.lru_blocks or fleet.config.num_gpu_blocks
-        self._index = (
-            None if options.is_precise else PrefixIndex(self._prompts, fleet.num_replicas, num_blocks, capacity)
-        )
+        capacities = [options.lru_blocks or config.num_gpu_blocks for config in fleet.configs]
+        self._index = None if options.is_precise else PrefixIndex(self._prompts, num_blocks, capacities)
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        now_s, num_tokens = request.arrival_s, request.num_prompt_tokens
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = self._prompts.path(request.index)
-        if self.scrape_interval_s:
-            self._scrape.refresh(now_s, replicas)
+        candidates = self._candidates(request, path, replicas)
+        place = self._best(candidates)
+        chosen = replicas[place]
+        self._sent(request, path, chosen.number, float(candidates.num_uncached_tokens[place]))
+        if not candidates.matched_share.any():
+            self._last_cold[chosen.number] = self._num_cold
+            self._num_cold += 1
+        return chosen
+
+    def _candidates(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Candidates:
+        """What is known of the candidates, in their order."""
+        now_s, num_tokens = request.arrival_s, request.num_prompt_tokens
+        nothing = self._nothing
+        scraped = self._scrape.columns(now_s, replicas) if self._scrape else (nothing, nothing, nothing)
         if self.listens:
             self._prefilling.refresh(now_s)
         num_matched = self._num_matched(request, path, replicas)
         num_blocks = (num_tokens if self._index is None else min(num_tokens, MAX_INDEXED_TOKENS)) // self._block_size
-        all_candidates = Candidates(
-            self._scrape.num_waiting,
-            self._scrape.num_running,
-            self._scrape.kv_cache_usage,
+        everyone = Candidates(
+            *scraped,
             num_matched / max(1, num_blocks),
             num_tokens - num_matched * self._block_size,
             self._prefilling.num_tokens,
             self._num_active,
             self._last_cold,
         )
-        chosen = self._best(all_candidates)
-        self._sent(request, path, chosen, all_candidates)
-        return chosen
+        if len(replicas) == len(nothing):
+            return everyone
+        return everyone.only(np.array([replica.number for replica in replicas]))
 
     def _num_matched(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
+        """Leading blocks of the prompt, by number of the replica; only those of candidates mean anything."""
         if self._index is not None:
             return self._index.num_matched(path)
-        return np.array([replica.num_cached_blocks(request) for replica in replicas], dtype=np.float64)
+        num_cached = np.zeros(len(self._nothing))
+        for replica in replicas:
+            num_cached[replica.number] = replica.num_cached_blocks(request)
+        return num_cached
 
     def _best(self, candidates: Candidates) -> int:
+        """The place of the best candidate."""
         kept = self._sticky(candidates) if self._options.affinity_threshold else None
         if kept is not None:
             candidates = candidates.only(kept)
@@ -138,7 +152,7 @@ class LlmD(Router):
         return chosen if kept is None else int(kept[chosen])
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
-        """The replicas that pass the affinity filter; None if it does not apply."""
+        """The places of those that pass the affinity filter; None if it does not apply."""
         is_sticky = candidates.matched_share >= self._options.affinity_threshold
         if not is_sticky.any():
             return None
@@ -149,15 +163,12 @@ class LlmD(Router):
                 return None
         return is_sticky.nonzero()[0]
 
-    def _sent(self, request: Request, path: Sequence[int], chosen: int, candidates: Candidates) -> None:
+    def _sent(self, request: Request, path: Sequence[int], replica: int, num_uncached_tokens: float) -> None:
         if self._index is not None:
-            self._index.add(path, chosen)
+            self._index.add(path, replica)
         if self.listens:
-            self._prefilling.add(request, chosen, float(candidates.num_uncached_tokens[chosen]))
-            self._num_active[chosen] += 1
-        if not candidates.matched_share.any():
-            self._last_cold[chosen] = self._num_cold
-            self._num_cold += 1
+            self._prefilling.add(request, replica, num_uncached_tokens)
+            self._num_active[replica] += 1
 
     def answered(self, request: Request, replica: int) -> None:
         self._prefilling.forget(request)

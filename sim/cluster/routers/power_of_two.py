@@ -27,13 +27,17 @@ class PowerOfTwo(Router):
         self._rng = fleet.rng()
         self._num_in_flight = [0] * fleet.num_replicas
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
+        chosen = self._of_two(replicas) if len(replicas) > 1 else replicas[0]
+        self._num_in_flight[chosen.number] += 1
+        return chosen
+
+    def _of_two(self, replicas: Sequence[Replica]) -> Replica:
         first = self._rng.randrange(len(replicas))
         second = self._rng.randrange(len(replicas) - 1)
         second += second >= first
-        chosen = first if self._num_in_flight[first] <= self._num_in_flight[second] else second
-        self._num_in_flight[chosen] += 1
-        return chosen
+        one, other = replicas[first], replicas[second]
+        return one if self._num_in_flight[one.number] <= self._num_in_flight[other.number] else other
 
     def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - a router's interface
         self._num_in_flight[replica] -= 1

@@ -17,16 +17,16 @@ def replicas_in(mask: int, num_replicas: int) -> NDArray[np.bool_]:
 
 
 class PrefixIndex:
-    """Each replica's last `capacity` blocks, least recently sent first to go; a prompt's first block is its oldest.
+    """Each replica's last blocks, as many as its capacity, least recently sent first to go; a prompt's first block is its oldest.
 
     Kept by nodes of the prompts' tree: a replica holds the last blocks of a node, all of them where its bit is in `_whole`.
     """
 
-    def __init__(self, prompts: PromptTree, num_replicas: int, num_blocks: Sequence[int], capacity: int) -> None:
-        self._num_replicas = num_replicas
+    def __init__(self, prompts: PromptTree, num_blocks: Sequence[int], capacities: Sequence[int]) -> None:
+        self._num_replicas = num_replicas = len(capacities)
         self._num_blocks = num_blocks
         self._is_shared = prompts.is_shared
-        self._capacity = capacity
+        self._capacities = capacities
         self._whole: dict[int, int] = {}
         self._rest: dict[int, dict[int, int]] = {}
         self._held: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_replicas)]
@@ -64,7 +64,7 @@ class PrefixIndex:
 
     def _evict(self, replica: int) -> None:
         held = self._held[replica]
-        while (excess := self._num_held[replica] - self._capacity) > 0:
+        while (excess := self._num_held[replica] - self._capacities[replica]) > 0:
             node, count = next(iter(held.items()))
             num_evicted = min(excess, count)
             self._num_held[replica] -= num_evicted

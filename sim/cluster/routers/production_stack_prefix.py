@@ -32,19 +32,20 @@ class ProductionStackPrefix(Router):
         self._sent_to: dict[int, int] = {}
         self._ended_at: dict[int, int] = {}
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = [node for node in self._prompts.path(request.index) if self._num_chunks[node]]
         end = self._prompts.end(request.index) if request.num_prompt_tokens % self._chunk_tokens else None
-        longest = self._longest(path, end, (1 << len(replicas)) - 1)
-        chosen = one_of([number for number in range(len(replicas)) if longest >> number & 1], self._rng)
+        longest = self._longest(path, end, sum(1 << replica.number for replica in replicas))
+        chosen = one_of([replica for replica in replicas if longest >> replica.number & 1], self._rng)
+        bit = 1 << chosen.number
         for node in path:
-            self._sent_to[node] = self._sent_to.get(node, 0) | 1 << chosen
+            self._sent_to[node] = self._sent_to.get(node, 0) | bit
         if end is not None:
-            self._ended_at[end] = self._ended_at.get(end, 0) | 1 << chosen
+            self._ended_at[end] = self._ended_at.get(end, 0) | bit
         return chosen
 
     def _longest(self, path: Sequence[int], end: int | None, everybody: int) -> int:
-        """The replicas that were sent the longest prefix."""
+        """Of the candidates those that were sent the longest prefix."""
         found = everybody
         for node in path:
             if not (sent := self._sent_to.get(node, 0) & found):

@@ -11,20 +11,25 @@ from sim.engine.records import Floats
 
 
 class Scrape:
-    """The last metrics of all replicas in columns; all 0 until the first."""
+    """The last metrics of all replicas in columns, by number; all 0 until the first."""
 
     def __init__(self, num_replicas: int, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._at_s: float | None = None
-        self.num_waiting: Floats = np.zeros(num_replicas)
-        self.num_running: Floats = np.zeros(num_replicas)
-        self.kv_cache_usage: Floats = np.zeros(num_replicas)
+        self._read_at_s: list[float | None] = [None] * num_replicas
+        self._rows: Floats = np.zeros((3, num_replicas))
 
-    def refresh(self, now_s: float, replicas: Sequence[Replica]) -> None:
-        """Bring the metrics to the last multiple of the interval. Call it on every arrival, before a replica passes that time."""
+    def columns(self, now_s: float, replicas: Sequence[Replica]) -> tuple[Floats, Floats, Floats]:
+        """Requests that wait, requests that run and KV cache usage, the candidates' at the last multiple of the interval.
+
+        Call it on every arrival, before a candidate passes that time.
+        """
         at_s = last_multiple(now_s, self._interval_s)
-        if at_s == self._at_s:
-            return
-        self._at_s = at_s
-        metrics: list[Metrics] = [replica.metrics(at_s) for replica in replicas]
-        self.num_waiting, self.num_running, self.kv_cache_usage = np.array(metrics, dtype=np.float64).T
+        stale = [replica for replica in replicas if self._read_at_s[replica.number] != at_s]
+        if stale:
+            metrics: list[Metrics] = [replica.metrics(at_s) for replica in stale]
+            numbers = [replica.number for replica in stale]
+            self._rows[:, numbers] = np.array(metrics, dtype=np.float64).T
+            for number in numbers:
+                self._read_at_s[number] = at_s
+        num_waiting, num_running, kv_cache_usage = self._rows
+        return num_waiting, num_running, kv_cache_usage

@@ -5,13 +5,14 @@ production-stack's `session` router: vllm-project/production-stack @a6c01db0, sr
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import md5
+from itertools import cycle
 
 from sim.cluster.replica import Replica
 from sim.cluster.routers.options import option
-from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request
 
 POINTS_PER_REPLICA = 160  # of the ring in uhashring, which production-stack uses: 40 x 4 as in ketama
@@ -21,16 +22,23 @@ class HashRing:
     """Replicas at points of a circle; a key belongs to the next point. If a replica is removed, only its keys move."""
 
     def __init__(self, num_replicas: int) -> None:
-        numbers = range(POINTS_PER_REPLICA)
         points = sorted(
-            (_hash(f"replica-{replica}-{number}"), replica) for replica in range(num_replicas) for number in numbers
+            (_hash(f"replica-{number}-{point}"), number)
+            for number in range(num_replicas)
+            for point in range(POINTS_PER_REPLICA)
         )
         self._points = [point for point, _ in points]
-        self._replicas = [replica for _, replica in points]
+        self._numbers = [number for _, number in points]
 
-    def replica(self, key: str) -> int:
-        """The replica to which a key belongs."""
-        return self._replicas[bisect_right(self._points, _hash(key)) % len(self._points)]
+    def owners(self, key: str) -> Iterator[int]:
+        """The numbers at the points that follow a key, round and round: it belongs to the first of them that is there."""
+        place = bisect_right(self._points, _hash(key))
+        yield from self._numbers[place:]
+        yield from cycle(self._numbers)
+
+    def replica(self, key: str, replicas: Sequence[Replica]) -> Replica:
+        """The candidate to which a key belongs."""
+        return next(found for number in self.owners(key) if (found := numbered(number, replicas)))
 
 
 def _hash(key: str) -> int:
@@ -50,8 +58,8 @@ class ConsistentHash(Router):
         self._ring = HashRing(fleet.num_replicas)
         self._keys = fleet.trace.session_id or fleet.trace.request_id
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
-        return self._ring.replica(self._keys[request.index])
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+        return self._ring.replica(self._keys[request.index], replicas)
 
 
 @dataclass(frozen=True)
@@ -77,17 +85,18 @@ class ProductionStackSession(Router):
         self._sent: list[deque[float]] = [deque() for _ in range(fleet.num_replicas)]
         self._is_used = [False] * fleet.num_replicas
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         session = self._sessions[request.index] if self._sessions else ""
-        chosen = self._ring.replica(session) if session else self._least_asked(request.arrival_s)
-        self._sent[chosen].append(request.arrival_s)
-        self._is_used[chosen] = True
+        chosen = self._ring.replica(session, replicas) if session else self._least_asked(request.arrival_s, replicas)
+        self._sent[chosen.number].append(request.arrival_s)
+        self._is_used[chosen.number] = True
         return chosen
 
-    def _least_asked(self, now_s: float) -> int:
-        if not all(self._is_used):
-            return self._is_used.index(False)
+    def _least_asked(self, now_s: float, replicas: Sequence[Replica]) -> Replica:
+        unused = next((replica for replica in replicas if not self._is_used[replica.number]), None)
+        if unused is not None:
+            return unused
         for sent in self._sent:
             while sent and sent[0] < now_s - self._window_s:
                 sent.popleft()
-        return min(range(len(self._sent)), key=lambda replica: len(self._sent[replica]))
+        return min(replicas, key=lambda replica: len(self._sent[replica.number]))

@@ -15,7 +15,7 @@ from sim.cluster.clock import last_multiple
 from sim.cluster.replica import Replica
 from sim.cluster.routers.options import option
 from sim.cluster.routers.prompts import PromptTree
-from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request
 
 CHARS_PER_TOKEN = 4
@@ -48,23 +48,25 @@ class SglangCacheAware(Router):
         self._tree = WorkerTree(fleet.prompts, fleet.num_replicas)
         self._evicted_at_s = 0.0
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         now_s, path = request.arrival_s, self._prompts.path(request.index)
         self._evict(now_s)
-        chosen = self._shortest_queue() if self._is_imbalanced() else self._by_prefix(request, path)
-        self._tree.insert(path, chosen, now_s)
-        self._num_in_flight[chosen] += 1
+        num_in_flight = [self._num_in_flight[replica.number] for replica in replicas]
+        if self._is_imbalanced(num_in_flight):
+            chosen = replicas[num_in_flight.index(min(num_in_flight))]
+        else:
+            chosen = numbered(self._by_prefix(request, path), replicas) or replicas[0]
+        self._tree.insert(path, chosen.number, now_s)
+        self._num_in_flight[chosen.number] += 1
         return chosen
 
-    def _is_imbalanced(self) -> bool:
-        least, most = min(self._num_in_flight), max(self._num_in_flight)
+    def _is_imbalanced(self, num_in_flight: Sequence[int]) -> bool:
+        least, most = min(num_in_flight), max(num_in_flight)
         is_apart = most - least > self._options.balance_abs_threshold
         return is_apart and most > least * self._options.balance_rel_threshold
 
-    def _shortest_queue(self) -> int:
-        return self._num_in_flight.index(min(self._num_in_flight))
-
     def _by_prefix(self, request: Request, path: Sequence[int]) -> int:
+        """The worker that the tree names, whether or not it is a candidate: as the gateway has it, the first stands in for it."""
         num_matched, worker = self._tree.match(path, request.arrival_s)
         share = num_matched / request.num_prompt_tokens if request.num_prompt_tokens else 0.0
         return worker if share > self._options.cache_threshold else self._tree.smallest()

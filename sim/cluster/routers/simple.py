@@ -1,5 +1,6 @@
 """Routers that use no information about requests or replicas."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ class RandomRouter(Router):
     def __init__(self, fleet: Fleet) -> None:
         self._rng = fleet.rng()
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
-        return self._rng.randrange(len(replicas))
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
+        return replicas[self._rng.randrange(len(replicas))]
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,22 @@ class RoundRobinOptions(RouterOptions):
 
 
 class RoundRobin(Router):
-    """One after the other, whatever their load."""
+    """One after the other, whatever their load: the candidate whose last turn is the longest ago, or never was."""
 
     def __init__(self) -> None:
-        self._next = 0
+        self._turns: defaultdict[int, int] = defaultdict(int)
+        self._num_turns = 0
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - a router's interface
-        chosen = self._next % len(replicas)
-        self._next = chosen + 1
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
+        turns = [self._turns[replica.number] for replica in replicas]
+        chosen = replicas[turns.index(min(turns))]
+        self._num_turns += 1
+        self._turns[chosen.number] = self._num_turns
         return chosen
+
+
+class TheOnlyOne(Router):
+    """For a single replica, whatever the router would be: nothing is asked, told or drawn."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
+        return replicas[0]

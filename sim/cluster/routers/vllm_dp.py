@@ -5,17 +5,19 @@ coordinator.py sends it: counts as they were at the last multiple of 100 ms, whe
 Deliberate difference: with several API servers requests go to one after the other, where the kernel picks one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 from sim.cluster.clock import last_multiple
 from sim.cluster.replica import Replica
 from sim.cluster.routers.options import option
-from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
+from sim.errors import ConfigError
 
+NOTHING = Metrics(0, 0, 0.0)
 WAITING_WEIGHT = 6
 FREE_KV_USAGE = 0.5
 """Up to this KV cache usage a waiting request counts no more than a running one."""
@@ -27,19 +29,24 @@ class Balancer:
     def __init__(self, num_engines: int, num_clients: int = 1, client: int = 0) -> None:
         self._num_clients = num_clients
         self._start = num_engines * client // num_clients
-        self._counts = [Metrics(0, 0, 0.0)] * num_engines
+        self._counts = [NOTHING] * num_engines
         self._num_in_flight = [0] * num_engines
 
     def update(self, counts: Sequence[Metrics]) -> None:
         """The coordinator has sent new counts."""
         self._counts = list(counts)
 
-    def choose(self) -> int:
-        """The engine for a new request: the first of the lowest score, starting at a place that moves with each request."""
-        engines = range(len(self._counts))
-        turns = (engines[(self._start + turn) % len(engines)] for turn in engines)
-        chosen = min(turns, key=self._score)
-        self._start = (self._start + 1) % len(engines)
+    def choose(self, candidates: Container[int] | None = None) -> int:
+        """The engine for a new request: the first of the lowest score, starting at a place that moves with each request.
+
+        `candidates` are the engines that can be chosen, if not all.
+        """
+        num_engines = len(self._counts)
+        turns = [*range(self._start, num_engines), *range(self._start)]
+        if candidates is not None:
+            turns = [engine for engine in turns if engine in candidates]
+        chosen: int = min(turns, key=self._score)
+        self._start = (self._start + 1) % num_engines
         counts = self._counts[chosen]
         self._counts[chosen] = counts._replace(num_waiting=counts.num_waiting + self._num_clients)
         self.sent(chosen)
@@ -69,6 +76,10 @@ class VllmDataParallelOptions(RouterOptions):
     interval_s: float = option(0.1, at_least=0.001)
 
     def router(self, fleet: Fleet) -> Router:
+        if any(config != fleet.configs[0] for config in fleet.configs):
+            raise ConfigError(
+                "router vllm_dp balances the data-parallel engines of one vLLM, which are alike, got pools that differ; choose another router."
+            )
         return VllmDataParallel(fleet.num_replicas, self.api_servers, self.interval_s)
 
 
@@ -83,12 +94,14 @@ class VllmDataParallel(Router):
         self._turns = cycle(self._balancers)
         self._owners: dict[Request, Balancer] = {}
         self._counted_at_s: float | None = None
-        self._counts: list[Metrics] = []
+        self._counts = [NOTHING] * num_engines
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         self._take_counts(request.arrival_s, replicas)
         balancer = self._owners[request] = next(self._turns)
-        return balancer.choose()
+        is_whole = len(replicas) == len(self._counts)
+        chosen = balancer.choose(None if is_whole else {replica.number for replica in replicas})
+        return replicas[place_of(chosen, replicas)]
 
     def _take_counts(self, now_s: float, replicas: Sequence[Replica]) -> None:
         """Apply the counts that the coordinator has sent by now."""
@@ -96,7 +109,9 @@ class VllmDataParallel(Router):
         if at_s == self._counted_at_s:
             return
         self._counted_at_s = at_s
-        counts = [replica.metrics(at_s) for replica in replicas]
+        counts = list(self._counts)
+        for replica in replicas:
+            counts[replica.number] = replica.metrics(at_s)
         if counts != self._counts:
             self._counts = counts
             for balancer in self._balancers:

@@ -1,8 +1,7 @@
 """Replicas of which a router sees what the test says, and requests in a few words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +22,8 @@ class Shown:
     num_running: int = 0
     kv_cache_usage: float = 0.0
     num_cached: int = 0
+    number: int = 0
+    pool: int = 0
 
     def submit(self, request: Request) -> None:
         raise NotImplementedError
@@ -59,18 +60,17 @@ CONFIG = scheduler_config(
 class Requests:
     """The requests of a trace, one after the other, behind a router."""
 
-    def __init__(self, router: str, trace: Trace, replicas: Sequence[Any], *, seed: int = 0) -> None:
-        self.router: Router = router_options(router).router(
-            Fleet(len(replicas), RequestSource(trace, CONFIG), CONFIG, seed)
-        )
+    def __init__(self, router: str, trace: Trace, replicas: Sequence[Shown], *, seed: int = 0) -> None:
+        fleet = Fleet([CONFIG] * len(replicas), RequestSource(trace, CONFIG), seed)
+        self.router: Router = router_options(router).router(fleet)
         self.trace = trace
-        self.replicas = replicas
+        self.replicas = [replace(replica, number=number) for number, replica in enumerate(replicas)]
 
     def request(self, row: int) -> Request:
         return Request(row, f"r{row}", float(self.trace.arrival_s[row]), int(self.trace.prompt_tokens[row]), 10)
 
     def choose(self, row: int) -> int:
-        return self.router.choose(self.request(row), self.replicas)
+        return self.router.choose(self.request(row), self.replicas).number
 
     def all(self) -> list[int]:
         return [self.choose(row) for row in range(len(self.trace))]

@@ -10,11 +10,11 @@ def test_weights_2_2_3_as_llm_d_has_them() -> None:
     replicas = [Shown(), Shown(kv_cache_usage=0.01)]
     asked = Requests("llm_d:scrape_interval_s=1", prompts(*[PROMPT] * 4), replicas)
     assert asked.choose(0) == 0
-    replicas[0].kv_cache_usage = 1.0
+    asked.replicas[0].kv_cache_usage = 1.0
     assert asked.choose(1) == 0
-    replicas[0].num_waiting = 1
+    asked.replicas[0].num_waiting = 1
     assert asked.choose(2) == 1
-    assert Requests("llm_d:prefix=5,scrape_interval_s=1", asked.trace, replicas).all() == [1, 1, 1, 1]
+    assert Requests("llm_d:prefix=5,scrape_interval_s=1", asked.trace, asked.replicas).all() == [1, 1, 1, 1]
 
 
 def test_metrics_are_as_old_as_the_scrape() -> None:
@@ -22,7 +22,7 @@ def test_metrics_are_as_old_as_the_scrape() -> None:
     replicas = [Shown(), Shown(num_waiting=1)]
     asked = Requests("llm_d:prefix=0,scrape_interval_s=2", prompts(*[PROMPT] * 3), replicas)
     assert asked.choose(0) == 0
-    replicas[0].num_waiting = 2
+    asked.replicas[0].num_waiting = 2
     assert asked.choose(1) == 0
     assert asked.choose(2) == 1
 

@@ -57,7 +57,7 @@ def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
     """Replica 1 has lost a head that replica 0 holds: its tail still counts, as each block counts by itself."""
     head, long = (1, 40), (2, 60)
     tree = PromptTree([(head, long), (head, (3, 20)), (head, long, (4, 10))])
-    index = PrefixIndex(tree, 2, tree.num_blocks(10), 8)
+    index = PrefixIndex(tree, tree.num_blocks(10), [8, 8])
     index.add(tree.path(0), 1)
     assert index.num_matched(tree.path(0)).tolist() == [0, 0]  # nobody holds its first block
     index.add(tree.path(1), 0)

@@ -48,6 +48,6 @@ def test_counts_are_as_old_as_the_coordinators_last_message() -> None:
     replicas = [Shown(0, 5), Shown(0, 4)]
     asked = Requests("vllm_dp:interval_s=2", prompts(*[((1, 10),)] * 4), replicas)
     assert asked.choose(0) == 1
-    replicas[0].num_running = 0
+    asked.replicas[0].num_running = 0
     assert asked.choose(1) == 1
     assert asked.choose(2) == 0
