@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sim.workload.arrivals import Gamma
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import Lognormal
 from sim.workload.writers import write_trace
@@ -16,14 +17,14 @@ TRACES = {
     "chat.csv": WorkloadSpec(
         num_requests=1000,
         rate_rps=5.0,
-        burstiness=0.5,
+        arrivals=Gamma(burstiness=0.5),
         prompt_tokens=Lognormal(median=600, sigma=1.0, high=8192),
         output_tokens=Lognormal(median=180, sigma=0.8, high=1024),
     ),
     "code.csv": WorkloadSpec(
         num_requests=1000,
         rate_rps=2.5,
-        burstiness=0.3,
+        arrivals=Gamma(burstiness=0.3),
         prompt_tokens=Lognormal(median=1600, sigma=0.9, high=7500),
         output_tokens=Lognormal(median=16, sigma=0.9, high=512),
     ),

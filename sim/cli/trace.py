@@ -9,7 +9,10 @@ import typer
 
 from sim.cli.completion import trace_names
 from sim.cli.options import Limit, RateScale, RequestRate, warn
+from sim.errors import ConfigError
 from sim.outputs import check_apart, check_writable
+from sim.workload.arrivals import FORMS as FORMS_OF_ARRIVALS
+from sim.workload.arrivals import Arrivals, Gamma, parse_arrivals
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import FORMS, parse_lengths
@@ -75,6 +78,7 @@ def generate_command(
     profile: Annotated[str | None, typer.Option(help=f"Start from a named workload: {', '.join(PROFILES)}.")] = None,
     num_requests: Annotated[int | None, typer.Option("-n", "--num-requests", help="How many requests [1000].")] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests a second, `inf` for all at once [10].")] = None,
+    arrivals: Annotated[str | None, typer.Option(help=f"How they arrive: {FORMS_OF_ARRIVALS} [gamma:1].")] = None,
     burstiness: Annotated[
         float | None, typer.Option(help="Gamma shape of the gaps; 1 is Poisson, less is burstier [1].")
     ] = None,
@@ -90,11 +94,11 @@ def generate_command(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same trace.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a synthetic trace: arrivals as `vllm bench serve` makes them, drawn lengths, shared prefixes, conversations."""
+    """Write a synthetic trace: arrivals as `vllm bench serve` makes them or others, drawn lengths, shared prefixes, conversations."""
     given = {
         "num_requests": num_requests,
         "rate_rps": rate,
-        "burstiness": burstiness,
+        "arrivals": _arrivals(arrivals, burstiness),
         "prompt_tokens": None if prompt_tokens is None else parse_lengths(prompt_tokens),
         "output_tokens": None if output_tokens is None else parse_lengths(output_tokens),
         "prefix_tokens": prefix_tokens,
@@ -104,6 +108,14 @@ def generate_command(
         "hash_block_size": hash_block_size,
     }
     _keep(generate(_spec(profile, given), seed), target, as_json=as_json)
+
+
+def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None:
+    if burstiness is None:
+        return None if arrivals is None else parse_arrivals(arrivals)
+    if arrivals is not None:
+        raise ConfigError(f"--burstiness {burstiness:g} is --arrivals gamma:{burstiness:g}; leave one of them out.")
+    return Gamma(burstiness)
 
 
 def _spec(profile: str | None, given: dict[str, Any]) -> WorkloadSpec:

@@ -23,7 +23,7 @@ import numpy as np
 
 from sim.outputs import writing
 from sim.specs.releases import parse_version
-from sim.workload.arrivals import MIN_BURSTINESS, arrival_times
+from sim.workload.arrivals import MIN_BURSTINESS, Gamma, arrival_times
 from sim.workload.columns import Floats
 from sim.workload.describe import describe
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
@@ -182,7 +182,7 @@ def _burstiness(gap_cv: float | None) -> float:
 def _arrivals(count: int, rate: float, burstiness: float, version: Version) -> Floats:
     rng = np.random.RandomState(SEED)
     if version >= _RESCALED or rate == np.inf:
-        return arrival_times(count, rate, burstiness, rng)
+        return arrival_times(Gamma(burstiness), count, rate, rng)
     gaps_s = rng.gamma(shape=burstiness, scale=1 / (rate * burstiness), size=count)
     return np.concatenate(([0.0], np.cumsum(gaps_s)[:-1]))
 

@@ -1,35 +1,81 @@
-"""When requests arrive: the arrival process of `vllm bench serve`."""
+"""When requests arrive: a class an arrival process, that of `vllm bench serve` the first, and its line in a table."""
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, listed, nearest
 from sim.workload.columns import MAX_SECONDS, Floats
 
 Random = np.random.Generator | np.random.RandomState  # the latter is what the bench itself draws from
 MIN_BURSTINESS = 1e-3  # gamma gaps of a smaller shape underflow to zero
 
 
-def arrival_times(num_requests: int, rate_rps: float, burstiness: float, rng: Random) -> Floats:
-    """Send times in seconds, as `vllm bench serve --request-rate --burstiness` makes them.
+@dataclass(frozen=True)
+class Arrivals(ABC):
+    """An arrival process with its options, a field each, all of them numbers."""
 
-    Gaps are Gamma(shape=burstiness, scale=1/(rate x burstiness)), so burstiness 1 is Poisson and less is burstier; the
-    first request comes after the first gap, and all times are rescaled so that the last is num_requests/rate. At an
-    infinite rate all come at 0.
+    @abstractmethod
+    def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
+        """Seconds, ascending, at a finite rate; the first request comes after a gap, the last at about num_requests/rate."""
+
+
+@dataclass(frozen=True)
+class Gamma(Arrivals):
+    """As `vllm bench serve --request-rate --burstiness` sends: burstiness 1 is Poisson, less is burstier.
+
+    Gaps are Gamma(shape=burstiness, scale=1/(rate x burstiness)), and all times are rescaled so that the last is
+    num_requests/rate.
     """
-    if math.isinf(rate_rps):
-        return np.zeros(num_requests)
-    gaps = rng.gamma(shape=burstiness, scale=1 / (rate_rps * burstiness), size=num_requests)
-    times = np.cumsum(gaps)
-    return times * (num_requests / rate_rps / times[-1]) if times[-1] > 0 else times
+
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not MIN_BURSTINESS <= self.burstiness < math.inf:
+            raise ConfigError(
+                f"`burstiness` must be finite and at least {MIN_BURSTINESS}, got {self.burstiness}; 1 is Poisson."
+            )
+
+    def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
+        gaps = rng.gamma(shape=self.burstiness, scale=1 / (rate_rps * self.burstiness), size=num_requests)
+        times = np.cumsum(gaps)
+        return times * (num_requests / rate_rps / times[-1]) if times[-1] > 0 else times
 
 
-def check_arrivals(num_requests: int, rate_rps: float, burstiness: float) -> None:
-    """Raises ConfigError for a rate or a burstiness out of range."""
+@dataclass(frozen=True)
+class Constant(Arrivals):
+    """All gaps are the same."""
+
+    def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:  # noqa: ARG002 - nothing is drawn
+        return np.arange(1, num_requests + 1) / rate_rps
+
+
+POISSON = Gamma()
+ARRIVALS: dict[str, type[Arrivals]] = {"gamma": Gamma, "constant": Constant}
+FORMS = listed([":".join([name, *(option.name for option in fields(kind))]) for name, kind in ARRIVALS.items()], "or")
+
+
+def parse_arrivals(text: str) -> Arrivals:
+    """An arrival process from its written form, such as `gamma:0.5`. Raises ConfigError for anything else."""
+    name, _, options = text.partition(":")
+    if name not in ARRIVALS:
+        raise ConfigError(f"arrivals must be {FORMS}, got {text!r}.{nearest(name, ARRIVALS)}")
+    try:
+        return ARRIVALS[name](*map(float, options.split(",") if options else ()))
+    except (ValueError, TypeError):
+        raise ConfigError(f"the arrivals {text!r} cannot be read; write {FORMS}.") from None
+
+
+def arrival_times(arrivals: Arrivals, num_requests: int, rate_rps: float, rng: Random) -> Floats:
+    """When requests of that process come, in seconds; at an infinite rate all at 0."""
+    return np.zeros(num_requests) if math.isinf(rate_rps) else arrivals.times(num_requests, rate_rps, rng)
+
+
+def check_rate(num_requests: int, rate_rps: float) -> None:
+    """Raises ConfigError for a rate out of range."""
     if not rate_rps > num_requests / MAX_SECONDS:
         raise ConfigError(
             f"`rate_rps` must be above 0 and end within {MAX_SECONDS:.0e} s, got {rate_rps}; `inf` sends all at once."
         )
-    if not MIN_BURSTINESS <= burstiness < math.inf:
-        raise ConfigError(f"`burstiness` must be finite and at least {MIN_BURSTINESS}, got {burstiness}; 1 is Poisson.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.errors import ConfigError, TraceError
 from sim.inputs import is_sane
-from sim.workload.arrivals import arrival_times, check_arrivals
+from sim.workload.arrivals import POISSON, Gamma, check_rate
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints, show
 from sim.workload.table import Sheet
 from sim.workload.trace import Trace
@@ -96,12 +96,12 @@ def _sent(values: Mapping[str, Any], count: int, name: str) -> tuple[Floats, str
             "requests came; run the benchmark with vLLM 0.21 or newer."
         )
     burstiness = values.get("burstiness")
-    shape = float(burstiness) if isinstance(burstiness, int | float) else 1.0
     try:
-        check_arrivals(count, rate, shape)
+        check_rate(count, rate)
+        arrivals = Gamma(float(burstiness)) if isinstance(burstiness, int | float) else POISSON
     except ConfigError as error:
         raise TraceError(f"{name}: {error}") from None
-    drawn = arrival_times(count, rate, shape, np.random.default_rng(SEED))
+    drawn = arrivals.times(count, rate, np.random.default_rng(SEED))
     return drawn, f"it has no `start_times` (vLLM before 0.21), arrivals are drawn as it did, {rate:g} requests/s"
 
 

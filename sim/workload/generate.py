@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 
 from sim.errors import ConfigError
-from sim.workload.arrivals import arrival_times, check_arrivals
+from sim.workload.arrivals import POISSON, Arrivals, arrival_times, check_rate
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
 from sim.workload.lengths import Fixed, Lengths
 from sim.workload.names import RowNames
@@ -24,13 +24,14 @@ MAX_BLOCKS = 20_000_000  # of all prompts together
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
     """What to generate. `prompt_tokens` are new in each request; the shared prefix and, in a session of several turns,
-    all that was said before come on top. With one turn a session, arrivals are those of `vllm bench serve`; with more,
-    sessions begin that way at `rate_rps` / `mean_turns` and turns follow `turn_gap_s` apart on average.
+    all that was said before come on top. With one turn a session, `arrivals` are those of requests, by default Poisson as
+    of `vllm bench serve`; with more, sessions begin that way at `rate_rps` / `mean_turns` and turns follow `turn_gap_s`
+    apart on average.
     """
 
     num_requests: int = 1000
     rate_rps: float = 10.0
-    burstiness: float = 1.0
+    arrivals: Arrivals = POISSON
     prompt_tokens: Lengths = VLLM_BENCH_PROMPT
     output_tokens: Lengths = VLLM_BENCH_OUTPUT
     prefix_tokens: int = 0
@@ -41,7 +42,7 @@ class WorkloadSpec:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
-        check_arrivals(self.num_requests, self.rate_rps, self.burstiness)
+        check_rate(self.num_requests, self.rate_rps)
 
     @property
     def shares_prompts(self) -> bool:
@@ -65,10 +66,10 @@ def _check_ranges(spec: WorkloadSpec) -> None:
 
 def generate(spec: WorkloadSpec, seed: int = 0) -> Trace:
     """The trace of `spec`; the same seed gives the same trace. Each quantity has a random stream of its own."""
-    arrivals, prompts, outputs, turning, prefixes = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(5))
+    arriving, prompts, outputs, turning, prefixes = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(5))
     turns = draw_turns(spec.num_requests, spec.mean_turns, spec.turn_gap_s, turning)
     num_sessions = int(turns.session[-1]) + 1
-    starts = arrival_times(num_sessions, spec.rate_rps / spec.mean_turns, spec.burstiness, arrivals)
+    starts = arrival_times(spec.arrivals, num_sessions, spec.rate_rps / spec.mean_turns, arriving)
     output_tokens = spec.output_tokens.draw(spec.num_requests, outputs)
     new_tokens = spec.prompt_tokens.draw(spec.num_requests, prompts)
     prompt_tokens = conversation_prompts(turns, new_tokens, output_tokens, spec.prefix_tokens)

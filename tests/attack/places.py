@@ -89,7 +89,7 @@ FLAGS = {
     "--block-size --watermark -tp --kv-cache-memory-bytes --max-num-active-seqs --long-prefill-token-threshold "
     "--cudagraph-capture-sizes --max-cudagraph-capture-size --max-model-len --num-gpu-blocks-override --vllm-version",
     MEMORY: "--max-model-len --num-kv-buffers -pp",
-    "trace generate new.csv -n 3": "-n --rate --burstiness --prompt-tokens --output-tokens --prefix-tokens --num-prefixes "
+    "trace generate new.csv -n 3": "-n --rate --arrivals --burstiness --prompt-tokens --output-tokens --prefix-tokens --num-prefixes "
     "--mean-turns --turn-gap-s --hash-block-size --seed",
     "validate runs.json": "--seed",
 }

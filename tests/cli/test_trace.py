@@ -81,6 +81,18 @@ def test_generate_starts_from_a_profile_and_takes_flags(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
+def test_generate_takes_an_arrival_process(tmp_path: Path) -> None:
+    """By name, with its options; --burstiness is that of gamma."""
+    flags = ("-n", "4", "--rate", "2", "--seed", "3")
+    run("generate", tmp_path / "even.csv", *flags, "--arrivals", "constant")
+    assert read_trace(tmp_path / "even.csv").arrival_s.tolist() == [0.5, 1.0, 1.5, 2.0]
+    run("generate", tmp_path / "a.csv", *flags, "--arrivals", "gamma:0.5")
+    run("generate", tmp_path / "b.csv", *flags, "--burstiness", "0.5")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"^--burstiness 0\.5 is --arrivals gamma:0\.5; leave one of them out"):
+        run("generate", tmp_path / "c.csv", "--burstiness", "0.5", "--arrivals", "constant")
+
+
 def test_bad_input_is_left_to_the_entry_point(tmp_path: Path) -> None:
     """Commands raise the sentences that `servecast` prints before it exits with status 2."""
     with pytest.raises(TraceError, match="there is no such file"):

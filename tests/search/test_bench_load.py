@@ -13,6 +13,7 @@ from sim.search.bench_command import Verification, verification
 from sim.search.bench_load import bench_load
 from sim.specs.engine import EngineConfig
 from sim.specs.releases import parse_version
+from sim.workload.arrivals import Gamma
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import Lognormal
 from sim.workload.prompt_text import WORDS, prompt_text
@@ -31,7 +32,7 @@ def shared_trace() -> Trace:
     spec = WorkloadSpec(
         num_requests=60,
         rate_rps=6.0,
-        burstiness=0.4,
+        arrivals=Gamma(burstiness=0.4),
         prompt_tokens=Lognormal(100, 1.0, 800),
         output_tokens=Lognormal(20, 1.0, 100),
         prefix_tokens=64,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ConfigError
-from sim.workload.arrivals import arrival_times
+from sim.workload.arrivals import POISSON, Arrivals, Constant, Gamma, arrival_times, parse_arrivals
 from sim.workload.describe import describe
 from sim.workload.generate import WorkloadSpec, generate
 from sim.workload.lengths import Choice, Fixed, Lognormal, Uniform, parse_lengths
@@ -21,7 +21,7 @@ from sim.workload.reuse import reusable_tokens
 @given(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(0.05, 20), st.integers(0, 2**32))
 def test_the_last_request_is_sent_at_n_over_the_rate(count: int, rate: float, burstiness: float, seed: int) -> None:
     """Times never fall, none is before the first gap, and the last is rescaled to N/R."""
-    times = arrival_times(count, rate, burstiness, np.random.default_rng(seed))
+    times = arrival_times(Gamma(burstiness), count, rate, np.random.default_rng(seed))
     assert times[-1] == pytest.approx(count / rate)
     assert times[0] >= 0
     assert (np.diff(times) >= 0).all()
@@ -30,8 +30,43 @@ def test_the_last_request_is_sent_at_n_over_the_rate(count: int, rate: float, bu
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
 def test_gaps_vary_as_burstiness_says(burstiness: float) -> None:
     """Gamma gaps of shape b have a coefficient of variation of 1/sqrt(b): within 3 % over 20,000."""
-    gaps = np.diff(arrival_times(20_000, 10.0, burstiness, np.random.default_rng(1)))
+    gaps = np.diff(Gamma(burstiness).times(20_000, 10.0, np.random.default_rng(1)))
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.03)
+
+
+def test_constant_arrivals_are_evenly_apart() -> None:
+    """Whatever the seed; sessions begin so as well."""
+    spec = WorkloadSpec(num_requests=4, rate_rps=2.0, arrivals=Constant())
+    assert generate(spec, 1).arrival_s.tolist() == generate(spec, 2).arrival_s.tolist() == [0.5, 1.0, 1.5, 2.0]
+    turns = generate(replace(spec, num_requests=200, mean_turns=4.0))
+    sessions = turns.session_id or ()
+    firsts = [turns.arrival_s[sessions.index(name)] for name in set(sessions)]
+    assert np.diff(sorted(firsts)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "arrivals"), [("gamma", POISSON), ("gamma:0.5", Gamma(0.5)), ("constant", Constant())]
+)
+def test_arrivals_are_written_with_their_options(text: str, arrivals: Arrivals) -> None:
+    """As lengths are."""
+    assert parse_arrivals(text) == arrivals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gama:1", r"^arrivals must be gamma:burstiness or constant, got 'gama:1'\. Did you mean gamma\?"),
+        ("constant:3", "^the arrivals 'constant:3' cannot be read; write gamma:burstiness or constant"),
+        ("gamma:few", "^the arrivals 'gamma:few' cannot be read"),
+        ("gamma:0", "^`burstiness` must be finite and at least 0.001, got 0"),
+        ("gamma:inf", "^`burstiness` must be finite"),
+        ("gamma:nan", "^`burstiness` must be finite"),
+    ],
+)
+def test_bad_arrivals_are_refused(text: str, message: str) -> None:
+    """What is wrong with them, and how they are written."""
+    with pytest.raises(ConfigError, match=message):
+        parse_arrivals(text)
 
 
 def test_an_infinite_rate_sends_all_at_once() -> None:
@@ -105,8 +140,6 @@ def test_bad_lengths_are_refused(text: str, message: str) -> None:
         ("rate_rps", -1.0),
         ("rate_rps", float("nan")),
         ("rate_rps", 1e-300),
-        ("burstiness", 0.0),
-        ("burstiness", float("inf")),
         ("prefix_tokens", -1),
         ("num_prefixes", 0),
         ("hash_block_size", 0),
