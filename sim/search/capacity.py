@@ -11,8 +11,7 @@ from sim.measure.forecast import confidence_json, confidence_of, forecast_of
 from sim.measure.perturbed import all_off_by
 from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
-from sim.search.bench_command import DATASET, Verification, verification
-from sim.search.bench_load import BenchLoad
+from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
 from sim.search.evaluate import Scenario
 from sim.search.objectives import share_unserved
 from sim.search.rate_probe import Probe, RateProber

@@ -9,24 +9,19 @@ from sim.deployment import DEFAULTS, GpuLike, ModelLike
 from sim.errors import ConfigError
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
-from sim.search.answer import answer
-from sim.search.bench_command import DATASET, verification
+from sim.search.answer import Capacity, Optimization, answer
+from sim.search.bench_load import DATASET, verification
 from sim.search.capacity import OnProbe
 from sim.search.capacity import capacity as find_capacity
 from sim.search.evaluate import Scenario
-from sim.search.executors import executor
 from sim.search.final_selection import with_forecasts
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
-from sim.search.options import SearchOptions
 from sim.search.relevance import irrelevant_knobs
-from sim.search.results import Capacity, Optimization
-from sim.search.resume import remembered
-from sim.search.runner import OnProgress, Runner
-from sim.search.scoring import scenario
-from sim.search.space import Space
-from sim.search.space_file import read_space
-from sim.search.store import Notify, ignore
+from sim.search.runner import OnProgress, Runner, executor
+from sim.search.scoring import SearchOptions, scenario
+from sim.search.space import Space, read_space
+from sim.search.store import Notify, ignore, remembered
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.specs.sampling import Sampling

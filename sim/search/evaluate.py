@@ -16,10 +16,9 @@ from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import usd_per_million
 from sim.metrics.slo import slo_figures
 from sim.metrics.summary import summary_of
-from sim.search.objectives import Target
+from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
 from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
-from sim.search.unservable import Unservable, unservable
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec

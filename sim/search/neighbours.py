@@ -11,12 +11,12 @@ import numpy as np
 from sim.search.evaluate import Outcome, Task
 from sim.search.fidelity import FINALISTS, Round, Search
 from sim.search.final_selection import Verdict, judge
-from sim.search.layouts import around
 from sim.search.objectives import Target
 from sim.search.ranking import Candidate, beats, is_near, ranked
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
 from sim.search.space import Params, Space, canonical
+from sim.search.strategies import around
 
 SHARE = 0.15
 

@@ -1,20 +1,53 @@
-"""A deployment and a trace as a function of engine arguments, for anybody's optimizer."""
+"""What a search is told, and a deployment and a trace as a function of engine arguments, for an optimizer of your own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from sim.cluster.clients import Clients
 from sim.cluster.routers.table import router_options
-from sim.deployment import GpuLike, ModelLike, as_gpu, as_model, require_one_stage
+from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.objectives import parse_target
-from sim.search.options import SearchOptions
+from sim.search.objectives import parse_target, unservable
 from sim.search.space import check_knob
-from sim.search.unservable import unservable
+from sim.specs.engine import EngineConfig
+from sim.specs.sampling import Sampling
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.options import Composition, StepTimeOptions, step_time_options
+from sim.steptime.protocol import StepTimeModel
 from sim.workload.load import as_load
 from sim.workload.readers import TraceLike
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """As users give them; `sim.optimize` explains each."""
+
+    objective: str = "throughput"
+    slo: Sequence[str] = ()
+    engine: EngineConfig = DEFAULTS
+    vllm_version: str | None = None
+    rate_scale: float = 1.0
+    request_rate: float | None = None
+    limit: int | None = None
+    router: str = "least_loaded"
+    max_concurrency: int | None = None
+    open_loop: bool = False
+    composition: Composition = "additive"
+    sampling: Sampling = "default"
+    expert_routing: ExpertRouting = "skewed"
+    step_time_model: str | Path | StepTimeModel | None = None
+
+    @property
+    def clients(self) -> Clients:
+        return Clients(max_concurrency=self.max_concurrency, open_loop=self.open_loop)
+
+    @property
+    def step_times(self) -> StepTimeOptions:
+        return step_time_options(self.composition, self.sampling, self.expert_routing, self.step_time_model)
 
 
 def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:

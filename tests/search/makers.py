@@ -7,9 +7,8 @@ import numpy as np
 
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Scenario
-from sim.search.executors import Serial
 from sim.search.objectives import parse_target
-from sim.search.runner import Runner
+from sim.search.runner import Runner, Serial
 from sim.search.store import DictMemory
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu

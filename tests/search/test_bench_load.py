@@ -9,8 +9,7 @@ import pytest
 
 import sim
 from sim.search import bench_load as loads
-from sim.search.bench_command import Verification, verification
-from sim.search.bench_load import bench_load
+from sim.search.bench_load import Verification, bench_load, verification
 from sim.specs.engine import EngineConfig
 from sim.specs.releases import parse_version
 from sim.workload.arrivals import Gamma

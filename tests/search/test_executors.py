@@ -10,7 +10,7 @@ import pytest
 
 from sim.errors import ConfigError
 from sim.search.evaluate import Outcome, Task
-from sim.search.executors import executor
+from sim.search.runner import executor
 from tests.search.makers import make_scenario
 
 SCENARIO = make_scenario()
@@ -46,7 +46,7 @@ def test_an_unknown_executor_names_those_there_are() -> None:
 
 SCRIPT = """
 import sys
-from sim.search.executors import executor
+from sim.search.runner import executor
 from tests.search.test_executors import SCENARIO, TASKS
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import sim
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import judge
-from sim.search.layouts import around, layouts, spread
 from sim.search.neighbours import Point, refined, sensitivity, settled
 from sim.search.ranking import beats
 from sim.search.recommend import Facts, recommendations
 from sim.search.slices import Slice, split_windows
 from sim.search.space import Params, Space
-from sim.search.strategies import propose
+from sim.search.strategies import around, layouts, propose, spread
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from tests.search.makers import STEPS, gpu, make_runner, make_scenario, make_trace, model

@@ -9,10 +9,9 @@ import sim
 from sim.measure.forecast import GIVEN_BAND
 from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
-from sim.search.executors import Serial
 from sim.search.optimize import optimize
 from sim.search.ranking import Candidate, is_tied
-from sim.search.runner import Runner
+from sim.search.runner import Runner, Serial
 from sim.search.space import Space
 from sim.search.store import DictMemory
 from sim.search.uncertainty import forecast_band, perturbations, step_times_off

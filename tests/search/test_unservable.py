@@ -12,8 +12,8 @@ from sim.metrics.slo import is_over, judged_ms, measured_ms, parse_slo
 from sim.report.search import capacity_text, optimization_text
 from sim.search import objective
 from sim.search.evaluate import Task
+from sim.search.objectives import unservable
 from sim.search.ranking import is_near
-from sim.search.unservable import unservable
 from sim.specs.engine import EngineConfig
 from sim.workload.trace import Trace
 from tests.metrics.makers import Life, make_records
