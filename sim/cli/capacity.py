@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Replicas, Router, print_answer, warn
+from sim.cli.options import Replicas, Router, print_answer
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 app = typer.Typer(add_completion=False)
@@ -36,14 +36,12 @@ def capacity(
     from sim.report.search import capacity_text
     from sim.report.search_folder import VERIFY, check_answer_folder, write_capacity
 
-    parsed = engine_flags(ctx)
-    shared.check(parsed, {"--out": out})
     if out:
         check_answer_folder(out)
-    warn(parsed.warnings)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out})
     with _status() as on_probe:
         result = sim.capacity(
-            **shared.arguments(parsed),
+            **arguments,
             rate=rate,
             replicas=replicas,
             router=router,

@@ -64,14 +64,12 @@ def optimize(
     from sim.report.search import optimization_text
     from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
 
-    parsed = engine_flags(ctx)
-    shared.check(parsed, {"--out": out, "--store": store}, space)
     if out:
         check_answer_folder(out)
-    warn(parsed.warnings)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--store": store}, space)
     with _progress() as progress:
         result = sim.optimize(
-            **shared.arguments(parsed),
+            **arguments,
             objective=objective,
             space=space,
             gpus=gpus,

@@ -25,6 +25,7 @@ from sim.cli.options import (
     given_trace,
     model_files,
     priced,
+    warn,
 )
 from sim.errors import ConfigError
 from sim.outputs import check_apart
@@ -50,23 +51,17 @@ class SharedFlags:
     intervals: Intervals = True
     as_json: Json = False
 
-    @property
-    def choices(self) -> dict[str, str]:
-        """The options of the roofline that are given."""
-        names = ("composition", "sampling", "expert_routing")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def arguments(
+        self, parsed: ParsedServe, outputs: Mapping[str, Path | None], *inputs: Path | None, seed: int = 0
+    ) -> dict[str, Any]:
+        """The arguments that `sim.simulate`, `sim.optimize` and `sim.capacity` share; notes on them go to stderr.
 
-    def check(self, parsed: ParsedServe, outputs: Mapping[str, Path | None], *inputs: Path | None) -> None:
-        """Raises ConfigError for a choice without effect, and for an output in the place of another or of an input."""
-        if self.step_time_model:
-            for name in self.choices:
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
+        Raises ConfigError for a choice without effect, and for an output in the place of another or of an input.
+        """
+        self._check_choices()
         read = (*model_files(self.model), self.trace, self.gpu, self.step_time_model, *parsed.files, *inputs)
         check_apart(outputs, read)
-
-    def arguments(self, parsed: ParsedServe, seed: int = 0) -> dict[str, Any]:
-        """The arguments that `sim.simulate`, `sim.optimize` and `sim.capacity` share; notes on the trace go to stderr."""
+        warn(parsed.warnings)
         return {
             "model": chosen_model(self.model, parsed),
             "gpu": priced(self.gpu, self.price),
@@ -79,8 +74,19 @@ class SharedFlags:
             "slo": self.slo or (),
             "step_time_model": self.step_time_model,
             "intervals": self.intervals,
-            **self.choices,
+            **self._choices,
         }
+
+    @property
+    def _choices(self) -> dict[str, str]:
+        """The options of the roofline that are given."""
+        names = ("composition", "sampling", "expert_routing")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def _check_choices(self) -> None:
+        for name in self._choices if self.step_time_model else ():
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} changes nothing with --step-time-model; leave one of them out.")
 
 
 def with_shared_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -42,16 +42,14 @@ def simulate(
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
     from sim import api
 
-    parsed = engine_flags(ctx)
     if out:
         from sim.report.folder import check_folder
 
         check_folder(out)
-    shared.check(parsed, {"--out": out, "--step-log": step_log})
-    warn(parsed.warnings)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--step-log": step_log}, seed=seed)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
-            **shared.arguments(parsed, seed),
+            **arguments,
             request_rate=request_rate,
             rate_scale=rate_scale,
             replicas=replicas,
