@@ -11,7 +11,7 @@ from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.operator_fits import Basis
-from sim.specs.releases import NEWEST, parse_version
+from sim.specs.releases import is_newer_than_known, parse_version
 from sim.steptime.options import Composition
 
 LIKE_NUMBERS = 2.0  # sizes, lengths and batches within this factor are alike
@@ -79,7 +79,7 @@ FACETS = (
     Facet(
         "execution", lambda of: of.execution, lambda of: "steps without CUDA graphs" if of.execution == "eager" else "CUDA graphs"
     ),
-    Facet("vllm_version", lambda of: of.vllm_version, lambda of: f"vLLM {of.vllm_version}{_newer(of)}"),
+    Facet("vllm_version", lambda of: of.vllm_version, lambda of: f"vLLM {of.vllm_version}"),
     Facet("composition", lambda of: of.composition, lambda of: f"mixed steps timed as {of.composition}"),
     Facet(
         "prompts",
@@ -101,10 +101,6 @@ FACETS = (
 SOFT = "vllm_version"  # a known version that was not measured widens the band; its rules are known, so it is no extrapolation
 
 
-def _newer(of: Traits) -> str:
-    return f", newer than any known and taken as {NEWEST}" if of.is_newer_than_known else ""
-
-
 def _count(of: Traits, name: str) -> str:
     return f"{getattr(of.regime, name):,.0f}"
 
@@ -118,7 +114,7 @@ def traits(
     composition: Composition = "additive",
 ) -> Traits:
     """The facets of a deployment under a load, with mixed steps timed by `composition`."""
-    version = parse_version(engine.vllm_version)
+    major, minor, _ = parse_version(engine.vllm_version)
     return Traits(
         gpu=_gpu(gpu),
         family=model.model_type,
@@ -127,8 +123,8 @@ def traits(
         kernels=gpu.operators.gemm["bf16"].basis,
         kv_dtype="fp8" if engine.kv_cache_dtype.startswith("fp8") else engine.kv_cache_dtype,
         execution="eager" if engine.cudagraph_mode == "NONE" else "graphs",
-        vllm_version=".".join(map(str, version[:2])),
-        is_newer_than_known=version > parse_version(NEWEST),
+        vllm_version=f"{major}.{minor}",
+        is_newer_than_known=is_newer_than_known(engine.vllm_version),
         derived=gpu.derived,
         composition=composition,
         regime=regime,

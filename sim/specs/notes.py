@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 from sim.specs.engine import EngineConfig
-from sim.specs.releases import NEWEST, OLDEST, SWITCHES_CHUNKED_PREFILL_SINCE, parse_version, release_for
+from sim.specs.releases import (
+    NEWEST,
+    OLDEST,
+    SWITCHES_CHUNKED_PREFILL_SINCE,
+    is_newer_than_known,
+    parse_version,
+    release_for,
+)
 
 GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
@@ -15,9 +22,10 @@ def engine_notes(engine: EngineConfig, vllm_version: str | None) -> tuple[str, .
 
 def _of_version(vllm_version: str | None) -> Iterator[str]:
     """The known version that stands for an unknown one."""
-    asked, taken_as = parse_version(vllm_version or NEWEST), release_for(vllm_version).version
+    version, taken_as = vllm_version or NEWEST, release_for(vllm_version).version
+    asked = parse_version(version)
     if asked != parse_version(taken_as):
-        age = "newer" if asked > parse_version(NEWEST) else "older" if asked < parse_version(OLDEST) else ""
+        age = "newer" if is_newer_than_known(version) else "older" if asked < parse_version(OLDEST) else ""
         known = f"{age} than any known ({OLDEST} to {NEWEST})" if age else "not one of the versions known"
         yield f"vLLM {'.'.join(map(str, asked))} is {known}; it is taken as {taken_as}."
 

@@ -56,6 +56,11 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return int(major), int(minor), int(patch)
 
 
+def is_newer_than_known(vllm_version: str) -> bool:
+    """Whether its rules may differ from those of the newest known, which it is taken as. Raises as `parse_version`."""
+    return parse_version(vllm_version) > parse_version(NEWEST)
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """Defaults and rules of one vLLM version.
