@@ -1,4 +1,4 @@
-"""Which of the waiting requests join the running ones in a pass."""
+"""Admission: moves waiting requests to the running ones while tokens, places and blocks last."""
 
 import sys
 from typing import NamedTuple
@@ -11,7 +11,11 @@ from sim.engine.scheduler_state import SchedulerState
 
 
 class Shortage(NamedTuple):
-    """A request did not pass the gate, for want of free blocks, when so many blocks were findable and requests admitted."""
+    """The last request that did not pass the admission gate, for want of free blocks, and when that was.
+
+    It needs at least `num_blocks` free ones; `num_registered` blocks had been registered and `num_admitted` requests
+    admitted at that time. None: no request was refused yet.
+    """
 
     request: Request | None
     num_blocks: int
@@ -20,7 +24,7 @@ class Shortage(NamedTuple):
 
 
 class Admission:
-    """Admits from the head of the queue until one cannot be."""
+    """Admits requests from the head of the queue until one cannot be admitted."""
 
     def __init__(self, state: SchedulerState, block_hashing: BlockHashing) -> None:
         config = state.config
@@ -40,19 +44,20 @@ class Admission:
         self._shortage = Shortage(None, 0, 0, 0)
         self._any_arrival_counts = (
             state.policy.may_overtake or config.engine.long_prefill_token_threshold_adaptive
-        )  # elsewhere one behind a head that cannot be admitted changes nothing
+        )  # otherwise an arrival behind a head that cannot be admitted changes nothing
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
+        """Put a request into the queue."""
         waiting = self._state.waiting
         if self._any_arrival_counts or not waiting:
             self._state.admits_nobody = False
         waiting.add(request)
 
     def admit_waiting(self, batch: Batch) -> None:
-        """Admit while tokens, seats and blocks last.
+        """Admit into `batch` while tokens, places and blocks last.
 
-        vLLM passes over those whose tokens from before a preemption still come; they have come by the next pass.
+        vLLM passes over requests with tokens in flight from before a preemption. That cannot happen here: no request is
+        admitted in a pass that preempts, and by the next pass those tokens have come back.
         """
         state, waiting = self._state, self._state.waiting
         if batch.budget == 0:
@@ -67,23 +72,24 @@ class Admission:
         state.admits_nobody = not (waiting and (self._skips_long_prompts or self._may_admit_soon(waiting[0], batch)))
 
     def _skips(self, head: Request, batch: Batch) -> bool:
-        """Whether the head, which cannot be admitted, is set aside so that the next one is tried."""
+        """Whether the head, which cannot be admitted, is set aside so that the next request is tried (before vLLM 0.12)."""
         if not (self._skips_long_prompts and self._is_too_long(head, batch)):
             return False
         self._skipped.append(self._state.waiting.pop_first())
         return True
 
     def _is_too_long(self, request: Request, batch: Batch) -> bool:
-        """Whether a prompt that cannot be cut wants more than is left of the budget."""
+        """Whether a prompt that must not be split needs more tokens than are left of the budget."""
         num_computed = request.resumes_at
         if request.keyed is not None and not num_computed:
             num_computed = self._kv.find_prefix(request).num_blocks * self._block_size
         return min(request.num_tokens - num_computed, batch.longest_chunk) > batch.budget
 
     def _may_admit_soon(self, head: Request, batch: Batch) -> bool:
-        """Whether the head may be admitted next time though nothing ends: budget, blocks or contents may come free.
+        """Whether the next pass may admit the head though no request ends before it.
 
-        Without the admission gate it may even help that part of what the head would hit is evicted.
+        It may if this pass spent tokens on prompts, or if blocks are about to be registered that the head could hit.
+        Without the admission gate even an eviction can help: hit blocks that are free count among the blocks needed.
         """
         self._state.num_blocks_to_admit = sys.maxsize
         if self._has_windows and len(self._state.running) < self._max_running:
@@ -94,7 +100,7 @@ class Admission:
         return bool(batch.chunks or self._state.unhashed or needs_only_its_chunk)
 
     def _waits_for_blocks(self, head: Request, batch: Batch) -> bool:
-        """Whether nothing but more free blocks, which windows may leave, can let the head in; how many is noted."""
+        """Whether the head only lacks free blocks, which windows may give back; the number needed is noted in the state."""
         if batch.chunks or not self._lacks_blocks(head):
             return False
         self._state.num_blocks_to_admit = self._shortage.num_blocks
@@ -129,7 +135,10 @@ class Admission:
         return True
 
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
-        """Whether all blocks of a request fit beside those reserved, if that is asked for; if they do not, that is noted."""
+        """The admission gate, if it is on: whether all tokens known of a request fit into free blocks now.
+
+        If they do not, the shortage is noted, so that the request is not tried again while nothing has changed.
+        """
         if not self._is_gated or self._kv.can_admit(request.num_tokens, hit, self._reserved_blocks):
             return True
         num_blocks = self._kv.num_blocks_to_admit(request.num_tokens, hit, self._reserved_blocks)
@@ -137,7 +146,7 @@ class Admission:
         return False
 
     def _lacks_blocks(self, request: Request) -> bool:
-        """Whether a request that lacked blocks still does: nobody has filled or taken hold of what it might hit."""
+        """Whether the noted shortage still holds for this request: nothing that it could hit was registered or taken since."""
         state, shortage = self._state, self._shortage
         return (
             shortage.request is request
@@ -150,5 +159,5 @@ class Admission:
 
     @property
     def _reserved_blocks(self) -> int:
-        """Blocks that stay free for those who run."""
+        """Blocks that an admission must leave free: the watermark, unless no request is running."""
         return self._watermark_blocks if self._state.running else 0

@@ -1,11 +1,11 @@
-"""What one scheduling pass decides."""
+"""The batch that one scheduling pass puts together."""
 
 from sim.engine.request import Request, admission_order
 from sim.steptime.protocol import StepShape
 
 
 class Chunk:
-    """Tokens of one request in a step: on top of those computed before, and whether a token is sampled of it."""
+    """Tokens of one request in a step, behind `num_computed_before`; `samples` says whether the step samples a token of it."""
 
     __slots__ = ("num_computed_before", "num_new_blocks", "num_tokens", "request", "samples")
 
@@ -24,10 +24,11 @@ def _scheduling_order(chunk: Chunk) -> int:
 
 
 class Batch:
-    """The builder and the outcome of pass number `step`: decodes as counts, chunks one by one.
+    """Pass number `step`: filled while it schedules, then read by those who launch and record it.
 
-    `wasted` are the tokens of which nothing comes in older versions: those of ghosts (victims that had been granted
-    something) and of requests whose last token was in flight.
+    Decodes are a count, prompts a Chunk each. `budget` is what is left of the pass's tokens, `longest_chunk` the most that
+    one request may get. `wasted` are chunks that run in older versions of vLLM without any result: of ghosts (requests
+    that were preempted after they had been scheduled in this pass) and of requests whose last token was in flight.
     """
 
     __slots__ = (
@@ -63,11 +64,15 @@ class Batch:
 
     @property
     def num_requests(self) -> int:
-        """How many run in this step."""
+        """Requests with tokens in this step."""
         return self.num_decodes + len(self.chunks) + len(self.wasted)
 
     def close(self, decode_context_tokens: int) -> None:
-        """Set `shape`, the step's work in plain numbers, if there is any. A chunk of one token counts as a decode."""
+        """Set `shape`, which tells the step-time model the work of the step; None if there is none.
+
+        `decode_context_tokens` is the sum of the decodes' contexts after the step. As in vLLM's kernels, a chunk of one
+        token counts as a decode.
+        """
         num_decodes = num_sampled = num_tokens = self.num_decodes
         chunks = []
         rows = sorted(self.chunks + self.wasted, key=_scheduling_order) if self.wasted else self.chunks

@@ -1,7 +1,7 @@
-"""When requests decoded: what the records need to tell token gaps and the steps in which blocks were taken.
+"""When requests decoded, from which records tell the times between tokens and the steps in which blocks were taken.
 
-A decode's tokens are one step apart, so only exceptions are noted: tokens after a pass in which a decode had starved, and
-first tokens after a preemption.
+Tokens of a decode are one step apart, so that only exceptions are noted: the token after a pass in which the decode
+starved, the first token after a preemption, and tokens that were dropped because the request was aborted.
 """
 
 import sys
@@ -27,8 +27,8 @@ class LateToken(NamedTuple):
 class DecodeHistory:
     """Unbroken stretches of passes in which a request decoded, and the tokens that did not come a step after the last.
 
-    `stretches` has rows of the first pass, how many follow it, and the context after it. `lost_decode_steps` are passes
-    that sampled a token of a decode which was dropped, for the request had been aborted: one entry a token.
+    `stretches` has rows of STRETCH: the first pass, how many passes follow it, and the context after the first in tokens.
+    `lost_decode_steps` has an entry for each sampled token of a decode that was dropped because of an abort: its pass.
     """
 
     def __init__(self) -> None:
@@ -40,16 +40,16 @@ class DecodeHistory:
         self._lost_from: dict[int, int] = {}
 
     def ends(self, request: Request, last_pass: int) -> None:
-        """The stretch that the request is in ends with this pass."""
+        """The request decodes without a break up to pass `last_pass`, and no further."""
         first = request.stretch_pass
         self.stretches += pack_stretch(first, last_pass - first, first - request.epoch)
 
     def resumes(self, request: Request, step: int) -> None:
-        """A preempted request samples again."""
+        """A preempted request samples its first token since, in pass `step`."""
         self._resumed.append(LateToken(step, request.sampled_pass, request.index))
 
     def starves(self, request: Request, step: int) -> None:
-        """A decode gets nothing in this pass: its next token, due in the next, is late."""
+        """A decode gets no token in pass `step`, so that the one of the next pass is late."""
         if request.starved_pass != step - 1:
             request.sampled_pass = step - 1
             if request in self._late_if_next:
@@ -59,7 +59,7 @@ class DecodeHistory:
         request.stretch_pass = step + 1
 
     def is_preempted(self, request: Request, step: int) -> None:
-        """A decode leaves before this pass; if it starved in the last, the late token does not come."""
+        """A decode is preempted in pass `step`. If it starved in the pass before, its late token is not sampled."""
         self.ends(request, step - 1)
         if request.starved_pass == step - 1:
             del self._late_if_next[request]
@@ -67,7 +67,7 @@ class DecodeHistory:
             request.sampled_pass = step - 1
 
     def is_aborted(self, request: Request, last_pass: int, first_lost: int) -> None:
-        """A request leaves after a pass; what passes from `first_lost` on have sampled of it is dropped."""
+        """A request leaves after pass `last_pass`; its tokens sampled in pass `first_lost` and later are dropped."""
         is_decoding = request.status is RequestStatus.DECODING
         if is_decoding:
             self.ends(request, last_pass)
@@ -80,12 +80,12 @@ class DecodeHistory:
 
     @property
     def late(self) -> list[LateToken]:
-        """Tokens of decodes that had starved."""
+        """The tokens that came late because the decode had starved."""
         return self._that_came([*self._late, *self._late_if_next.values()])
 
     @property
     def resumed(self) -> list[LateToken]:
-        """First tokens after a preemption."""
+        """The first tokens after a preemption."""
         return self._that_came(self._resumed)
 
     def _that_came(self, tokens: list[LateToken]) -> list[LateToken]:

@@ -1,9 +1,9 @@
-"""Consecutive steps that run the same decodes, as one formula.
+"""Consecutive steps that run the same decodes, as one formula: a leap.
 
-Contexts grow by one token a step and a decode, and a step's time hardly bends over them. So the range of summed contexts is
-cut into panels, and a parabola is laid over each when it is first used: within a panel, a leap over any number of steps
-costs the same. A parabola is good to 3e-10, or narrower ones are tried in its place; where none is, at a knee of the curve,
-steps are taken singly.
+Each decode's context grows by one token a step, and the time of a step is an almost straight function of the sum of
+contexts. So the range of sums is cut into panels, and a parabola is fitted to each panel when it is first used; within a
+panel the ends of any number of steps follow from one formula. A parabola that is off by more than TOLERANCE is replaced by
+ones over narrower panels. Where none of these holds, at a knee of the curve, steps are taken one at a time.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ TOLERANCE = 3e-10
 class Leap:
     """Steps one after the other; `n` of them have ended at `start_s + n * linear_s + n**2 * square_s + n**3 * cube_s`.
 
-    No tuple: many are made, and compiled code reads these plainly.
+    A plain class, since many are made and compiled code reads its attributes faster than a tuple's.
     """
 
     __slots__ = ("cube_s", "linear_s", "num_steps", "square_s", "start_s")
@@ -33,12 +33,12 @@ class Leap:
 
 
 def end_s(leap: Leap, num_steps: int) -> float:
-    """When the first so many steps of a leap have ended."""
+    """The time in seconds at which the first `num_steps` steps of a leap have ended."""
     return leap.start_s + num_steps * (leap.linear_s + num_steps * (leap.square_s + num_steps * leap.cube_s))
 
 
 def after(leap: Leap, num_steps: int) -> Leap:
-    """What is left of a leap after its first steps."""
+    """The rest of a leap, without its first `num_steps` steps."""
     linear_s, square_s, cube_s = leap.linear_s, leap.square_s, leap.cube_s
     return Leap(
         leap.num_steps - num_steps,
@@ -50,9 +50,9 @@ def after(leap: Leap, num_steps: int) -> Leap:
 
 
 def num_launched_before(leap: Leap, until_s: float, num_batches_in_flight: int) -> int:
-    """How many steps of a leap, at least one, are launched before that time.
+    """How many steps of a leap, at least one, are launched before the time `until_s`.
 
-    A step is launched when the one so many places before it ends: its predecessor, where one batch is in flight.
+    With `n` batches in flight a step is launched when the step `n` places before it ends: its predecessor for one batch.
     """
     last = leap.num_steps - num_batches_in_flight
     if last < 0 or until_s <= leap.start_s:
@@ -69,7 +69,10 @@ def num_launched_before(leap: Leap, until_s: float, num_batches_in_flight: int) 
 
 
 class Panel(NamedTuple):
-    """Seconds of a step at summed contexts from `first_tokens` on and before `end_tokens`, by tokens beyond the first."""
+    """The parabola that gives the seconds of a step for sums of contexts from `first_tokens` to before `end_tokens`.
+
+    With `x` tokens beyond `first_tokens` it is `first_s + slope_s * x + bend_s * x**2`.
+    """
 
     first_tokens: int
     end_tokens: int
@@ -80,7 +83,7 @@ class Panel(NamedTuple):
 
 
 class DecodeSteps:
-    """Steps of a fixed number of decodes, by the sum of their contexts."""
+    """Step times of a fixed number of decodes, by the sum of their contexts."""
 
     def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
         self._curve = curve
@@ -88,7 +91,10 @@ class DecodeSteps:
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
 
     def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap:
-        """At most so many steps from `start_s` on; every step adds a token for each decode to `context_tokens`."""
+        """The next steps from `start_s` on, `max_steps` or fewer: a leap does not go beyond its panel.
+
+        `context_tokens` is the sum of contexts after the first step; each step adds a token for each decode.
+        """
         num_bits = context_tokens.bit_length()
         for bits, panels in zip(PANEL_BITS, self._panels, strict=True):
             shift = max(0, num_bits - bits)
@@ -101,7 +107,7 @@ class DecodeSteps:
         return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
 
     def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
-        """Durations are a + b i + c i**2 of step i: sums of them have the coefficients of the leap."""
+        """Step i takes a + b i + c i**2 seconds; summed up, these give the coefficients of the leap."""
         first_tokens, end_tokens, first_s, slope_s, bend_s, _ = panel
         num_decodes, tokens = self._num_decodes, context_tokens - first_tokens
         a = first_s + tokens * (slope_s + tokens * bend_s)
@@ -111,7 +117,7 @@ class DecodeSteps:
         return Leap(num_steps, start_s, a - b / 2 + c / 6, (b - c) / 2, c / 3)
 
     def _fit(self, first_tokens: int, width: int) -> Panel:
-        """The parabola through both ends and the middle; between them it is checked."""
+        """The parabola through both ends and the middle of a panel, checked at its quarters."""
         at, end_tokens = self._curve.at, first_tokens + width
         first_s, last_s = at(first_tokens), at(end_tokens)
         bend_s = 2 * (first_s - 2 * at(first_tokens + width / 2) + last_s) / width**2

@@ -1,6 +1,6 @@
-"""The passes in which tokens or blocks may not suffice: the running requests are walked one by one, as vLLM does.
+"""The passes in which tokens or blocks may be too few: the running requests are visited one by one, as vLLM does.
 
-Who gets nothing starves for this pass; who has to make room is preempted and recomputes.
+A decode that gets no token in such a pass *starves*; a request that has to make room is preempted and recomputed later.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ ONE_TOKEN = Grant(1, 0)
 
 
 class Preemption:
-    """Schedules the running requests one by one."""
+    """Schedules the running requests one by one; keeps nothing from one pass to the next."""
 
     def __init__(self, state: SchedulerState, block_hashing: BlockHashing) -> None:
         self._state = state
@@ -31,14 +31,14 @@ class Preemption:
         self._busy_contexts = busy_contexts(state.config)
 
     def schedule_running(self, batch: Batch) -> None:
-        """Grant in order of admission, preempting where blocks run out; then settle what the counters assume otherwise."""
+        """Schedule in order of admission, preempting where blocks run out, and tell the state of every decode that starved."""
         if self._state.windows:
             self._state.windows.look_at_each(batch.step, self._state.running)
         RunningPass(self._state, self._block_hashing, batch, self._busy_contexts).run()
 
 
 class RunningPass:
-    """The scratch of one such pass: who has been granted what."""
+    """One such pass: the tokens and blocks that each request has been granted so far."""
 
     def __init__(
         self, state: SchedulerState, block_hashing: BlockHashing, batch: Batch, busy_contexts: frozenset[int]
@@ -72,7 +72,7 @@ class RunningPass:
             )
 
     def _grant_in_order(self) -> None:
-        """The scan. Where somebody before its position has to leave, the rest moves up by one."""
+        """The scan over the running requests. When one before its position is preempted, those behind it move up by one."""
         batch, policy, line = self._batch, self._state.policy, list(self._state.running)
         index = 0
         while index < len(line) and batch.budget > 0:
@@ -108,10 +108,10 @@ class RunningPass:
                 passed_over.passed_over_pass = batch.step
 
     def _is_quiet(self, request: Request) -> bool:
-        """Whether a decode only takes its token: no block begins or fills, and no window passes one.
+        """Whether a decode takes one token and nothing else: it begins and fills no block, and no window passes one.
 
-        With a window this is the way of every pass, and three decodes of four are quiet. Those that just began or
-        had starved are looked at in full.
+        This shortcut pays where attention has a window, since every pass then comes here: with blocks of 16 tokens most
+        decodes of a pass are quiet. Decodes that have just begun, or that starved lately, do not count as quiet.
         """
         step = self._batch.step
         return (
@@ -126,7 +126,7 @@ class RunningPass:
         block_hashing, step = self._block_hashing, self._batch.step
         if request.status is RequestStatus.ENDED:
             request.wasted_pass = step
-        if request.status is RequestStatus.PREFILLING:  # before a victim in this pass that has filled the same
+        if request.status is RequestStatus.PREFILLING:  # a later victim of this pass may have filled an equal block
             block_hashing.keep_chunk(request, step, request.num_computed_tokens + num_tokens)
         elif self._kv.has_windows:
             block_hashing.keep_decoded_blocks(request, step, is_scheduled=True)
@@ -142,13 +142,13 @@ class RunningPass:
         return min(wanted, self._batch.longest_chunk, self._batch.budget)
 
     def _decodes_once_more(self, request: Request) -> bool:
-        """Whether one whose last token is in flight is scheduled again, as it was unless max_model_len stops it."""
+        """Whether a request with its last token in flight is scheduled again, as older versions do below max_model_len."""
         state = self._state
         num_tokens = request.num_prompt_tokens + request.max_tokens
         return state.wastes_a_decode and num_tokens < state.config.max_model_len
 
     def _new_blocks(self, request: Request, num_tokens: int) -> int:
-        """Blocks for the next tokens; those that a window has passed are given back first."""
+        """Blocks that the next `num_tokens` take. Blocks that a window has passed are given back first."""
         if self._kv.has_windows:
             self._block_hashing.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
             self._kv.free_passed_windows(
@@ -157,12 +157,12 @@ class RunningPass:
         return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
 
     def _steps_back(self, victim: Request) -> bool:
-        """Whether the scan follows those who move up as this one leaves, or passes over the next of them."""
+        """Whether the scan steps back by one as a victim before its position leaves; if not, it passes over one request."""
         rule = self._rules.steps_back
         return rule == "always" or (rule == "scheduled" and victim in self._granted)
 
     def _preempt(self, victim: Request) -> None:
-        """Recompute preemption. A grant of this pass is refunded, or else runs on and counts as computed."""
+        """Preempt a request. Tokens granted to it in this pass are refunded; in older versions they run and count as computed."""
         state, batch = self._state, self._batch
         grant = self._granted.pop(victim, None)
         if grant is None:
@@ -176,15 +176,15 @@ class RunningPass:
         batch.preempted.append(victim)
 
     def _waste(self, request: Request, grant: Grant, *, samples: bool) -> None:
-        """Tokens that run though nothing comes of them."""
+        """Let granted tokens run although their result is dropped."""
         computed = num_computed_tokens(request, self._batch.step)
         self._batch.wasted.append(Chunk(request, grant.num_tokens, computed, grant.num_new_blocks, samples))
 
 
 def busy_contexts(config: SchedulerConfig) -> frozenset[int]:
-    """Contexts, modulo the block size, at which a decode begins a block, fills one, or a window passes one.
+    """Contexts in tokens, modulo the block size, at which a decode begins a block, fills one, or a window passes one.
 
-    A block that fills is found from the pass that feeds its last token, under async scheduling up to two passes later.
+    A full block is registered in the pass that feeds its last token, under async scheduling up to two passes later.
     """
     passing = {delay for delay in config.passing_delays if delay is not None}
     return frozenset(context % config.block_size for context in {0, 1, 2} | passing)

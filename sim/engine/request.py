@@ -1,7 +1,7 @@
-"""A request and where it stands.
+"""A request and its progress.
 
-Invariant: what a decoding request has computed is not stored but follows from the pass. Its context after pass `s`,
-the token fed in it included, is `s - epoch`; `last_pass` is the pass that samples its last token.
+Invariant: the progress of a decoding request is not stored but follows from the number of the pass. After pass `s` its
+context is `s - epoch` tokens, the token fed in that pass included; `last_pass` is the pass that samples its last token.
 """
 
 from enum import Enum
@@ -11,7 +11,9 @@ from sim.engine.prefix_cache import KeyedBlocks
 
 
 class RequestStatus(Enum):
-    """WAITING and PREEMPTED are in the queue; ENDED ones hold their seat until their last token has come back."""
+    """WAITING and PREEMPTED requests are in the queue. An ENDED one has its last token in flight; it keeps its place among
+    the running requests, and its blocks, until that token has come back, which makes it FINISHED.
+    """
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
@@ -22,12 +24,19 @@ class RequestStatus(Enum):
 
 
 class Request:
-    """`index` is the row in the trace, `serial` the order of admission; `max_tokens` is capped by max_model_len.
+    """A request as the scheduler sees it. Passes are numbered from 0; -1 means that there was none yet.
 
-    `num_computed_tokens` is kept while prefilling only, `num_sampled_tokens` while not decoding; passes are numbered
-    from 0 and -1 stands for none yet. `resumes_at` is what a preempted request counts as computed without having blocks
-    for it; `wasted_pass` the pass in which it ran once more though its last token was in flight, `passed_over_pass` the one
-    in which the scan passed it over.
+    - `index` is the row in the trace, `serial` the number of its last admission; `max_tokens` is capped by max_model_len.
+    - `num_computed_tokens` is kept only while prefilling, `num_sampled_tokens` only while not decoding.
+    - `stretch_pass` is the first pass since which it has decoded without a break, `starved_pass` the last one in which it
+      was decoding and got nothing.
+    - `sampled_pass` is the last pass that sampled a token of it, kept where it cannot be computed from the others.
+    - `chunk_pass` is the last pass with a chunk of its prompt, which had `num_chunk_tokens` tokens.
+    - `resumes_at` tokens count as computed when a preempted request resumes, though it has no blocks for them;
+      `wasted_pass` is the pass in which it ran once more with its last token in flight, `passed_over_pass` the one in
+      which the scan passed it over. All three happen in older versions of vLLM only.
+    - `keyed` are its leading blocks with a content key, `num_shared_blocks` how many of them other requests may ask for,
+      `passed_blocks` how many blocks its attention windows have given back, by KV group.
     """
 
     keyed: KeyedBlocks | None = None
@@ -61,7 +70,7 @@ class Request:
         num_prompt_tokens: int,
         max_tokens: int,
         priority: int = 0,
-    ) -> None:  # not a dataclass's, which mypyc leaves interpreted
+    ) -> None:  # written out: mypyc does not compile what a dataclass generates
         self.index = index
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -71,10 +80,10 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """The prompt and all that has been sampled, also what is still on its way; not while decoding."""
+        """Tokens of the prompt and of all samples, those in flight included; not valid while decoding."""
         return self.num_prompt_tokens + self.num_sampled_tokens
 
 
 def admission_order(request: Request) -> int:
-    """What sorts requests as they were admitted."""
+    """Sort key: the order of admission."""
     return request.serial

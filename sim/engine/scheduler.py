@@ -1,7 +1,7 @@
-"""One scheduling pass: who runs how many tokens in the next step. Knows no clock.
+"""One scheduling pass: which requests run in the next step, and how many tokens of each. It has no clock.
 
-Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.engine.rules`, without touching
-the decodes. Deliberate differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py, from 0.8.5 to 0.33 by `config.engine.rules`; decoding
+requests are counted, not visited, unless tokens or blocks are short. Deliberate differences: every request stops at its output length (no EOS), and speculation, LoRA, encoders
 and KV connectors are not modelled.
 """
 
@@ -16,7 +16,7 @@ from sim.engine.scheduler_state import SchedulerState
 
 
 class Scheduler:
-    """Schedules over one state: running requests first, then the waiting."""
+    """The scheduler of one engine: `state` holds its requests and blocks, the other parts decide over it."""
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
         self.state = SchedulerState(config, num_keys)
@@ -28,15 +28,17 @@ class Scheduler:
         self._block_size = config.block_size
 
     def add_request(self, request: Request) -> None:
-        """Queue a request; the next pass sees it."""
+        """Put a request into the queue; the next pass considers it."""
         self._admission.add(request)
 
     def schedule(self, step: int) -> Batch:
-        """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
+        """Do pass number `step`: running requests first, in order of admission, then waiting ones, unless one was preempted."""
         state = self.state
         batch = Batch(step, self._token_budget, state.longest_chunk)
         if state.windows:
-            self._block_hashing.catch_up(step, before=0)  # what they pass stays findable
+            self._block_hashing.catch_up(
+                step, before=0
+            )  # before a window gives a block back, its content must be registered
         if not self._grant_all_running(batch):
             self._preemption.schedule_running(batch)
         if state.waiting and not batch.preempted:
@@ -51,7 +53,7 @@ class Scheduler:
         return self.state.kv.find_prefix(request).num_blocks
 
     def _grant_all_running(self, batch: Batch) -> bool:
-        """Give every running request what it wants; False, with nothing done, where tokens or blocks may not suffice."""
+        """Schedule every running request in full; False, with nothing changed, if tokens or blocks may be too few for that."""
         state, kv = self.state, self.state.kv
         num_decodes = state.decodes.count
         budget = batch.budget - num_decodes
@@ -84,7 +86,7 @@ class Scheduler:
         return True
 
     def _advance(self, batch: Batch) -> None:
-        """What the pass changes for the next: decodes that end, prefills that become decodes."""
+        """Prepare the next pass: decodes that have sampled their last token end, finished prefills become decodes."""
         state, step = self.state, batch.step
         if state.decodes.ends.next_pass == step:
             state.end_decodes()

@@ -1,7 +1,7 @@
-"""Who waits, who runs and who holds which blocks, and how a request goes from one state to the next.
+"""The waiting and the running requests with their blocks, and the transitions of a request from one state to the next.
 
-Passes are numbered; batch `s` is what pass `s` launched, and it is collected when its tokens have come back. Nothing
-here decides anything: admission, preemption and the scheduler do, and call the transitions.
+Passes are numbered; batch `s` is what pass `s` launched, and it is collected when its tokens have come back. This file
+makes no decisions: admission, preemption and the scheduler do, and call the transitions.
 """
 
 import sys
@@ -19,11 +19,14 @@ from sim.engine.windows import Windows
 class SchedulerState:
     """The waiting queue, the running requests and their KV blocks.
 
-    Invariants: `running` is in order of admission and holds three kinds: decodes (counted in `decodes`), prefills (in
-    `prefills`) and those that only wait for their last token (in `ended`, by the batch that brings it). `unhashed` are
-    the running requests with blocks that others may ask for and that cannot be found yet, or will have some. While
-    `admits_nobody`, no pass can admit a request until something ends, arrives or is preempted, or until windows have left
-    `num_blocks_to_admit` free. `num_collected` batches have come back.
+    Invariants:
+    - `running` is in order of admission. It holds decodes (counted in `decodes`), prefills (in `prefills`) and requests
+      that only wait for their last token (in `ended`, by the number of the batch that brings it).
+    - `unhashed` are running requests with blocks that other requests may ask for and that are not registered yet, or
+      that will have such blocks.
+    - While `admits_nobody` is true, no pass can admit a request until one ends, arrives, is preempted or aborted, or
+      until attention windows have given back so many blocks that `num_blocks_to_admit` are free.
+    - `num_collected` batches have come back.
     """
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
@@ -52,7 +55,7 @@ class SchedulerState:
 
     @property
     def longest_chunk(self) -> int:
-        """The most tokens that one request may get: the long-prefill threshold, where it applies."""
+        """The most tokens that one request may get in a pass: the token budget, or the long-prefill threshold if it applies."""
         config = self.config
         threshold = config.engine.long_prefill_token_threshold
         if not threshold:
@@ -67,7 +70,10 @@ class SchedulerState:
     # -- from waiting to decoding ----------------------------------------------------------------------------------
 
     def start(self, request: Request, num_hit_blocks: int) -> None:
-        """A waiting request has got its blocks. What a ghost counts as computed is no hit."""
+        """A waiting request, taken out of the queue, begins its prefill: `num_hit_blocks` of its blocks were cached.
+
+        Tokens at which a ghost resumes (`resumes_at`) are not counted as a hit of the prefix cache.
+        """
         request.status = RequestStatus.PREFILLING
         request.serial = self.num_admitted
         self.num_admitted += 1
@@ -82,13 +88,13 @@ class SchedulerState:
             self.prefix_cache_hits += num_hit_tokens
 
     def compute(self, request: Request, num_tokens: int, num_passes: int, last_pass: int) -> None:
-        """A prompt computes so many tokens in each of some passes, up to and in `last_pass`."""
+        """A prefill computes `num_tokens` in each of `num_passes` passes, the last of which is `last_pass`."""
         request.num_computed_tokens += num_passes * num_tokens
         request.num_chunk_tokens = num_tokens
         request.chunk_pass = last_pass
 
     def finish_prefill(self, request: Request, step: int) -> None:
-        """The request samples a token in this pass and decodes from the next on, unless that was its last."""
+        """A prefill samples a token in pass `step`; the request decodes from the next pass on, unless that was its last token."""
         del self.prefills[request]
         if request.num_sampled_tokens:
             self.history.resumes(request, step)
@@ -109,7 +115,7 @@ class SchedulerState:
     # -- from decoding to the end ----------------------------------------------------------------------------------
 
     def end_decodes(self) -> None:
-        """The decodes that sample their last token in the next pass in which any does have done so."""
+        """The next pass in which any decode samples its last token has been done: those decodes end."""
         step = self.decodes.ends.next_pass
         ending = self.decodes.pop_next_end()
         if not ending:
@@ -127,7 +133,10 @@ class SchedulerState:
         self.ended[step] = ending
 
     def release_ended(self, batch: int) -> list[Request]:
-        """A batch that brings last tokens has come back: the requests that it finishes, their blocks released."""
+        """A batch with last tokens has come back: release the blocks of the requests that it finishes, and return these.
+
+        A request that was preempted with its last token in flight is among them; it leaves the queue.
+        """
         finished = self.ended.pop(batch)
         preempted = []
         for request in finished:
@@ -145,7 +154,10 @@ class SchedulerState:
         return finished
 
     def abort(self, request: Request, step: int, *, is_scheduled: bool) -> None:
-        """A request leaves in pass `step`, which has scheduled it or not yet; its blocks are released, wherever it stands."""
+        """Remove an unfinished request from wherever it is, and release its blocks.
+
+        Where `is_scheduled`, pass `step` has been done with it; otherwise pass `step` is the next.
+        """
         last_pass = step if is_scheduled else step - 1
         if request.status is RequestStatus.WAITING or request.status is RequestStatus.PREEMPTED:
             self.waiting.remove_all((request,))
@@ -178,13 +190,13 @@ class SchedulerState:
         self.kv.release(request, computed, hashed)
 
     def capacity_freed(self) -> None:
-        """A seat, blocks or tokens of the budget have come free."""
+        """A place among the running requests, blocks, or tokens of the budget have come free: the next pass may admit."""
         self.admits_nobody = not self.waiting
 
     # -- when not everyone gets what it wants ----------------------------------------------------------------------
 
     def starve(self, request: Request, step: int) -> None:
-        """A decode gets nothing in this pass: all that it would have done moves one pass on."""
+        """A decode gets no token in pass `step`: everything that it would do from here on moves one pass back in time."""
         self.decodes.leave(request)
         self.history.starves(request, step)
         request.starved_pass = step
@@ -192,9 +204,10 @@ class SchedulerState:
         request.last_pass += 1
 
     def preempt(self, request: Request, step: int, num_granted: int, *, resumes_at: int = 0) -> None:
-        """Recompute preemption: blocks are released, what was sampled is kept; tokens in flight still come.
+        """Preempt a running request in pass `step`, to be recomputed: its blocks are released, its sampled tokens are kept.
 
-        The request had been granted `num_granted` tokens in this pass, and counts as having computed `resumes_at`.
+        Tokens in flight for it still come back. It had been granted `num_granted` tokens in this pass already; when it
+        resumes, `resumes_at` tokens count as computed.
         """
         if self.windows:
             self.windows.is_preempted(request)
@@ -234,9 +247,9 @@ class SchedulerState:
 
     @property
     def num_evictions(self) -> int:
-        """Contents lost so far."""
+        """Cached contents that were evicted so far."""
         return self.kv.pool.num_evictions
 
     def num_evictions_within(self, count: int) -> int:
-        """How many of the next `count` blocks would lose a content."""
+        """How many of the next `count` blocks to be taken hold a cached content, which would be evicted."""
         return self.kv.pool.num_evictions_within(count)

@@ -1,4 +1,4 @@
-"""What happens to many requests in which pass: once, or over and over."""
+"""Events of requests by the pass in which they happen: once (StepCalendar), or every so many passes (`occurrences`)."""
 
 import sys
 from heapq import heappop, heappush
@@ -7,7 +7,7 @@ from sim.engine.request import Request
 
 
 class StepCalendar:
-    """Requests by the pass in which something happens to them; `next_pass` is the first such, maxsize where there is none."""
+    """Requests by the pass in which something happens to them; `next_pass` is the first such pass, sys.maxsize if none."""
 
     __slots__ = ("_by_pass", "_order", "next_pass")
 
@@ -20,7 +20,7 @@ class StepCalendar:
         return step in self._by_pass
 
     def add(self, request: Request, step: int) -> None:
-        """Something will happen to the request in that pass."""
+        """Enter a request under a pass."""
         if step in self._by_pass:
             self._by_pass[step].append(request)
         else:
@@ -29,18 +29,18 @@ class StepCalendar:
             self.next_pass = self._order[0]
 
     def remove(self, request: Request, step: int) -> None:
-        """It will not; the pass stays, if with nobody."""
+        """Take a request out again. The pass stays in the calendar, even if no request is left under it."""
         self._by_pass[step].remove(request)
 
     def pop_next(self) -> list[Request]:
-        """Those of `next_pass`, none where all have been removed."""
+        """Take out the requests of `next_pass`, none if all were removed, and go on to the pass after it."""
         requests = self._by_pass.pop(heappop(self._order))
         self.next_pass = self._order[0] if self._order else sys.maxsize
         return requests
 
 
 def occurrences(by_residue: list[int], first: int, num_passes: int) -> int:
-    """How often it happens in consecutive passes what happens `by_residue[s % len(by_residue)]` times in each pass `s`."""
+    """Number of events in `num_passes` passes from `first` on, if `by_residue[s % len(by_residue)]` happen in pass `s`."""
     size, count = len(by_residue), 0
     if num_passes >= size:
         count = num_passes // size * sum(by_residue)
