@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
-from sim.cluster.routers.options import named
+from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepTimeModel
@@ -73,7 +73,7 @@ def simulate_cluster(
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
-    name, options = named(router)
+    name, options = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
     gateway = Gateway(env, chooser, len(let_in(requests)))
     senders = Senders(env, gateway.submit, clients.max_concurrency)

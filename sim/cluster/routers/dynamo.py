@@ -15,8 +15,8 @@ from math import exp
 
 import numpy as np
 
+from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.options import option
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
 from sim.engine.records import Floats

@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates
-from sim.cluster.routers.options import option
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of

@@ -7,8 +7,8 @@ here they are `chunk_tokens`, 32 at 4 characters a token. The last chunk of a pr
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.options import option
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
 from sim.engine.request import Request
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.cluster.clock import last_multiple
+from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.options import option
 from sim.cluster.routers.prompts import PromptTree
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request

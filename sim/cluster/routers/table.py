@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from sim.cluster.options import checked, named
 from sim.cluster.routers.dynamo import DynamoOptions
 from sim.cluster.routers.least_loaded import LeastLoadedOptions, PromptLengthOptions
 from sim.cluster.routers.llm_d import LlmDOptimizedBaselineOptions, LlmDOptions, LlmDPreciseOptions
-from sim.cluster.routers.options import checked, named
 from sim.cluster.routers.power_of_two import PowerOfTwoOptions
 from sim.cluster.routers.production_stack_prefix import ProductionStackPrefixOptions
 from sim.cluster.routers.router import RouterOptions
@@ -36,6 +36,6 @@ ROUTERS: dict[str, type[RouterOptions]] = {
 
 def router_options(given: str | Mapping[str, Any]) -> RouterOptions:
     """The router that was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
-    name, options = named(given)
+    name, options = named("router", given)
     check_choice("router", name, ROUTERS)
-    return cast("RouterOptions", checked(name, ROUTERS[name], options))
+    return cast("RouterOptions", checked(f"router {name}", ROUTERS[name], options))

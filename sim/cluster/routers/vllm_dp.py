@@ -11,7 +11,7 @@ from itertools import cycle
 
 from sim.cluster.clock import last_multiple
 from sim.cluster.replica import Replica
-from sim.cluster.routers.options import option
+from sim.cluster.options import option
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
