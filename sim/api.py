@@ -19,7 +19,6 @@ from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of
-from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, request_columns, step_columns
@@ -40,6 +39,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, step_time_options
+from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.load import Load, as_load
 from sim.workload.rates import scale_rate

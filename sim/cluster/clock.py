@@ -3,6 +3,7 @@
 SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; these events happen exactly at their time.
 """
 
+from collections.abc import Callable
 from heapq import heappush
 from math import floor
 
@@ -13,9 +14,11 @@ ARRIVAL = EventPriority(0)
 """Requests come first, so that a pass of the same instant sees them."""
 ANSWER = EventPriority(1)
 """Then tokens come back; SimPy's own events are of this kind."""
-ASK = EventPriority(2)
+FLEET = EventPriority(2)
+"""Then replicas come, go and fail, and requests time out."""
+ASK = EventPriority(3)
 """Then clients and routers act on answers, after all tokens of the instant have come back."""
-PASS = EventPriority(3)
+PASS = EventPriority(4)
 """Engines schedule last."""
 
 
@@ -29,6 +32,17 @@ class At(simpy.Event):
         self._value = None
         self._ok = True
         heappush(env._queue, (time_s, kind, next(env._eid), self))  # noqa: SLF001 - schedule() takes delays alone
+
+
+def call_at(env: simpy.Environment, time_s: float, kind: EventPriority, act: Callable[[], object]) -> None:
+    """Have something done at a time not before now."""
+
+    def happened(_event: simpy.Event) -> None:
+        act()
+
+    event = At(env, time_s, kind)
+    assert event.callbacks is not None, "it has not happened yet"
+    event.callbacks.append(happened)
 
 
 class Answer(simpy.Event):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from sim.cluster.dynamics import Dynamics
 from sim.engine.config import SchedulerConfig
 from sim.steptime.protocol import StepTimeModel
 
@@ -12,19 +13,21 @@ RouterLike = str | Mapping[str, Any]
 
 
 class Pool(NamedTuple):
-    """Equal replicas: how they schedule, and how long their steps take."""
+    """Equal replicas: how they schedule, how long their steps take, and how long a new one takes to start."""
 
     config: SchedulerConfig
     step_time: StepTimeModel
     num_replicas: int = 1
+    start_up_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """Pools in order: replicas are numbered from 0 through all of them."""
+    """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does."""
 
     pools: tuple[Pool, ...]
     router: RouterLike = "least_loaded"
+    dynamics: Dynamics | None = None
 
     @classmethod
     def alike(
@@ -33,9 +36,12 @@ class FleetPlan:
         step_time: StepTimeModel,
         num_replicas: int = 1,
         router: RouterLike = "least_loaded",
+        *,
+        dynamics: Dynamics | None = None,
+        start_up_s: float = 0.0,
     ) -> Self:
         """One pool."""
-        return cls((Pool(config, step_time, num_replicas),), router)
+        return cls((Pool(config, step_time, num_replicas, start_up_s),), router, dynamics)
 
     @property
     def pool_of(self) -> tuple[int, ...]:

@@ -1,11 +1,13 @@
 """The records of a run: those of each replica, and all of them merged."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records, RequestRecords
+from sim.cluster.lives import Life
+from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
@@ -14,18 +16,28 @@ class ClusterRecords(NamedTuple):
     """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
-    number of each replica's pool.
+    number of each replica's pool. `lives` say when replicas started and were gone, where they came and went.
     """
 
     merged: Records
     replicas: tuple[EngineRecords, ...]
     replica: Ints
     pool_of: tuple[int, ...]
+    lives: tuple[Life, ...] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[EngineRecords], requests: RequestTable, pool_of: tuple[int, ...]) -> Self:
+    def of(
+        cls,
+        parts: Sequence[EngineRecords],
+        requests: RequestTable,
+        pool_of: tuple[int, ...],
+        lives: tuple[Life, ...] = (),
+    ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of)
+        whole = joined(parts)
+        columns = {field.name: getattr(whole, field.name) for field in fields(EngineRecords)}
+        merged = Records(requests=requests.records(), **columns)
+        return cls(merged, tuple(parts), requests.replica, pool_of, lives)
 
     @property
     def span_s(self) -> float:
@@ -39,11 +51,13 @@ class ClusterRecords(NamedTuple):
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
 
 
-def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:
-    return Records(
-        requests=requests,
+def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
+    """The records of several engines, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return EngineRecords(
         leaps=_joined_leaps([part.leaps for part in parts]),
-        gaps=parts[0].gaps if len(parts) == 1 else JoinedGaps([part.gaps for part in parts]),
+        gaps=JoinedGaps([part.gaps for part in parts]),
         prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
@@ -51,9 +65,7 @@ def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
-    """The leaps of all replicas, replica by replica, with passes numbered consecutively."""
-    if len(parts) == 1:
-        return parts[0]
+    """The leaps of all engines, engine by engine, with passes numbered consecutively."""
     columns = (
         "start_s", "num_steps", "num_decodes", "decode_context_tokens", "num_chunk_tokens", "num_chunks", "num_sampled",
         "num_running", "num_waiting", "num_free_blocks", "num_preempted", "chunk_tokens", "chunk_computed_tokens",

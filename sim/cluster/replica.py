@@ -15,9 +15,19 @@ from sim.cluster.clock import ANSWER, PASS, At, last_multiple
 from sim.engine.core import Abort, EngineCore, Plan
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
+from sim.steptime.protocol import StepTimeModel
 
 Listener = Callable[[Sequence[Request]], None]
 NOTHING_SHOWN = Metrics(0, 0, 0.0)
+HALT = "halt"
+"""The cause of an interrupt that ends a replica's process; any other wakes it."""
+
+
+class Lost(NamedTuple):
+    """A request that a replica had when it was lost, and the tokens that it had returned."""
+
+    request: Request
+    num_returned: int
 
 
 class Replica(Protocol):
@@ -112,6 +122,7 @@ class LiveReplica:
         self._inbox: list[Request] = []
         self._plan: Plan | None = None
         self._is_woken = False
+        self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
         self._process = env.process(self._run())
 
@@ -135,6 +146,24 @@ class LiveReplica:
             self._core.abort(Abort(request, reason, self._env.now))
             self._wake()
 
+    def halt(self) -> dict[Request, int]:
+        """The replica is lost now, and what is on its device never comes back: the tokens that each request has returned.
+
+        Passes that have begun stay in its records; the requests are not recorded.
+        """
+        if self._plan is not None:
+            self._core.stop_within(self._plan, self._env.now)
+        returned = self._core.halt() | dict.fromkeys(self._inbox, 0)
+        self._inbox.clear()
+        self._process.interrupt(HALT)
+        return returned
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps of passes that have not begun take other times from now on."""
+        self._show()
+        self._next_step_time = step_time
+        self._wake()
+
     def _wake(self) -> None:
         """Let the passes that have not begun see what has come."""
         if self._plan is not None and not self._is_woken:
@@ -154,6 +183,13 @@ class LiveReplica:
         assert at_s == self._shown_at_s, "metrics are those of the last scrape"
         return self._shown
 
+    @property
+    def metrics_now(self) -> Metrics:
+        """The metrics after all that has come back by now and before the passes of this instant."""
+        core, plan = self._core, self._plan
+        shown = core.metrics_within(plan, self._env.now) if plan else core.metrics_before(math.inf)
+        return shown._replace(num_waiting=shown.num_waiting + len(self._inbox))
+
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
         if self._scrape_interval_s is None:
@@ -169,6 +205,12 @@ class LiveReplica:
         return self._core.num_cached_blocks(request)
 
     def _run(self) -> Process:
+        try:
+            yield from self._serve()
+        except simpy.Interrupt:  # halted
+            self._plan = None
+
+    def _serve(self) -> Process:
         env, core = self._env, self._core
         yield self._idle
         while True:
@@ -193,7 +235,9 @@ class LiveReplica:
         """Sleep until the plan is done, or what had begun of it when a request arrived or was aborted."""
         try:
             yield At(self._env, plan.end_s, ANSWER)
-        except simpy.Interrupt:
+        except simpy.Interrupt as interrupt:
+            if interrupt.cause is HALT:
+                raise
             plan = self._plan = self._core.cut(plan, self._env.now)
             yield At(self._env, plan.end_s, ANSWER)
         self._show()
@@ -205,6 +249,9 @@ class LiveReplica:
             self._core.add_request(request)
         self._inbox.clear()
         self._core.end_aborted()
+        if self._next_step_time is not None:
+            self._core.use(self._next_step_time)
+            self._next_step_time = None
 
     def _tell(self, finished: Sequence[Request]) -> None:
         if finished:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import simpy
 
 from sim.cluster.arrivals import arrivals
-from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.changing import ChangingFleet
+from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
+from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
@@ -48,23 +51,62 @@ def simulate(
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, *plan.configs)
-    they_wait = clients.wait_for_answers(trace)
-    table = RequestTable(source, sent_by_clients=they_wait)
-    recorders = [Recorder(table, number) for number in range(plan.num_replicas)]
-    start_s = min(0.0, float(trace.arrival_s[0]))
-    env = simpy.Environment(initial_time=start_s)
-    members = _members(plan, source, recorders, start_s, StepLogger(step_log) if step_log else None)
-    gateway = _gateway(env, plan, source, seed)
-    requests = _telling(source, on_progress) if on_progress else source
-    if they_wait:
-        gateway.replicas = _live(env, members, gateway)
-        clients.start(env, trace, requests, gateway.ask)
-        env.run()
+    table = RequestTable(source, sent_by_clients=clients.wait_for_answers(trace))
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    load = _Load(env, trace, source, _telling(source, on_progress) if on_progress else source, clients)
+    if plan.dynamics:
+        found = _serve_changing(load, table, plan, plan.dynamics, seed)
     else:
-        serve_open(env, members, gateway, requests)
-    parts = [recorder.records(member.core.state) for recorder, member in zip(recorders, members, strict=True)]
+        found = _serve_fixed(load, table, plan, seed, StepLogger(step_log) if step_log else None)
     if on_progress:
         on_progress(len(trace), len(trace))
+    return found
+
+
+class _Load(NamedTuple):
+    """What is sent, and by whom."""
+
+    env: simpy.Environment
+    trace: Trace
+    source: RequestSource
+    requests: Iterable[Request]
+    clients: Clients
+
+    @property
+    def waits_for_answers(self) -> bool:
+        return self.clients.wait_for_answers(self.trace)
+
+    def start(self, submit: Callable[[Request], None], ask: Ask) -> None:
+        """Begin to send requests, by `ask` where clients wait for the answer."""
+        if self.waits_for_answers:
+            self.clients.start(self.env, self.trace, self.requests, ask)
+        else:
+            self.env.process(arrivals(self.env, self.requests, submit))
+
+
+def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int) -> ClusterRecords:
+    """A fleet whose replicas come and go, or whose gateway does more than to send requests on."""
+    fleet = ChangingFleet(load.env, plan, dynamics, load.source, table, seed)
+    load.start(fleet.gateway.submit, fleet.gateway.ask)
+    load.env.run()
+    return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives)
+
+
+def _serve_fixed(
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, log: StepLogger | None
+) -> ClusterRecords:
+    """A fleet that stays as it is."""
+    env, source = load.env, load.source
+    recorders = [Recorder(table, number) for number in range(plan.num_replicas)]
+    members = _members(plan, source, recorders, env.now, log)
+    gateway = _gateway(env, plan, source, seed)
+    if load.waits_for_answers:
+        gateway.replicas = _live(env, members, gateway)
+        load.start(gateway.submit, gateway.ask)
+        env.run()
+    else:
+        serve_open(env, members, gateway, load.requests)
+    parts = [recorder.records(member.core.state) for recorder, member in zip(recorders, members, strict=True)]
     return ClusterRecords.of(parts, table, plan.pool_of)
 
 
@@ -74,7 +116,7 @@ def _members(
     """The engine of each replica."""
     members = []
     for number, pool in enumerate(plan.pool_of):
-        config, step_time, _ = plan.pools[pool]
+        config, step_time = plan.pools[pool][:2]
         num_keys = source.num_keys(pool)
         core = EngineCore(config, step_time, recorders[number], start_s=start_s, num_keys=num_keys, log=log)
         members.append(Member(core, number, pool))

@@ -113,6 +113,28 @@ class EngineCore:
                 state.abort(request, step, is_scheduled=is_scheduled)
                 self._recorder.failure(request, num_generated, reason)
 
+    def stop_within(self, plan: Plan, now_s: float) -> None:
+        """Do what has begun of a plan by then, but leave its last batch on the device."""
+        num_begun = self.num_begun(plan, now_s)
+        if num_begun > 1:
+            self.commit(self._plan(plan.leap, num_begun - 1, plan.num_chunk_tokens))
+        self.launch()
+
+    def halt(self) -> dict[Request, int]:
+        """Drop all requests and what is on the device; how many tokens each of them has returned."""
+        self.end_aborted()
+        state = self.state
+        requests = [*state.running, *state.waiting]
+        returned = {request: num_returned_tokens(request, state.num_collected) for request in requests}
+        for request in requests:
+            state.abort(request, self._num_launched, is_scheduled=False)
+        return returned
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps take other times from the next pass on."""
+        self._step_time = step_time
+        self._decode_steps = {}
+
     @property
     def num_in_flight(self) -> int:
         """Batches that have been launched and have not come back."""

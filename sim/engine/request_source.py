@@ -77,6 +77,13 @@ class RequestSource:
         keys = self._keys[pool]
         keys.give(request, keys.of_row(request.index))
 
+    def again(self, request: Request, num_returned: int) -> Request:
+        """A fresh attempt at a request; the tokens that it has returned become a part of its prompt. `fit` gives it its keys."""
+        num_prompt_tokens, max_tokens = request.num_prompt_tokens + num_returned, request.max_tokens - num_returned
+        return Request(
+            request.index, request.request_id, request.arrival_s, num_prompt_tokens, max_tokens, request.priority
+        )
+
     def __len__(self) -> int:
         return len(self.trace)
 

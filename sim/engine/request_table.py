@@ -2,6 +2,7 @@
 
 from math import nan
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,17 @@ COUNTS = ("generated_tokens", "num_preemptions", "num_cached_tokens")
 OUTCOME = np.dtype([(name, "f8") for name in TIMES] + [(name, "i4") for name in (*COUNTS, "replica")])
 NO_REPLICA = -1  # a column of integers has no None
 pack_outcome_into = Struct("3d4i").pack_into
+
+
+class Earlier(NamedTuple):
+    """What was before the attempt that a row tells of: when the request came and, where that attempt resumed, when it was
+    first scheduled, when its first token came, and how many tokens it had returned.
+    """
+
+    arrival_s: float
+    first_scheduled_s: float
+    first_token_s: float
+    num_tokens: int
 
 
 class RequestTable:
@@ -29,6 +41,8 @@ class RequestTable:
         self._outcomes["replica"] = NO_REPLICA
         self._bytes = self._outcomes.data.cast("B")
         self._failed: dict[int, str] = {}
+        self._turned_away: dict[int, str] = {}
+        self._earlier: dict[int, Earlier] = {}
 
     def write(self, request: Request, num_generated: int, finish_s: float, replica: int) -> None:
         """What became of a request; `finish_s` is NaN where it has not ended."""
@@ -47,9 +61,17 @@ class RequestTable:
         )
 
     def fail(self, request: Request, num_generated: int, reason: str, replica: int) -> None:
-        """A request was aborted after it had returned so many tokens."""
+        """A request was aborted or lost after it had returned so many tokens."""
         self.write(request, num_generated, nan, replica)
         self._failed[request.index] = reason
+
+    def reject(self, row: int, reason: str) -> None:
+        """A request was turned away, and no replica had it."""
+        self._turned_away[row] = reason
+
+    def precede(self, row: int, earlier: Earlier) -> None:
+        """The row will tell of the last attempt; this was before it."""
+        self._earlier[row] = earlier
 
     @property
     def replica(self) -> Ints:
@@ -57,12 +79,24 @@ class RequestTable:
         return np.asarray(self._outcomes["replica"])
 
     def records(self) -> RequestRecords:
-        """The rows as columns, not copied."""
+        """The rows as columns, not copied; to be asked for once."""
+        for row, earlier in self._earlier.items():
+            self._add(row, earlier)
+        rejected = {**self._source.rejected, **self._turned_away} if self._turned_away else self._source.rejected
         return RequestRecords(
             arrival_s=self._arrival_s,
             prompt_tokens=self._source.trace.prompt_tokens,
             output_tokens=self._source.max_tokens,
-            rejected=self._source.rejected,
+            rejected=rejected,
             failed=self._failed,
             **{name: self._outcomes[name] for name in (*TIMES, *COUNTS)},
         )
+
+    def _add(self, row: int, earlier: Earlier) -> None:
+        """Have a row tell of the whole request."""
+        if self._sent_by_clients:
+            self._arrival_s[row] = earlier.arrival_s
+        if earlier.num_tokens:
+            outcome = self._outcomes[row]
+            outcome["first_scheduled_s"], outcome["first_token_s"] = earlier.first_scheduled_s, earlier.first_token_s
+            outcome["generated_tokens"] += earlier.num_tokens

@@ -14,7 +14,6 @@ from sim.deployment import Deployment, deploy
 from sim.engine.records import Floats, Records, RequestRecords
 from sim.errors import RunsError, nearest
 from sim.measure.likeness import Traits, traits_of
-from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
 from sim.metrics.statistics import Statistics, statistics
@@ -25,6 +24,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.operator_fits import HostFit
 from sim.steptime.options import Composition, StepTimeOptions
+from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.units import MS
 
 # Arguments that leave such a run as it is: offloaded KV is read only once the cache has overflowed.

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from sim.errors import ConfigError
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of
-from sim.measure.perturbed import all_off_by
 from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
 from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
@@ -17,6 +16,7 @@ from sim.search.objectives import share_unserved
 from sim.search.rate_probe import Probe, RateProber
 from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
 from sim.specs.serve_command import serve_command
+from sim.steptime.perturbed import all_off_by
 from sim.units import MS
 from sim.version import __version__
 

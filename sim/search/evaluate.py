@@ -11,7 +11,6 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.errors import SimError
-from sim.measure.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import usd_per_million
 from sim.metrics.slo import slo_figures
@@ -23,6 +22,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
+from sim.steptime.perturbed import AS_MODELLED, Perturbation, PerturbedStepTime
 from sim.workload.load import Load
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.ranking import (
     NOISE,
@@ -22,6 +21,7 @@ from sim.search.ranking import (
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
 from sim.search.uncertainty import forecast_band, forecasts, perturbations, step_times_off
+from sim.steptime.perturbed import AS_MODELLED, Perturbation
 
 CONTENDERS = 5
 SIMPLEST = 2  # of them, in for needing few flags

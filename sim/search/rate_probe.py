@@ -11,11 +11,11 @@ import numpy as np
 from sim.deployment import Deployment
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
-from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.metrics.overload import is_backlog
 from sim.metrics.slo import Slo, is_over
 from sim.search.evaluate import Scenario
 from sim.search.space import REPLICAS
+from sim.steptime.perturbed import AS_MODELLED, Perturbation
 from sim.workload.rates import scale_rate
 from sim.workload.tile import tile
 from sim.workload.trace import Trace

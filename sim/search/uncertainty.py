@@ -6,11 +6,11 @@ from typing import Any
 
 from sim.measure.forecast import AS_GIVEN, GIVEN_BAND, Replay, confidence_json, confidence_of, forecast_of
 from sim.measure.intervals import ends
-from sim.measure.perturbed import Perturbation, all_off_by
 from sim.search.evaluate import Scenario, Task
 from sim.search.ranking import Candidate
 from sim.search.runner import Runner
 from sim.search.space import Params
+from sim.steptime.perturbed import Perturbation, all_off_by
 
 
 def forecast_band(scenario: Scenario, candidates: Iterable[Candidate]) -> float | None:

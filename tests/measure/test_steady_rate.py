@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sim.measure.confidence import Bands
-from sim.measure.perturbed import PerturbedStepTime, all_off_by
 from sim.measure.queueing import widest
 from sim.measure.steady_rate import LOWEST, Found, Notches, likely_share, steady_rate
 from sim.metrics.summary import latencies
+from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.workload.rates import scale_rate
 from tests.engines import simulate
 from tests.makers import make_config

@@ -37,9 +37,11 @@ class Due(simpy.Event):
 
 BEFORE_ALL = EventPriority(URGENT - 1)
 """Metrics are asked for before anything happens at an instant."""
-ANSWERED = EventPriority(NORMAL + 1)
+FLEET = EventPriority(NORMAL + 1)
+"""Replicas come and go, and requests time out, when all that comes back at an instant has come back."""
+ANSWERED = EventPriority(NORMAL + 2)
 """Clients act when all that comes back at an instant has come back."""
-AFTER_ALL = EventPriority(NORMAL + 2)
+AFTER_ALL = EventPriority(NORMAL + 3)
 """Scheduling passes come last: whoever gets an answer at an instant and asks again at once is seen by its passes."""
 
 

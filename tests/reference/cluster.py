@@ -1,6 +1,6 @@
 """Many naive replicas behind a router, and clients that wait for their answers."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -89,15 +89,20 @@ def simulate_cluster(
         env.process(replica.run())
     if chooser.scrape_interval_s and num_replicas > 1:
         env.process(gateway.scrape(chooser.scrape_interval_s))
-    if users is None:
-        env.process(senders.replay(trace, let_in(requests), open_loop=clients.open_loop))
-    else:
-        work = iter(sessions_of(trace, let_in(requests)))
-        for _ in range(users.num_users):
-            env.process(senders.user(trace, work, users.think_time_s))
+    send(env, senders, trace, requests, clients)
     env.run()
     parts = [
         recorder.records(requests, replica.scheduler)
         for recorder, replica in zip(recorders, gateway.replicas, strict=True)
     ]
     return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])
+
+
+def send(env: simpy.Environment, senders: Senders, trace: Trace, requests: Sequence[Request], clients: Clients) -> None:
+    """Begin to send all that is let in."""
+    if clients.users is None:
+        env.process(senders.replay(trace, let_in(list(requests)), open_loop=clients.open_loop))
+        return
+    work = iter(sessions_of(trace, let_in(list(requests))))
+    for _ in range(clients.users.num_users):
+        env.process(senders.user(trace, work, clients.users.think_time_s))

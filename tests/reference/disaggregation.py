@@ -12,7 +12,7 @@ from typing import Any
 import simpy
 
 from sim.cluster.network import Network, NetworkCosts
-from sim.cluster.routers.options import named
+from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
@@ -167,7 +167,7 @@ class Cluster:
 
 
 def _router(pool: Pool, trace: Trace) -> Router:
-    name, options = named(pool.router)
+    name, options = named("router", pool.router)
     return ROUTERS[name](trace, pool.config, pool.num_replicas, Random(0), options)  # noqa: S311
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import sim
 from sim.measure.forecast import GIVEN_BAND
-from sim.measure.perturbed import AS_MODELLED, Perturbation
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.optimize import optimize
 from sim.search.ranking import Candidate, is_tied
@@ -16,6 +15,7 @@ from sim.search.space import Space
 from sim.search.store import DictMemory
 from sim.search.uncertainty import forecast_band, perturbations, step_times_off
 from sim.specs.engine import EngineConfig
+from sim.steptime.perturbed import AS_MODELLED, Perturbation
 from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model
 
 ENGINE = EngineConfig(max_model_len=2048)

@@ -25,7 +25,7 @@ class Shown(NamedTuple):
 class Observed(NamedTuple):
     """A pool at an instant. `num_replicas` have been asked for: the ready ones and those that start, none that drains.
 
-    `num_queued` requests wait at the gateway. Of the window: requests and prompt tokens that came, and the mean output of
+    `queued_waits_s` are how long those at the gateway have waited. Of the window: requests and prompt tokens that came, and the mean output of
     those that were answered.
     """
 
@@ -33,7 +33,7 @@ class Observed(NamedTuple):
     num_replicas: int
     ready: Sequence[Shown]
     num_draining: int = 0
-    num_queued: int = 0
+    queued_waits_s: Sequence[float] = ()
     num_arrived: int = 0
     num_prompt_tokens: int = 0
     mean_output_tokens: float = 0.0

@@ -63,7 +63,7 @@ class Hpa(Autoscaler):
         values = [metric_of(metric, shown) for shown in observed.ready]
         if metric == "kv_cache_usage":
             return sum(values) / len(values) if values else 0.0
-        return sum(values) + (observed.num_queued if metric != "running" else 0)
+        return sum(values) + (len(observed.queued_waits_s) if metric != "running" else 0)
 
     def _by_pods(self, current: int, values: Sequence[float]) -> int:
         if not values:

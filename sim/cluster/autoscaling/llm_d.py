@@ -76,7 +76,7 @@ class SloAware(Hpa):
         return slo_wish(saturation, observed.num_replicas, len(observed.ready), self._slo)
 
     def _share(self, observed: Observed) -> float:
-        ttfts = list(chain.from_iterable(shown.ttfts_s for shown in observed.ready))
+        ttfts = list(chain(observed.queued_waits_s, *(shown.ttfts_s for shown in observed.ready)))
         tpots = list(chain.from_iterable(shown.tpots_s for shown in observed.ready))
         shares = ((ttfts, self._slo.ttft_s), (tpots, self._slo.tpot_s))
         return max(

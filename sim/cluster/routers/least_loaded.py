@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.cluster.replica import Replica
 from sim.cluster.options import option
+from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
 from sim.engine.request import Request
 from sim.errors import ConfigError

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import md5
 from itertools import cycle
 
-from sim.cluster.replica import Replica
 from sim.cluster.options import option
+from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from sim.cluster.clock import last_multiple
-from sim.cluster.replica import Replica
 from sim.cluster.options import option
+from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request

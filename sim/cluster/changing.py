@@ -1,0 +1,114 @@
+"""A run of a fleet that changes: its replicas come and go, and its gateway keeps, aborts and retries requests."""
+
+from functools import partial
+from typing import NamedTuple
+
+import simpy
+
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.lives import Life
+from sim.cluster.managed_gateway import ManagedGateway
+from sim.cluster.places import Place, Places
+from sim.cluster.processes import failing, scaling
+from sim.cluster.records import joined
+from sim.cluster.replica import LiveReplica
+from sim.cluster.routers.router import Fleet
+from sim.cluster.routers.simple import TheOnlyOne
+from sim.cluster.routers.table import router_options
+from sim.cluster.watch import Watch
+from sim.engine.core import EngineCore
+from sim.engine.recorder import Recorder
+from sim.engine.records import EngineRecords
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+
+
+class Engine(NamedTuple):
+    """One of a place's replicas, from its start until it is lost or gone."""
+
+    recorder: Recorder
+    core: EngineCore
+
+
+class ChangingFleet:
+    """Places with their engines, the gateway, and the processes that change the fleet, all begun."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        plan: FleetPlan,
+        dynamics: Dynamics,
+        source: RequestSource,
+        table: RequestTable,
+        seed: int,
+    ) -> None:
+        self._env, self._plan, self._source, self._table = env, plan, source, table
+        pool_of = plan.pool_of
+        autoscaler = dynamics.autoscale.autoscaler() if dynamics.autoscale else None
+        num_first = len(pool_of)
+        if dynamics.autoscale:
+            num_first = dynamics.autoscale.clipped(num_first)
+            pool_of = (0,) * max(num_first, dynamics.autoscale.max)
+        self.pool_of = pool_of
+        self._engines: list[list[Engine]] = [[] for _ in pool_of]
+        fleet = Fleet([plan.configs[pool] for pool in pool_of], source, seed)
+        self._router = router_options(plan.router).router(fleet) if len(pool_of) > 1 else TheOnlyOne()
+        self._places = places = Places(
+            env,
+            [Place(number, pool) for number, pool in enumerate(pool_of)],
+            self._replica,
+            start_up_s=[pool.start_up_s for pool in plan.pools],
+            step_times=[pool.step_time for pool in plan.pools],
+            noticed_s=dynamics.recovery.noticed_s,
+        )
+        self.gateway = gateway = ManagedGateway(
+            env,
+            self._router,
+            places,
+            source,
+            table,
+            admission=dynamics.admission,
+            recovery=dynamics.recovery,
+            watch=Watch(autoscaler.window_s if autoscaler else 0.0),
+            seed=seed,
+        )
+        places.on_ready, places.on_lost = gateway.dispatch_soon, gateway.lost
+        for number in range(num_first):
+            places.open(places[number])
+        for fault_number, fault in enumerate(dynamics.faults):
+            for number in range(len(places)):
+                outages = fault.outages(number, seed, fault_number)
+                env.process(failing(env, places[number], places, outages, fault.slow, gateway))
+        if autoscaler:
+            env.process(scaling(env, autoscaler, places, gateway))
+
+    def _replica(self, place: Place) -> LiveReplica:
+        """A fresh engine in a place."""
+        env, number, pool = self._env, place.number, place.pool
+        recorder = Recorder(self._table, number)
+        core = self._core(recorder, place)
+        self._engines[number].append(Engine(recorder, core))
+        answered = partial(self.gateway.answered, number)
+        return LiveReplica(env, core, number, pool, answered, self._router.scrape_interval_s)
+
+    def _core(self, recorder: Recorder, place: Place) -> EngineCore:
+        return EngineCore(
+            self._plan.configs[place.pool],
+            self._places.step_time(place),
+            recorder,
+            start_s=self._env.now,
+            num_keys=self._source.num_keys(place.pool),
+        )
+
+    def records(self) -> list[EngineRecords]:
+        """Of each place: all that its replicas did, one after the other."""
+        for number, engines in enumerate(self._engines):
+            if not engines:  # nobody was ever there
+                recorder = Recorder(self._table, number)
+                engines.append(Engine(recorder, self._core(recorder, self._places[number])))
+        return [joined([recorder.records(core.state) for recorder, core in engines]) for engines in self._engines]
+
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        return self._places.lives()

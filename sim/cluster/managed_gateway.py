@@ -1,0 +1,257 @@
+"""The gateway of a fleet that changes: what it lets in, where it sends it, and how often it tries.
+
+Every request that comes ends once: completed, rejected (turned away before any replica had it) or failed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+
+import simpy
+from simpy.events import EventPriority
+
+from sim.cluster.admission import AdmissionOptions, RecoveryOptions
+from sim.cluster.autoscaling.autoscaler import Observed
+from sim.cluster.backoff import backoff_s
+from sim.cluster.circuits import Circuits
+from sim.cluster.clock import ARRIVAL, ASK, FLEET, Answer, call_at
+from sim.cluster.errand import Errand
+from sim.cluster.places import Place, Places, State
+from sim.cluster.replica import LiveReplica, Lost
+from sim.cluster.routers.router import Router
+from sim.cluster.watch import Watch
+from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+
+
+class ManagedGateway:
+    """Invariant: an errand for each open request, by row; those in `_queue` wait here, others are at a replica or between attempts."""
+
+    def __init__(  # noqa: PLR0913 - all that it connects
+        self,
+        env: simpy.Environment,
+        router: Router,
+        places: Places,
+        source: RequestSource,
+        table: RequestTable,
+        *,
+        admission: AdmissionOptions,
+        recovery: RecoveryOptions,
+        watch: Watch,
+        seed: int,
+    ) -> None:
+        self._env = env
+        self._router = router
+        self._places = places
+        self._source = source
+        self._table = table
+        self._admission = admission
+        self._recovery = recovery
+        self._watch = watch
+        self._rng = Random(f"retries {seed}")  # noqa: S311 - a simulation's draws
+        self._circuits = Circuits(recovery.circuit, len(places))
+        self._errands: dict[int, Errand] = {}
+        self._queue: dict[Errand, None] = {}
+        self._num_at_replicas = 0
+        self._num_left = len(source) - len(source.rejected)
+        self._is_due = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all requests of the trace have ended."""
+        return self._num_left == 0
+
+    def observed(self) -> Observed:
+        """What an autoscaler sees at this instant."""
+        return self._watch.observed(self._env.now, self._places, self._errands, self._queue)
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """A request arrives now."""
+        self._enter(Errand(request, self._env.now, None))
+
+    def ask(self, request: Request) -> Answer:
+        """Submit a request, which arrives now; the event happens when it has ended."""
+        answer = Answer(self._env)
+        self._enter(Errand(request, self._env.now, answer))
+        return answer
+
+    def _enter(self, errand: Errand) -> None:
+        self._errands[errand.row] = errand
+        self._watch.arrived(errand)
+        most = self._admission.max_queued
+        if most is not None and self._num_waiting >= most:
+            self._turn_away(errand, f"{most} requests were waiting")
+            return
+        self._limit(errand)
+        self._queue[errand] = None
+        self.dispatch()
+
+    @property
+    def _num_waiting(self) -> int:
+        """Requests that wait here and at replicas."""
+        return len(self._queue) + sum(replica.load[0] for replica in self._places.candidates())
+
+    def _limit(self, errand: Errand) -> None:
+        """Have a request end when its time is up."""
+        limits = self._admission
+        for limit_s, act in ((limits.timeout_s, self._time_out), (limits.queue_timeout_s, self._queue_out)):
+            if limit_s is not None:
+                self._later(errand, limit_s, FLEET, act)
+
+    def _later(self, errand: Errand, after_s: float, kind: EventPriority, act: Callable[[Errand], None]) -> None:
+        """Do something with a request after some time, unless it has ended by then."""
+
+        def due() -> None:
+            if not errand.is_over:
+                act(errand)
+
+        call_at(self._env, self._env.now + after_s, kind, due)
+
+    # -- to a replica ----------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Send waiting requests, as long as there are a replica for the next one and room for it."""
+        most = self._admission.max_concurrent
+        while self._queue and (most is None or self._num_at_replicas < most):
+            errand = self._next()
+            candidates = self._candidates(errand.attempt)
+            if not candidates:
+                return
+            del self._queue[errand]
+            self._send(errand, candidates)
+
+    def dispatch_soon(self) -> None:
+        """When all that comes back at this instant has come back."""
+        if self._queue and not self._is_due:
+            self._is_due = True
+            call_at(self._env, self._env.now, ASK, self._dispatch_due)
+
+    def _dispatch_due(self) -> None:
+        self._is_due = False
+        self.dispatch()
+
+    def _next(self) -> Errand:
+        if self._admission.order == "priority":
+            return min(self._queue, key=lambda errand: errand.attempt.priority)
+        return next(iter(self._queue))
+
+    def _candidates(self, request: Request) -> list[LiveReplica]:
+        """The replicas that seem ready, can serve it, and whose circuit is not open."""
+        unable, now_s = self._source.unable.get(request.index, ()), self._env.now
+        return [
+            replica
+            for replica in self._places.candidates()
+            if replica.pool not in unable and not self._circuits.is_open(replica.number, now_s)
+        ]
+
+    def _send(self, errand: Errand, candidates: Sequence[LiveReplica]) -> None:
+        request = errand.attempt
+        request.arrival_s = self._env.now
+        replica = self._router.choose(request, candidates)
+        if errand.num_lost or self._source.other_keys:
+            self._source.fit(request, replica.pool)
+        place = errand.place = self._places[replica.number]
+        errand.replica = place.number
+        place.in_flight[request] = None
+        self._num_at_replicas += 1
+        if place.state is State.READY:
+            replica.submit(request)
+        else:  # lost, and not noticed yet
+            self.lost(place, [Lost(request, 0)])
+
+    # -- and back --------------------------------------------------------------------------------------------------
+
+    def answered(self, number: int, finished: Iterable[Request]) -> None:
+        """Requests have ended at a replica."""
+        for request in finished:
+            errand = self._errands.get(request.index)
+            if errand is None:  # it had timed out at the instant of its last token
+                continue
+            self._leave(errand)
+            self._circuits.succeeded(number, self._env.now)
+            self._watch.answered(errand, number, self._env.now)
+            self._end(errand)
+        self._places.give_back_if_drained(self._places[number])
+        self.dispatch_soon()
+
+    def lost(self, place: Place, lost: Iterable[Lost]) -> None:
+        """A replica is lost with these requests."""
+        for request, num_returned in lost:
+            errand = self._errands[request.index]
+            self._leave(errand)
+            if self._circuits.failed(place.number, self._env.now):
+                call_at(self._env, self._env.now + self._recovery.circuit_open_s, FLEET, self.dispatch_soon)
+            errand.num_lost += 1
+            if self._recovery.lost == "fail" or errand.num_lost > self._recovery.retries:
+                retries = f" after {errand.num_lost - 1} retries" if errand.num_lost > 1 else ""
+                self._table.fail(request, num_returned, f"replica {place.number} was lost{retries}", place.number)
+                self._end(errand)
+            else:
+                self._try_again(errand, num_returned)
+        self.dispatch_soon()
+
+    def _try_again(self, errand: Errand, num_returned: int) -> None:
+        """A fresh attempt, after a while; one that resumes has the tokens that were returned as a part of its prompt."""
+        num_kept = num_returned if self._recovery.lost == "resume" else 0
+        errand.keep(num_kept)
+        errand.attempt = self._source.again(errand.attempt, num_kept)
+        wait_s = backoff_s(errand.num_lost - 1, self._recovery, self._rng)
+        self._later(errand, wait_s, ARRIVAL, self._queue_again)
+
+    def _queue_again(self, errand: Errand) -> None:
+        self._queue[errand] = None
+        self.dispatch()
+
+    def _leave(self, errand: Errand) -> None:
+        """A request is no longer at its replica."""
+        place = errand.place
+        assert place is not None, "it was sent to a replica"
+        del place.in_flight[errand.attempt]
+        errand.place = None
+        self._num_at_replicas -= 1
+        if self._router.listens:
+            self._router.answered(errand.attempt, place.number)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self, errand: Errand) -> None:
+        errand.is_over = True
+        del self._errands[errand.row]
+        self._num_left -= 1
+        if errand.earlier is not None:
+            self._table.precede(errand.row, errand.earlier)
+        if errand.answer is not None:
+            errand.answer.give()
+
+    def _turn_away(self, errand: Errand, reason: str) -> None:
+        """It is at no replica: rejected if none ever had it, else failed."""
+        self._queue.pop(errand, None)
+        if errand.num_lost:
+            self._table.fail(errand.attempt, 0, reason, errand.replica)
+        else:
+            self._table.reject(errand.row, reason)
+        self._end(errand)
+
+    def _time_out(self, errand: Errand) -> None:
+        reason, place = f"not answered within {self._admission.timeout_s:g} s", errand.place
+        if place is None:
+            self._queue.pop(errand, None)
+            self._table.fail(errand.attempt, 0, reason, errand.replica)
+        else:
+            assert place.replica is not None, "it was sent to a replica"
+            self._leave(errand)
+            place.replica.abort(errand.attempt, reason)
+            self._places.give_back_if_drained(place)
+        self._end(errand)
+        self.dispatch_soon()
+
+    def _queue_out(self, errand: Errand) -> None:
+        if errand in self._queue and not errand.num_lost:
+            self._turn_away(errand, f"waited {self._admission.queue_timeout_s:g} s at the gateway")
+
+    def give_up(self, reason: str) -> None:
+        """Turn away all that wait."""
+        for errand in list(self._queue):
+            self._turn_away(errand, reason)

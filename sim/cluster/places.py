@@ -1,0 +1,195 @@
+"""Places for replicas, and what becomes of the one in each: it starts, is ready, drains and is gone; or it is lost and starts again."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from math import inf, prod
+
+import simpy
+
+from sim.cluster.arrivals import Process
+from sim.cluster.clock import FLEET, At
+from sim.cluster.lives import Life
+from sim.cluster.replica import LiveReplica, Lost
+from sim.engine.request import Request
+from sim.steptime.perturbed import PerturbedStepTime, all_off_by
+from sim.steptime.protocol import StepTimeModel
+
+
+class State(Enum):
+    """EMPTY places hold no GPUs; a LOST replica's machine is not back yet."""
+
+    EMPTY = "empty"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class Place:
+    """`in_flight` are requests that were sent to the replica and have not ended; `slowdowns` multiply its step times.
+
+    A replica that is lost stays here until another is ready; the gateway notices at `noticed_s`. `turn` counts what has begun here, so that a process that slept sees whether it is still wanted.
+    """
+
+    def __init__(self, number: int, pool: int) -> None:
+        self.number = number
+        self.pool = pool
+        self.state = State.EMPTY
+        self.replica: LiveReplica | None = None
+        self.in_flight: dict[Request, None] = {}
+        self.slowdowns: list[float] = []
+        self.noticed_s = -inf
+        self.turn = 0
+        self.started_s = 0.0
+        self.ready_s: list[float] = []
+
+
+class Places:
+    """All places by number; those listening are told of a replica that is `on_ready`, and of one that is `on_lost` with its requests."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        places: Sequence[Place],
+        make: Callable[[Place], LiveReplica],
+        *,
+        start_up_s: Sequence[float],
+        step_times: Sequence[StepTimeModel],
+        noticed_s: Callable[[float], float],
+    ) -> None:
+        self._env = env
+        self._make = make
+        self._start_up_s = start_up_s
+        self._step_times = step_times
+        self._noticed_s = noticed_s
+        self._all = places
+        self._ended: list[Life] = []
+        self.on_ready: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[Place, Sequence[Lost]], None] = lambda _place, _lost: None
+
+    def __getitem__(self, number: int) -> Place:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def in_state(self, *states: State) -> list[Place]:
+        """In order of their numbers."""
+        return [place for place in self._all if place.state in states]
+
+    @property
+    def num_wanted(self) -> int:
+        """Replicas that have been asked for and not been given up."""
+        return len(self.in_state(State.STARTING, State.READY, State.LOST))
+
+    # -- from start to end -----------------------------------------------------------------------------------------
+
+    def open(self, place: Place) -> None:
+        """A replica is there and ready, as at the beginning of a run."""
+        self._begin(place)
+        self._make_ready(place)
+
+    def scale_to(self, num_replicas: int) -> None:
+        """Start replicas in the first empty places, as far as there are any, or drain: first those that are not ready, then the last."""
+        missing = num_replicas - self.num_wanted
+        for place in self.in_state(State.EMPTY)[: max(0, missing)]:
+            self._begin(place)
+            self._start(place, after_s=0.0)
+        given_up = sorted(
+            self.in_state(State.STARTING, State.READY, State.LOST),
+            key=lambda place: (place.state is State.READY, -place.number),
+        )
+        for place in given_up[: max(0, -missing)]:
+            self._drain(place)
+
+    def _begin(self, place: Place) -> None:
+        place.started_s, place.ready_s = self._env.now, []
+
+    def _start(self, place: Place, after_s: float) -> None:
+        place.turn += 1
+        place.state = State.LOST if after_s else State.STARTING
+        self._env.process(self._starting(place, place.turn, after_s))
+
+    def _starting(self, place: Place, turn: int, after_s: float) -> Process:
+        if after_s:
+            yield At(self._env, self._env.now + after_s, FLEET)
+            if place.turn != turn:
+                return
+            place.state = State.STARTING
+        yield At(self._env, self._env.now + self._start_up_s[place.pool], FLEET)
+        if place.turn == turn:
+            self._make_ready(place)
+
+    def _make_ready(self, place: Place) -> None:
+        place.turn += 1
+        place.state = State.READY
+        place.replica = self._make(place)
+        place.ready_s.append(self._env.now)
+        self.on_ready()
+
+    def _drain(self, place: Place) -> None:
+        """It gets no more requests, and is gone when it has answered those it has."""
+        place.turn += 1
+        place.state = State.DRAINING
+        self.give_back_if_drained(place)
+
+    def give_back_if_drained(self, place: Place) -> None:
+        """Give back the GPUs of a replica that drains and has answered all its requests."""
+        if place.state is State.DRAINING and not place.in_flight:
+            self._ended.append(self._life(place, self._env.now))
+            place.state, place.replica = State.EMPTY, None
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def lose(self, place: Place, for_s: float) -> None:
+        """Whatever is in a place is lost now; its machine is back `for_s` later, and a replica starts again unless it was to go."""
+        state, replica = place.state, place.replica
+        if state not in {State.READY, State.STARTING, State.DRAINING}:
+            return
+        returned = replica.halt() if replica and state is not State.STARTING else {}
+        lost = [Lost(request, returned[request]) for request in place.in_flight]
+        if state is State.READY:
+            place.noticed_s = self._noticed_s(self._env.now)
+        if state is State.DRAINING:
+            place.turn += 1
+        else:
+            self._start(place, after_s=for_s)
+        self.on_lost(place, lost)
+        self.give_back_if_drained(place)
+
+    def candidates(self) -> list[LiveReplica]:
+        """The replicas that the gateway takes for ready, in order of their numbers."""
+        return [place.replica for place in self._all if place.replica and self._seems_ready(place)]
+
+    def _seems_ready(self, place: Place) -> bool:
+        is_hidden = place.state in {State.LOST, State.STARTING} and self._env.now < place.noticed_s
+        return place.state is State.READY or is_hidden
+
+    def slow(self, place: Place, factor: float) -> None:
+        """Steps in that place take longer from now on."""
+        place.slowdowns.append(factor)
+        self._set_pace(place)
+
+    def slow_no_more(self, place: Place, factor: float) -> None:
+        """As before `slow`."""
+        place.slowdowns.remove(factor)
+        self._set_pace(place)
+
+    def _set_pace(self, place: Place) -> None:
+        if place.replica and place.state in {State.READY, State.DRAINING}:
+            place.replica.use(self.step_time(place))
+
+    def step_time(self, place: Place) -> StepTimeModel:
+        """Of the replica there."""
+        model = self._step_times[place.pool]
+        return PerturbedStepTime(model, all_off_by(prod(place.slowdowns))) if place.slowdowns else model
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def lives(self) -> tuple[Life, ...]:
+        """Those that ended, in order of their ends, and those that did not."""
+        there = [place for place in self._all if place.state is not State.EMPTY]
+        return (*self._ended, *(self._life(place, inf) for place in there))
+
+    def _life(self, place: Place, gone_s: float) -> Life:
+        return Life(place.number, place.pool, place.started_s, tuple(place.ready_s), gone_s)

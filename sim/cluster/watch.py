@@ -1,0 +1,76 @@
+"""What an autoscaler gets to see: the pool at an instant, and the arrivals and answers of a window."""
+
+from collections import deque
+from collections.abc import Iterable
+from math import isnan
+from typing import NamedTuple
+
+from sim.cluster.autoscaling.autoscaler import Observed, Shown
+from sim.cluster.errand import Errand
+from sim.cluster.places import Place, Places, State
+
+
+class Answered(NamedTuple):
+    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token."""
+
+    at_s: float
+    number: int
+    first_token_s: float
+    ttft_s: float
+    tpot_s: float | None
+    num_output_tokens: int
+
+
+class Watch:
+    """Arrivals, with their prompts, and answers, for as long as the window."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._arrived: deque[tuple[float, int]] = deque()
+        self._answered: deque[Answered] = deque()
+
+    def arrived(self, errand: Errand) -> None:
+        """A request has come."""
+        self._arrived.append((errand.came_s, errand.attempt.num_prompt_tokens))
+
+    def answered(self, errand: Errand, number: int, now_s: float) -> None:
+        """A replica has answered it."""
+        first_s, num_tokens = errand.first_token_s, errand.num_output_tokens
+        tpot_s = (now_s - first_s) / (num_tokens - 1) if num_tokens > 1 else None
+        self._answered.append(Answered(now_s, number, first_s, first_s - errand.came_s, tpot_s, num_tokens))
+
+    def observed(self, now_s: float, places: Places, errands: dict[int, Errand], queue: Iterable[Errand]) -> Observed:
+        """The pool now; `errands` are the open requests by row, and `queue` those of them that wait at the gateway."""
+        since_s = now_s - self._window_s
+        while self._arrived and self._arrived[0][0] <= since_s:
+            self._arrived.popleft()
+        while self._answered and self._answered[0].at_s <= since_s:
+            self._answered.popleft()
+        outputs = [answer.num_output_tokens for answer in self._answered]
+        return Observed(
+            now_s,
+            places.num_wanted,
+            [self._shown(place, now_s, errands) for place in places.in_state(State.READY)],
+            num_draining=len(places.in_state(State.DRAINING)),
+            queued_waits_s=[now_s - errand.came_s for errand in queue],
+            num_arrived=len(self._arrived),
+            num_prompt_tokens=sum(num_tokens for _, num_tokens in self._arrived),
+            mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
+        )
+
+    def _shown(self, place: Place, now_s: float, errands: dict[int, Errand]) -> Shown:
+        assert place.replica is not None, "it is ready"
+        metrics = place.replica.metrics_now
+        if not self._window_s:
+            return Shown(*metrics)
+        since_s = now_s - self._window_s
+        answers = [answer for answer in self._answered if answer.number == place.number]
+        ttfts_s = [answer.ttft_s for answer in answers if answer.first_token_s > since_s]
+        for request in place.in_flight:
+            errand = errands[request.index]
+            first_s = errand.first_token_s
+            if isnan(first_s) or first_s > now_s:
+                ttfts_s.append(now_s - errand.came_s)
+            elif first_s > since_s:
+                ttfts_s.append(first_s - errand.came_s)
+        return Shown(*metrics, ttfts_s, [answer.tpot_s for answer in answers if answer.tpot_s is not None])

@@ -1,0 +1,485 @@
+"""A naive fleet that changes: replicas start, drain and are lost, and a gateway keeps, sends, aborts and retries requests.
+
+Everything is looked up anew from lists of spots and jobs; what is pure (policies, drawn times) is the product's own.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+from simpy.events import URGENT, EventPriority
+
+from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed, Shown
+from sim.cluster.backoff import backoff_s
+from sim.cluster.circuit_breaker import Circuit, CircuitBreaker
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.faults import Fault
+from sim.cluster.lives import Life
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records, RequestRecords
+from sim.steptime.protocol import StepShape, StepTimeModel
+from sim.workload.trace import Trace
+from tests.reference.arrivals import ANSWERED, FLEET, Due
+from tests.reference.clients import Senders
+from tests.reference.cluster import send
+from tests.reference.front_door import let_in, make_requests
+from tests.reference.recorder import Recorder
+from tests.reference.replica import Process, Replica
+from tests.reference.request import Request
+from tests.reference.scheduler import Scheduler
+
+
+class Paced:
+    """Step times that a slow node multiplies."""
+
+    def __init__(self, model: StepTimeModel) -> None:
+        self._model = model
+        self.factors: list[float] = []
+
+    def step_s(self, shape: StepShape) -> float:
+        product = 1.0
+        for factor in self.factors:
+            product *= factor
+        return self._model.step_s(shape) * product
+
+    def decode_curve(self, num_decodes: int) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Job:
+    """A request of the trace: its attempt under way, where that is, and what is known of attempts before."""
+
+    attempt: Request
+    came_s: float
+    spot: "Spot | None" = None
+    num_lost: int = 0
+    num_kept: int = 0
+    first: Request | None = None  # the attempt whose first token stands
+    outcome: str = ""  # completed, rejected: why, failed: why
+    is_queued: bool = False
+    where: int = -1
+
+
+@dataclass(eq=False)
+class Spot:
+    """A place for a replica and what is in it; `plan` is the number of the last thing that was begun there."""
+
+    number: int
+    step_time: Paced
+    state: str = "empty"
+    replica: Replica | None = None
+    process: simpy.Process | None = None
+    plan: int = 0
+    noticed_s: float = -1.0
+    started_s: float = 0.0
+    ready_s: list[float] = field(default_factory=list)
+    recorders: list[tuple[Recorder, Replica]] = field(default_factory=list)
+
+
+class ManagedFleet:
+    """Spots and jobs; `on_end` is told of each request that ends."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: SchedulerConfig,
+        step_time: StepTimeModel,
+        router: str,
+        requests: list[Request],
+        dynamics: Dynamics,
+        *,
+        num_replicas: int,
+        start_up_s: float,
+        seed: int,
+    ) -> None:
+        self.env, self.config, self.router, self.dynamics = env, config, router, dynamics
+        self.num_left = sum(request.rejected is None for request in requests)
+        self.pristine = {request.index: _again(request) for request in requests}
+        self.start_up_s = start_up_s
+        self.on_end: Callable[[Request], None] = lambda _request: None
+        self.rng, self.draws = Random(f"retries {seed}"), Random(seed)  # noqa: S311
+        self.chosen: list[Spot] = []
+        self.jobs: dict[int, Job] = {}
+        self.queue: list[Job] = []
+        self.order: list[Job] = []  # jobs at replicas, as they were sent
+        self.lives: list[Life] = []
+        self.answers: list[tuple[float, Job, int]] = []
+        self.is_due = False
+        autoscale = dynamics.autoscale
+        count = autoscale.clipped(num_replicas) if autoscale else num_replicas
+        self.spots = [Spot(number, Paced(step_time)) for number in range(max(count, autoscale.max if autoscale else 0))]
+        circuit = dynamics.recovery.circuit
+        self.breakers = [CircuitBreaker(circuit) for _ in self.spots] if circuit else []
+        for spot in self.spots[:count]:
+            spot.started_s = env.now
+            self.make_ready(spot)
+        for place, fault in enumerate(dynamics.faults):
+            for spot in self.spots:
+                env.process(self.fail_again_and_again(spot, fault, fault.outages(spot.number, seed, place)))
+        if autoscale:
+            env.process(self.scale(autoscale.autoscaler()))
+
+    def at(self, after_s: float, kind: EventPriority, act: Callable[[], object]) -> None:
+        """Have something done, in the order in which it was asked for."""
+
+        def happened(_event: simpy.Event) -> None:
+            act()
+
+        event = Due(self.env, after_s, kind)
+        assert event.callbacks is not None
+        event.callbacks.append(happened)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        job = self.jobs[request.index] = Job(request, self.env.now)
+        limits = self.dynamics.admission
+        waiting = len(self.queue) + sum(self.load(spot)[0] for spot in self.seeming())
+        if limits.max_queued is not None and waiting >= limits.max_queued:
+            self.end(job, f"rejected: {limits.max_queued} requests were waiting")
+            return
+        if limits.timeout_s is not None:
+            self.at(limits.timeout_s, FLEET, lambda: self.time_out(job))
+        if limits.queue_timeout_s is not None:
+            self.at(limits.queue_timeout_s, FLEET, lambda: self.queue_out(job))
+        self.queue.append(job)
+        self.dispatch()
+
+    def seeming(self) -> list[Spot]:
+        """Spots that the gateway would send to."""
+        hidden = [spot for spot in self.spots if spot.state in {"lost", "starting"} and self.env.now < spot.noticed_s]
+        return [spot for spot in self.spots if spot.replica and (spot.state == "ready" or spot in hidden)]
+
+    def dispatch(self) -> None:
+        limit = self.dynamics.admission.max_concurrent
+        while self.queue and (limit is None or len(self.order) < limit):
+            spots = [
+                spot
+                for spot in self.seeming()
+                if not self.breakers or self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN
+            ]
+            if not spots:
+                return
+            by_priority = self.dynamics.admission.order == "priority"
+            job = min(self.queue, key=lambda job: job.attempt.priority) if by_priority else self.queue[0]
+            self.queue.remove(job)
+            self.send(job, spots)
+
+    def send(self, job: Job, spots: list[Spot]) -> None:
+        request = job.attempt
+        request.arrival_s = self.env.now
+        spot = self.choose(spots)
+        self.chosen.append(spot)
+        job.spot, job.where = spot, spot.number
+        self.order.append(job)
+        if spot.state == "ready":
+            assert spot.replica
+            spot.replica.submit(request)
+        else:
+            self.lose_jobs(spot, [job])
+
+    def choose(self, spots: list[Spot]) -> Spot:
+        """By the router's rule, among the spots that there are."""
+        if len(self.spots) == 1 or self.router == "only":
+            return spots[0]
+        if self.router == "random":
+            return spots[self.draws.randrange(len(spots))]
+        if self.router == "round_robin":
+            return min(spots, key=lambda spot: max((n for n, s in enumerate(self.chosen) if s is spot), default=-1))
+        if self.router == "power_of_two":
+            if len(spots) == 1:
+                return spots[0]
+            first = self.draws.randrange(len(spots))
+            others = [spot for spot in spots if spot is not spots[first]]
+            second = others[self.draws.randrange(len(others))]
+            counts = [sum(job.spot is spot for job in self.order) for spot in (spots[first], second)]
+            return spots[first] if counts[0] <= counts[1] else second
+        last = self.chosen[-1].number if self.chosen else -1
+        in_turn = sorted(spots, key=lambda spot: (spot.number <= last, spot.number))
+        loads = {spot: self.load(spot) for spot in in_turn}
+        return min(in_turn, key=lambda spot: 4 * loads[spot][0] + loads[spot][1])
+
+    def load(self, spot: Spot) -> tuple[int, int]:
+        """A lost replica has none."""
+        return spot.replica.load if spot.replica and spot.state == "ready" else (0, 0)
+
+    def dispatch_soon(self) -> None:
+        if self.queue and not self.is_due:
+            self.is_due = True
+            self.at(0, ANSWERED, self.dispatch_due)
+
+    def dispatch_due(self) -> None:
+        self.is_due = False
+        self.dispatch()
+
+    def finished(self, spot: Spot, request: Request) -> None:
+        job = self.jobs[request.index]
+        if job.outcome:
+            return
+        self.leave(job)
+        if self.breakers:
+            self.breakers[spot.number].succeeded(self.env.now)
+        self.answers.append((self.env.now, job, spot.number))
+        self.end(job, "completed")
+        self.give_back(spot)
+        self.dispatch_soon()
+
+    def leave(self, job: Job) -> None:
+        self.order.remove(job)
+        job.spot = None
+
+    def lose_jobs(self, spot: Spot, jobs: list[Job]) -> None:
+        recovery = self.dynamics.recovery
+        for job in jobs:
+            self.leave(job)
+            if self.breakers and self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN:
+                self.breakers[spot.number].failed(self.env.now)
+                if self.breakers[spot.number].state(self.env.now) is Circuit.OPEN:
+                    self.at(recovery.circuit_open_s, FLEET, self.dispatch_soon)
+            job.num_lost += 1
+            if recovery.lost == "fail" or job.num_lost > recovery.retries:
+                retries = f" after {job.num_lost - 1} retries" if job.num_lost > 1 else ""
+                self.end(job, f"failed: replica {spot.number} was lost{retries}")
+                continue
+            before = job.attempt
+            if recovery.lost == "resume":
+                if before.num_output_tokens and job.first is None:
+                    job.first = before
+                job.num_kept += before.num_output_tokens
+            job.attempt = _again(self.pristine[before.index])
+            job.attempt.num_prompt_tokens += job.num_kept
+            job.attempt.max_tokens -= job.num_kept
+            self.at(backoff_s(job.num_lost - 1, recovery, self.rng), URGENT, partial(self.try_again, job))
+        self.dispatch_soon()
+
+    def try_again(self, job: Job) -> None:
+        if not job.outcome:
+            self.queue.append(job)
+            self.dispatch()
+
+    def time_out(self, job: Job) -> None:
+        if job.outcome:
+            return
+        reason = f"not answered within {self.dynamics.admission.timeout_s:g} s"
+        if job in self.queue:
+            self.queue.remove(job)
+        spot = job.spot
+        if spot is not None:
+            assert spot.replica
+            self.leave(job)
+            spot.replica.abort(job.attempt, reason)
+            self.give_back(spot)
+        self.end(job, f"failed: {reason}")
+        self.dispatch_soon()
+
+    def queue_out(self, job: Job) -> None:
+        if job in self.queue and not job.num_lost:
+            self.queue.remove(job)
+            self.end(job, f"rejected: waited {self.dynamics.admission.queue_timeout_s:g} s at the gateway")
+
+    def end(self, job: Job, outcome: str) -> None:
+        job.outcome = outcome
+        self.num_left -= 1
+        self.on_end(job.attempt)
+
+    # -- replicas ----------------------------------------------------------------------------------------------------
+
+    def make_ready(self, spot: Spot) -> None:
+        spot.plan += 1
+        spot.state = "ready"
+        spot.ready_s.append(self.env.now)
+        recorder = Recorder()
+        replica = Replica(
+            self.env, self.config, spot.step_time, recorder, on_finished=lambda request: self.finished(spot, request)
+        )
+        spot.replica = replica
+        spot.recorders.append((recorder, replica))
+        spot.process = self.env.process(_until_interrupted(replica))
+        self.dispatch_soon()
+
+    def start(self, spot: Spot, after_s: float) -> None:
+        spot.plan += 1
+        spot.state = "lost" if after_s else "starting"
+        self.env.process(self.starting(spot, spot.plan, after_s))
+
+    def starting(self, spot: Spot, plan: int, after_s: float) -> Process:
+        if after_s:
+            yield Due(self.env, after_s, FLEET)
+            if spot.plan != plan:
+                return
+            spot.state = "starting"
+        yield Due(self.env, self.start_up_s, FLEET)
+        if spot.plan == plan:
+            self.make_ready(spot)
+
+    def lose(self, spot: Spot, for_s: float) -> None:
+        state = spot.state
+        if state not in {"ready", "starting", "draining"}:
+            return
+        jobs = []
+        if state != "starting":
+            assert spot.process
+            spot.process.interrupt()
+            jobs = [job for job in self.order if job.spot is spot]
+        if state == "draining":
+            spot.plan += 1
+        else:
+            self.start(spot, for_s)
+        recovery = self.dynamics.recovery
+        if state == "ready":
+            spot.noticed_s = recovery.noticed_s(self.env.now)
+        self.lose_jobs(spot, jobs)
+        self.give_back(spot)
+
+    def give_back(self, spot: Spot) -> None:
+        if spot.state == "draining" and not any(job.spot is spot for job in self.order):
+            self.lives.append(Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), self.env.now))
+            spot.state, spot.replica = "empty", None
+
+    def fail_again_and_again(self, spot: Spot, fault: Fault, outages: Iterator[Any]) -> Process:
+        for after_s, for_s in outages:
+            yield Due(self.env, after_s, FLEET)
+            if not self.num_left:
+                return
+            if fault.slow is None:
+                self.lose(spot, for_s)
+            else:
+                spot.step_time.factors.append(fault.slow)
+            yield Due(self.env, for_s, FLEET)
+            if fault.slow is not None:
+                spot.step_time.factors.remove(fault.slow)
+
+    def scale(self, autoscaler: Autoscaler) -> Process:
+        while self.num_left:
+            self.scale_to(autoscaler.desired(self.observed(autoscaler.window_s)))
+            yield Due(self.env, autoscaler.interval_s, FLEET)
+
+    def scale_to(self, count: int) -> None:
+        wanted = [spot for spot in self.spots if spot.state in {"starting", "ready", "lost"}]
+        for spot in [spot for spot in self.spots if spot.state == "empty"][: max(0, count - len(wanted))]:
+            spot.started_s, spot.ready_s = self.env.now, []
+            self.start(spot, 0.0)
+        unready = [spot for spot in reversed(wanted) if spot.state != "ready"]
+        ready = [spot for spot in reversed(wanted) if spot.state == "ready"]
+        for spot in [*unready, *ready][: max(0, len(wanted) - count)]:
+            spot.plan += 1
+            spot.state = "draining"
+            self.give_back(spot)
+
+    def observed(self, window_s: float) -> Observed:
+        now_s, since_s = self.env.now, self.env.now - window_s
+        recent = [answer for answer in self.answers if answer[0] > since_s]
+        outputs = [job.num_kept + job.attempt.max_tokens for _, job, _ in recent]
+        jobs = [job for job in self.jobs.values() if job.came_s > since_s]
+        return Observed(
+            now_s,
+            sum(spot.state in {"starting", "ready", "lost"} for spot in self.spots),
+            [self.shown(spot, window_s) for spot in self.spots if spot.state == "ready"],
+            num_draining=sum(spot.state == "draining" for spot in self.spots),
+            queued_waits_s=[now_s - job.came_s for job in self.queue],
+            num_arrived=len(jobs),
+            num_prompt_tokens=sum(self.pristine[job.attempt.index].num_prompt_tokens for job in jobs),
+            mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
+        )
+
+    def shown(self, spot: Spot, window_s: float) -> Shown:
+        assert spot.replica
+        metrics, now_s = spot.replica.metrics, self.env.now
+        if not window_s:
+            return Shown(*metrics)
+        since_s = now_s - window_s
+        here = [job for at_s, job, number in self.answers if number == spot.number and at_s > since_s]
+        times = [(_first_token_s(job), job) for job in (*here, *(job for job in self.order if job.spot is spot))]
+        ttfts = [now_s - job.came_s for first_s, job in times if first_s is None]
+        ttfts += [first_s - job.came_s for first_s, job in times if first_s is not None and first_s > since_s]
+        tpots = [_tpot_s(job) for job in here if job.num_kept + job.attempt.max_tokens > 1]
+        return Shown(*metrics, sorted(ttfts), sorted(tpots))
+
+
+def _until_interrupted(replica: Replica) -> Process:
+    try:
+        yield from replica.run()
+    except simpy.Interrupt:
+        return
+
+
+def _again(request: Request) -> Request:
+    fresh = copy(request)
+    fresh.block_tables, fresh.num_hashed_blocks = list(request.block_tables), list(request.num_hashed_blocks)
+    return fresh
+
+
+def _first_token_s(job: Job) -> float | None:
+    return (job.first or job.attempt).first_token_s
+
+
+def _tpot_s(job: Job) -> float:
+    first_s, finish_s = _first_token_s(job), job.attempt.finish_s
+    assert first_s is not None
+    assert finish_s is not None
+    return (finish_s - first_s) / (job.num_kept + job.attempt.max_tokens - 1)
+
+
+class ServedChanging(NamedTuple):
+    """How the requests ended, by which replica (-1 where none had them), and what each replica recorded in each of its lives."""
+
+    requests: RequestRecords
+    replica: list[int]
+    lives: tuple[Life, ...]
+    engines: list[list[Records]]
+
+
+def simulate_changing(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    *,
+    num_replicas: int,
+    router: str,
+    dynamics: Dynamics,
+    start_up_s: float,
+    seed: int = 0,
+    clients: Clients = AT_THEIR_TIMES,
+) -> ServedChanging:
+    """Every step of every replica, and every decision of the gateway."""
+    if clients.users:
+        trace = replace(trace, arrival_s=np.zeros(len(trace)))
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    requests = make_requests(trace, config)
+    fleet = ManagedFleet(
+        env, config, step_time, router, requests, dynamics, num_replicas=num_replicas, start_up_s=start_up_s, seed=seed
+    )
+    senders = Senders(env, fleet.submit, clients.max_concurrency)
+    senders.expect(let_in(requests))
+    fleet.on_end = senders.tokens_back
+    send(env, senders, trace, requests, clients)
+    env.run()
+    ended = [_ended(fleet, request) for request in requests]
+    engines = [
+        [recorder.records(ended, replica.scheduler) for recorder, replica in spot.recorders] for spot in fleet.spots
+    ]
+    there = [Life(spot.number, 0, spot.started_s, tuple(spot.ready_s)) for spot in fleet.spots if spot.state != "empty"]
+    where = [fleet.jobs[row].where if row in fleet.jobs else -1 for row in range(len(trace))]
+    return ServedChanging(Recorder().records(ended, Scheduler(config)).requests, where, (*fleet.lives, *there), engines)
+
+
+def _ended(fleet: ManagedFleet, request: Request) -> Request:
+    """The request as a whole, of all its attempts."""
+    job = fleet.jobs.get(request.index)
+    if job is None:
+        return request
+    last, first, pristine = copy(job.attempt), job.first or job.attempt, fleet.pristine[request.index]
+    last.arrival_s = job.came_s
+    last.first_scheduled_s, last.first_token_s = first.first_scheduled_s, first.first_token_s
+    last.num_prompt_tokens, last.max_tokens = pristine.num_prompt_tokens, pristine.max_tokens
+    last.num_output_tokens += job.num_kept
+    kind, _, reason = job.outcome.partition(": ")
+    last.rejected, last.failed = (reason if kind == name else None for name in ("rejected", "failed"))
+    return last
