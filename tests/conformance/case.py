@@ -25,6 +25,9 @@ RECORDED_PROMPTS = 2_000_000
 RECORDED_VERSION = "0.32.0"
 """Of recordings that name none."""
 
+OF_THE_VERSION = ("vllm_version", "wheel", "absent_knobs", "config", "name", "about")
+"""What differs in recordings of one run by two versions; `config` lacks the knobs that a version lacks."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedStepTime:
@@ -46,7 +49,6 @@ class RecordedStepTime:
 class Case:
     """One recorded run: what went in and, step by step, what vLLM did."""
 
-    name: str
     trace: Trace
     config: SchedulerConfig
     step_time: RecordedStepTime
@@ -55,15 +57,21 @@ class Case:
     modes: Modes = PLAIN
     scripts: Sequence[Script] = ()
 
+    def identity(self) -> int:
+        """Equal where recordings say the same of runs under the same rules, whichever version of vLLM each is of."""
+        told = {name: said for name, said in self.recorded.items() if name not in OF_THE_VERSION}
+        return hash((json.dumps(told), repr(self.config), repr(self.modes)))
 
-def load_case(path: Path) -> Case | None:
-    """Read a recorded case, gzipped or not; None for a table of defaults or sizes, which has rows and no schedule."""
-    data = load_recording(path)
-    if "rows" in data:
-        return None
+
+def load_case(path: Path) -> Case:
+    """Read a recorded case, gzipped or not."""
+    return recorded_case(load_recording(path))
+
+
+def recorded_case(data: Mapping[str, Any]) -> Case:
+    """The case that a recording with a schedule tells of."""
     trace, config, step_time = load_parts(data)
     return Case(
-        name=data.get("name") or path.name,
         trace=trace,
         config=config,
         step_time=step_time,

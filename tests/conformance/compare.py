@@ -1,12 +1,30 @@
 """An engine's steps set beside the recorded ones; the first difference is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.conformance.case import Case
 
 Row = Mapping[str, Any]
 Engine = Callable[[Case], Sequence[Row]]
+
+ALWAYS = (
+    "t",
+    "start",
+    "end",
+    "n",
+    "ctx",
+    "free",
+    "free_after",
+    "running",
+    "waiting",
+    "sampled",
+    "sched",
+    "k_next",
+    "stages",
+    "inflight",
+)
+"""What stands in every step of the recordings that have it."""
 
 SPARSE = {
     "arrived": [],
@@ -33,53 +51,35 @@ def first_difference(case: Case, steps: Sequence[Row]) -> str | None:
     recorded = case.recorded["steps"]
     groups = len(case.config.kv_groups) > 1 or "kv_groups" in case.recorded["config"]
     for index, (expected, got) in enumerate(zip(recorded, steps, strict=False)):
-        for field, value in _comparable(expected, got, with_groups=groups).items():
-            if value[0] != value[1]:
-                return f"step {index}: {field} is {value[1]!r}, recorded {value[0]!r}"
+        for field, said, did in _comparable(expected, got, with_groups=groups):
+            if said != did:
+                return f"step {index}: {field} is {did!r}, recorded {said!r}"
     if len(recorded) != len(steps):
         return f"{len(steps)} steps, recorded {len(recorded)}"
     return None
 
 
-def _comparable(expected: Row, got: Row, *, with_groups: bool) -> dict[str, tuple[Any, Any]]:
-    """Each field that the case records, as (recorded, got) in the recorded form."""
+def _comparable(expected: Row, got: Row, *, with_groups: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Each field that the case records, with what is recorded and what was got, in the recorded form."""
     got = _without_groups(got) if with_groups else got
     expected = _without_groups(expected) if with_groups else expected
-    pairs = {}
-    for field in (
-        "t",
-        "start",
-        "end",
-        "n",
-        "ctx",
-        "free",
-        "free_after",
-        "running",
-        "waiting",
-        "sampled",
-        "sched",
-        "k_next",
-        "stages",
-        "inflight",
-    ):
+    for field in ALWAYS:
         if field in expected:
-            pairs[field] = (expected[field], got[field])
+            yield field, expected[field], got[field]
     for field, empty in SPARSE.items():
-        pairs[field] = (expected.get(field, empty), got.get(field, empty))
-    return pairs | _slimmed(expected, got)
+        yield field, expected.get(field, empty), got.get(field, empty)
+    yield from _slimmed(expected, got)
 
 
-def _slimmed(expected: Row, got: Row) -> dict[str, tuple[Any, Any]]:
+def _slimmed(expected: Row, got: Row) -> Iterator[tuple[str, Any, Any]]:
     """Fields that slim recordings hold instead of the full lists."""
-    pairs: dict[str, tuple[Any, Any]] = {}
     if "n_running" in expected:
         counts = (len(got["running"]), len(got["waiting"]))
-        pairs["n_running, n_waiting"] = ((expected["n_running"], expected["n_waiting"]), counts)
+        yield "n_running, n_waiting", (expected["n_running"], expected["n_waiting"]), counts
     if "n_sched" in expected:
+        yield "n_sched", expected["n_sched"], len(got["sched"])
         partial = [row for row in got["sched"] if row[1] != 1 or row[3] != 0]
-        pairs["n_sched"] = (expected["n_sched"], len(got["sched"]))
-        pairs["sched_partial"] = (expected["sched_partial"], partial)
-    return pairs
+        yield "sched_partial", expected["sched_partial"], partial
 
 
 def _without_groups(row: Row) -> Row:

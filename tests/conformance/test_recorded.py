@@ -25,7 +25,6 @@ def test_the_recordings_are_here() -> None:
 def test_an_engine_reproduces_the_recorded_schedule(path: Path, engine: str) -> None:
     """Order, tokens, blocks, hits, evictions, preemptions, queues and times are those of vLLM."""
     case = load_case(path)
-    assert case is not None
     assert difference_of(case, ENGINES[engine](case)) is None
 
 
