@@ -104,8 +104,11 @@ def search(folder: Path, *prefix: str) -> Running:
     return Running(folder, *prefix, *SERVECAST, "optimize", "Llama-3.1-8B", "--max-model-len", "2048", *options)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("moment_s", MOMENTS, ids=[f"{moment:.2f}s" for moment in MOMENTS])
+@pytest.mark.parametrize(
+    ("moment_s", "times"),
+    [(moment_s, 1 + number % 2) for number, moment_s in enumerate(MOMENTS)],
+    ids=lambda value: f"{value:.2f}s" if isinstance(value, float) else f"{value}x",
+)
 def test_ctrl_c_ends_a_search(moment_s: float, times: int, tmp_path: Path) -> None:
     """Workers that are starting or at work say nothing of it, and a second signal makes no difference."""
     running = search(tmp_path)

@@ -42,8 +42,10 @@ def test_both_take_a_request_rate(question: list[str | Path], servecast: Serveca
     asked = [
         word for word in question if word not in {"--space", "--workers", "1"} and not str(word).endswith("space.yaml")
     ]
-    status, out, _ = servecast("capacity", *asked, "--slo", "ttft_p99=1s", "--request-rate", "200", "--json")
-    assert (status, json.loads(out)["sizing"]["request_rate"]) == (0, 200.0)
+    status, out, _ = servecast(
+        "capacity", *asked, "--max-num-seqs", "1", "--slo", "ttft_p99=1s", "--request-rate", "30", "--json"
+    )
+    assert (status, json.loads(out)["sizing"]["request_rate"]) == (0, 30.0)
 
 
 def test_the_text_ends_with_lines_to_paste(question: list[str | Path], servecast: Servecast) -> None:
@@ -97,7 +99,9 @@ def test_steps_are_timed_as_simulate_times_them(trace: Path, tmp_path: Path, ser
     plain = json.loads(servecast("optimize", *deployed, *space, "--json").out)["best"]["metrics"]["mean_tpot_ms"]
     found = json.loads(servecast("optimize", *deployed, *space, *timed).out)["best"]["metrics"]["mean_tpot_ms"]
     assert found == simulated != plain
-    most = json.loads(servecast("capacity", *deployed, "--slo", "ttft_p99=1s", *timed).out)["max_request_rate"]
+    most = json.loads(servecast("capacity", *deployed, "--max-num-seqs", "1", "--slo", "ttft_p99=1s", *timed).out)[
+        "max_request_rate"
+    ]
     assert most > 1
     (tmp_path / "linear.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 0.0, per_context_token_s: 0.0}")
     for command in ("optimize", "capacity"):

@@ -32,7 +32,7 @@ def test_engines_agree_on_what_was_done_when_they_are_stopped(
     """After so many passes: who had been scheduled, who had a first token, how many, and who had finished."""
     trace, config, step_time = workload
     assume(not RequestSource(trace, config).rejected)
-    case = Case("drawn", trace, config, step_time, max_passes, {})
+    case = Case(trace, config, step_time, max_passes, {})
     with patch.object(leaps, "PANEL_BITS", panel_bits):
         fast, naive = run_fast(case), run_reference(case)
     assert fast.steps == naive.steps
@@ -41,7 +41,7 @@ def test_engines_agree_on_what_was_done_when_they_are_stopped(
 
 def test_a_prompt_that_fills_the_budget_is_stopped_too() -> None:
     """Five of its ten chunks."""
-    case = Case("A", make_trace([Ask("A", 40, 1)]), make_config(max_num_batched_tokens=4), ONE_SECOND, 5, {})
+    case = Case(make_trace([Ask("A", 40, 1)]), make_config(max_num_batched_tokens=4), ONE_SECOND, 5, {})
     assert [step["n"] for step in run_fast(case).steps] == [step["n"] for step in run_reference(case).steps] == [4] * 5
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from sim.engine.records import Records
 from sim.errors import ConfigError
@@ -34,6 +35,13 @@ def write(folder: Path, records: Records = RECORDS) -> None:
     )
 
 
+@pytest.fixture
+def _plain_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty plots, quickly drawn, where a test is about something else."""
+    for name in ("latency_figure", "timeline_figure"):
+        monkeypatch.setattr(folder_module, name, lambda *_, **__: Figure(figsize=(1, 1)))
+
+
 def names(folder: Path) -> list[str]:
     """Everything in a folder, hidden or not."""
     return sorted(path.name for path in folder.iterdir())
@@ -53,6 +61,7 @@ def test_a_folder_holds_summary_requests_steps_and_two_plots(tmp_path: Path) -> 
     assert (tmp_path / "out/timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("_plain_figures")
 def test_files_that_are_written_in_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header once, and every row once."""
     write(tmp_path / "whole")
@@ -71,6 +80,7 @@ def test_the_same_run_writes_the_same_bytes(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("_plain_figures")
 def test_an_earlier_run_is_replaced_whole(tmp_path: Path) -> None:
     """The second run's figures stand where the first one's stood."""
     write(tmp_path / "out")
@@ -79,6 +89,7 @@ def test_an_earlier_run_is_replaced_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
+@pytest.mark.usefixtures("_plain_figures")
 def test_a_failing_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when the last file is due: the earlier results stand untouched, no half-written folder stays."""
 

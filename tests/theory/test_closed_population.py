@@ -12,7 +12,7 @@ from sim.cluster.users import Users
 from sim.workload.trace import Trace
 from tests.makers import ONE_SECOND, make_config
 
-NUM_REQUESTS = 12_000
+NUM_REQUESTS = 4_000
 MEAN_SERVICE_S = 200.0
 
 
