@@ -11,22 +11,24 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.passed_blocks import PassedBlocks
-from sim.engine.prefix_cache import Copies, Keys, PrefixCache
+from sim.engine.prefix_cache import NO_COPY, Copies, Keys, PrefixCache
 
 SCANNED_COPIES = 64
 """How many copies beyond those wanted are looked at in one go; any number gives the same result."""
 
 
 class Run:
-    """Free blocks that stand together. `copies` is None where no content can be asked for by name.
+    """Free blocks that stand together; the first that is left is number `position` of them.
 
-    A keyed run still lists copies that were touched since: what stands in it bears its `stamp`. Of blocks that windows
-    have passed, `passed` knows whose they are; the first that is left is number `position` of them.
+    `copies` is None where no content can be asked for by name, and has NO_COPY for single ones of that kind. A keyed run
+    still lists copies that were touched since: what stands in it bears its `stamp`. Of blocks that windows have passed,
+    `passed` knows whose they are, by places from `first_place` on.
     """
 
-    __slots__ = ("copies", "count", "has_content", "passed", "position", "stamp")
+    __slots__ = ("copies", "count", "first_place", "has_content", "passed", "position", "stamp")
 
     def __init__(
         self,
@@ -36,14 +38,15 @@ class Run:
         has_content: bool = True,
         stamp: int = 0,
         passed: PassedBlocks | None = None,
-        position: int = 0,
+        first_place: int = 0,
     ) -> None:
         self.count = count
         self.copies = copies
         self.has_content = has_content
         self.stamp = stamp
         self.passed = passed
-        self.position = position
+        self.first_place = first_place
+        self.position = 0
 
 
 class BlockPool:
@@ -59,7 +62,8 @@ class BlockPool:
         self._num_owed = 0
         self._runs: deque[Run] = deque()
         self._cache = cache
-        self._stamps = np.zeros(num_blocks, dtype=np.int64)
+        self._never_stands = num_blocks
+        self._stamps = np.zeros(num_blocks + 1, dtype=np.int64)
         self._num_stamps = 0
         self._unhashed_blocks_first = unhashed_blocks_first
         self._keeps_contents = keeps_contents
@@ -98,7 +102,7 @@ class BlockPool:
         for run in self._runs:
             standing = run.count
             if run.copies is not None:
-                standing = int(np.count_nonzero(self._stamps[run.copies[run.position :]] == run.stamp))
+                standing = int(np.count_nonzero(self._is_standing(run, run.copies[run.position :])))
             taken = min(count, standing)
             evictions += taken if run.has_content else 0
             count -= taken
@@ -115,15 +119,21 @@ class BlockPool:
         """Evict up to `wanted` copies near the front of a run; those that were touched since have left it."""
         assert run.copies is not None
         near = run.copies[run.position : run.position + 4 * wanted + SCANNED_COPIES]
-        standing = (self._stamps[near] == run.stamp).nonzero()[0][:wanted]
+        standing = self._is_standing(run, near).nonzero()[0][:wanted]
         evicted = near[standing]
         scanned = int(standing[-1]) + 1 if len(standing) == wanted else len(near)
         run.position += scanned
         run.count -= scanned
-        self._stamps[evicted] = 0
-        self._cache.evict(evicted)
         self._num_evictions += len(evicted)
+        named = evicted if run.passed is None else evicted[evicted != NO_COPY]
+        self._stamps[named] = 0
+        self._cache.evict(named)
         return len(evicted)
+
+    def _is_standing(self, run: Run, copies: Copies) -> NDArray[np.bool_]:
+        """Which of some copies of a keyed run have not been touched since."""
+        bears_stamp: NDArray[np.bool_] = self._stamps[copies] == run.stamp
+        return bears_stamp if run.passed is None else bears_stamp | (copies == NO_COPY)
 
     def release(self, num_hashed: int, num_unhashed: int) -> None:
         """Give back blocks whose contents nobody will ask for, the unhashed tail first."""
@@ -146,40 +156,46 @@ class BlockPool:
         else:
             self._runs.append(Run(count, None, has_content=has_content))
 
-    def release_passed(self, count: int, passed: PassedBlocks, first: int = 0) -> None:
-        """Give back blocks that windows have passed, those numbered `first` and following."""
+    def release_passed(
+        self, count: int, passed: PassedBlocks, first_place: int = 0, keyed: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Give back blocks that windows have passed, from `first_place` on; `keyed` of them are copies, `(place, copy)`.
+
+        Nobody else holds these.
+        """
         self.num_free += count
-        if self._keeps_contents:
-            self._runs.append(Run(count, None, passed=passed, position=first))
-        else:
+        if not self._keeps_contents:
             self._num_blank += count
+            return
+        run = Run(count, None, passed=passed, first_place=first_place)
+        self._runs.append(run)
+        if keyed:
+            places, copies = np.array(keyed, dtype=np.int64).T
+            self._name(run, places, self._cache.drop(copies))
 
     def name_passed_blocks(self, serial: int, keys: Sequence[Keys]) -> None:
         """Make findable what windows of a request have passed and is still there: `keys` are by KV group and block number."""
         self.settle()
-        if any(run.passed for run in self._runs):
-            self._num_stamps += 1
-            self._runs = deque(part for run in self._runs for part in self._named(run, serial, keys))
+        for run in self._runs:
+            if run.passed is not None:
+                first, named = run.first_place + run.position, run.copies
+                blocks = run.passed.of(serial, first, first + run.count)
+                if named is not None:
+                    blocks = [block for block in blocks if named[block.place - run.first_place] == NO_COPY]
+                if blocks:
+                    contents = np.array([keys[group][number] for _, group, number in blocks], dtype=np.int64)
+                    places = np.array([block.place for block in blocks], dtype=np.int64)
+                    self._name(run, places, self._cache.drop(self._cache.register(contents)))
 
-    def _named(self, run: Run, serial: int, keys: Sequence[Keys]) -> list[Run]:
-        """The run, cut where blocks of the request stand in it: those alone have a name."""
-        end = run.position + run.count
-        blocks = run.passed.of(serial, run.position, end) if run.passed else []
-        if not blocks:
-            return [run]
-        contents = np.array([keys[group][number] for _, group, number in blocks], dtype=np.int64)
-        copies = self._cache.drop(self._cache.register(contents))
-        self._stamps[copies] = self._num_stamps
-        parts = []
-        position = run.position
-        for number, block in enumerate(blocks):
-            if block.place > position:
-                parts.append(Run(block.place - position, None, passed=run.passed, position=position))
-            parts.append(Run(1, copies[number : number + 1], stamp=self._num_stamps))
-            position = block.place + 1
-        if end > position:
-            parts.append(Run(end - position, None, passed=run.passed, position=position))
-        return parts
+    def _name(self, run: Run, places: Copies, copies: Copies) -> None:
+        """Blocks in some places of a run are these copies, which nobody holds."""
+        if run.copies is None:
+            self._num_stamps += 1
+            run.stamp = self._num_stamps
+            run.copies = np.full(run.position + run.count, NO_COPY, dtype=np.int64)
+        run.copies[~self._is_standing(run, run.copies)] = self._never_stands  # the numbers of copies are used again
+        run.copies[places - run.first_place] = copies
+        self._stamps[copies] = run.stamp
 
     def release_keyed(self, copies: Copies) -> None:
         """Give back a request's keyed blocks, the last first; those that others hold stay where they are."""

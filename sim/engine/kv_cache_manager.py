@@ -65,7 +65,10 @@ def longest_that_fits(config: SchedulerConfig) -> int:
 
 
 class KVCacheManager:
-    """Admission, growth and release of requests over one pool."""
+    """Admission, growth and release of requests over one pool.
+
+    `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
+    """
 
     def __init__(self, config: SchedulerConfig, num_keys: int) -> None:
         self._config = config
@@ -79,6 +82,7 @@ class KVCacheManager:
         self.num_groups = len(config.kv_groups)
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
         self.has_windows = config.has_windows
+        self.has_common_window_blocks = False
         self.pool = BlockPool(
             config.num_usable_blocks,
             self._cache,
@@ -161,6 +165,9 @@ class KVCacheManager:
 
     def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
         copies = hit.copies or (NO_COPIES,) * self.num_groups
+        for group in self._window_groups:
+            if self._cache.num_unheld(copies[group]) < len(copies[group]):
+                self.has_common_window_blocks = True
         for found in copies:
             self.pool.touch(found)
         keyed.held = list(copies)
@@ -205,6 +212,20 @@ class KVCacheManager:
             if window is not None and keyed.first[group] < max(request.num_shared_blocks, keyed.end(group)):
                 return True
         return False
+
+    def passes_keys_alone(self, request: Request) -> bool:
+        """Whether all that windows have yet to pass of a request's keyed blocks can be found, and nobody else holds it."""
+        keyed = request.keyed
+        assert keyed is not None, "its blocks have keys"
+        for group in self._window_groups:
+            if keyed.end(group) < request.num_shared_blocks or not self._cache.are_held_once(keyed.held[group]):
+                return False
+        return True
+
+    def pass_key(self, request: Request, group: int, number: int) -> int:
+        """A window passes a block, which comes after those that it has passed: its copy, NO_COPY where it has none."""
+        released = self._take_keyed(request, group, number + 1)
+        return int(released[0]) if len(released) else NO_COPY
 
     def keep_shared_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks findable that others may ask for and that are filled with known tokens."""

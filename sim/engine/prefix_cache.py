@@ -71,6 +71,10 @@ class PrefixCache:
         """How many of these copies nobody holds, so that they stand in the free list."""
         return len(copies) - int(np.count_nonzero(self._num_holders[copies]))
 
+    def are_held_once(self, copies: Copies) -> bool:
+        """Whether each of these copies has a single holder."""
+        return bool((self._num_holders[copies] == 1).all())
+
     def hold(self, copies: Copies) -> Copies:
         """One holder more for each copy; those that had none."""
         taken: Copies = copies[self._num_holders[copies] == 0]

@@ -6,7 +6,7 @@ flight. So each of its windows passes a block in every pass that is `begin` modu
 
     begin  =  epoch + n - 1 + window
 
-Blocks whose contents others may ask for are given back one request after the other, in order of admission.
+Blocks whose contents others may ask for are counted as well, but for those that somebody else holds: these do not come free.
 """
 
 from bisect import insort
@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import KVCacheManager
-from sim.engine.passed_blocks import PassedByMany, Passing
+from sim.engine.passed_blocks import PassedBlock, PassedByMany, Passing
+from sim.engine.prefix_cache import NO_COPY
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.step_calendar import StepCalendar, occurrences
@@ -24,7 +25,8 @@ class Windows:
     """The windows of all running requests: those of decodes in steady progress counted, all others one by one.
 
     A decode settles into steady progress when its first token, or the first after it starved, has come back. While it
-    holds keyed blocks that a window will pass, it waits in `_keyed` for the next pass in which one does.
+    holds keyed blocks that a window will pass, `_keyed` has it in the next pass in which one does; `_common` has those that
+    hold such blocks with others, who are not counted.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
@@ -33,10 +35,12 @@ class Windows:
         self._settling: dict[Request, None] = {}
         self._settled = WindowFrees(config.passing_delays, config.block_size)
         self._keyed = StepCalendar()
+        self._next_keyed: dict[Request, int] = {}
+        self._common = StepCalendar()
 
     def num_counted_passes(self, step: int) -> int:
         """For how many passes from `step` on all decodes stay counted as they are."""
-        return 0 if self._settling else min(self._settled.next_begin + 1, self._keyed.next_pass) - step
+        return 0 if self._settling else min(self._settled.next_begin + 1, self._common.next_pass) - step
 
     def enter(self, request: Request) -> None:
         """The request decodes from the next pass on."""
@@ -50,10 +54,12 @@ class Windows:
             self._uncount(request, step)
 
     def _uncount(self, request: Request, step: int) -> None:
-        if self._kv.may_pass_keys(request):
-            self._keyed.remove(request, self._settled.next_passing(request, step))
-        else:
-            self._settled.leave(request, step)
+        if request in self._next_keyed:
+            self._keyed.remove(request, self._next_keyed.pop(request))
+        elif self._kv.may_pass_keys(request):
+            self._common.remove(request, self._settled.next_passing(request, step))
+            return
+        self._settled.leave(request, step)
 
     def is_preempted(self, request: Request) -> None:
         """A running request leaves in a pass in which all are looked at one by one."""
@@ -61,21 +67,47 @@ class Windows:
 
     def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
         """Before a pass that also runs these prompts: give back the blocks that windows have passed."""
-        self._take_up_keyed(step)
+        self._take_up_common(step)
+        keyed = self._pass_keyed(step, 1)
         num_freed = 0
         for request in sorted((*computing, *self._settling), key=admission_order):
             num_processed = num_processed_tokens(request, step, num_collected)
             if self._kv.passes_blocks(request, num_processed):
                 num_earlier = self._settled.num_blocks_before(step, request)
-                self._free_counted(step, num_freed, num_earlier)
+                self._free_counted(step, num_freed, num_earlier, keyed)
                 num_freed = num_earlier
                 self._kv.free_passed_windows(request, num_processed)
-        self._free_counted(step, num_freed, self._settled.num_blocks(step, 1))
+        self._free_counted(step, num_freed, self._settled.num_blocks(step, 1), keyed)
 
-    def _free_counted(self, step: int, first: int, end: int) -> None:
-        """Some of the blocks that counted decodes pass in a pass, in order of admission."""
+    def _free_counted(self, step: int, first: int, end: int, keyed: Sequence[tuple[int, int]]) -> None:
+        """Blocks in some places among those that counted decodes pass from `step` on; `keyed` are the copies among all."""
         if end > first:
-            self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first)
+            among = [(place, copy) for place, copy in keyed if first <= place < end]
+            self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first, among)
+
+    def _pass_keyed(self, step: int, num_passes: int) -> list[tuple[int, int]]:
+        """Places and copies of the keyed blocks that counted decodes pass in consecutive passes; they hold them no more."""
+        keyed: list[tuple[int, int]] = []
+        num_before, first = 0, step
+        while self._keyed.next_pass < step + num_passes:
+            passing = max(step, self._keyed.next_pass)  # of those before, all have been removed
+            num_before += self._settled.num_blocks(first, passing - first)
+            first = passing
+            for request in self._keyed.pop_next():
+                for place, group, number in self._settled.passed_by(request, passing):
+                    copy = self._kv.pass_key(request, group, number)
+                    if copy != NO_COPY:
+                        keyed.append((num_before + place, copy))
+                self._await_keyed(request, passing)
+        return keyed
+
+    def _await_keyed(self, request: Request, step: int) -> None:
+        """After pass `step`, note when a window of a counted decode next passes a keyed block, if ever."""
+        if self._kv.may_pass_keys(request):
+            self._next_keyed[request] = self._settled.next_passing(request, step)
+            self._keyed.add(request, self._next_keyed[request])
+        else:
+            self._next_keyed.pop(request, None)
 
     def num_blocks(self, step: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes by decodes in steady progress, while they stay counted as they are."""
@@ -88,17 +120,18 @@ class Windows:
 
     def pass_steadily(self, step: int, num_passes: int) -> None:
         """Passes in which all decodes are in steady progress."""
-        self._free_counted(step, 0, self._settled.num_blocks(step, num_passes))
+        keyed = self._pass_keyed(step, num_passes)
+        self._free_counted(step, 0, self._settled.num_blocks(step, num_passes), keyed)
         self._settled.advance(step + num_passes - 1)
 
-    def _take_up_keyed(self, step: int) -> None:
-        """Look at those whose keyed blocks are passed in this pass."""
-        while self._keyed.next_pass <= step:
-            self._settling.update(dict.fromkeys(self._keyed.pop_next()))
+    def _take_up_common(self, step: int) -> None:
+        """Look at those who may give back a block in this pass that others hold as well."""
+        while self._common.next_pass <= step:
+            self._settling.update(dict.fromkeys(self._common.pop_next()))
 
     def look_at_each(self, step: int, running: Iterable[Request]) -> None:
         """Before pass `step`, in which some may starve or be preempted: count nobody."""
-        self._take_up_keyed(step)
+        self._take_up_common(step)
         for request in running:
             if request.status is RequestStatus.DECODING and request not in self._settling:
                 self._uncount(request, step - 1)
@@ -107,13 +140,27 @@ class Windows:
     def advance(self, step: int) -> None:
         """After pass `step` and what it has ended: count those that are in steady progress."""
         self._settled.advance(step)
+        if self._kv.has_common_window_blocks:
+            self._kv.has_common_window_blocks = False
+            self._uncount_common(step)
         for request in list(self._settling):
             if step >= max(request.first_decode_pass, request.starved_pass + 1) + self._num_in_flight - 1:
                 del self._settling[request]
-                if self._kv.may_pass_keys(request):
-                    self._keyed.add(request, self._settled.next_passing(request, step))
-                else:
-                    self._settled.enter(request, step)
+                self._count(request, step)
+
+    def _uncount_common(self, step: int) -> None:
+        """Others have taken hold of blocks that windows have yet to pass: they will not come free as counted."""
+        for request in [request for request in self._next_keyed if not self._kv.passes_keys_alone(request)]:
+            self._uncount(request, step)
+            self._count(request, step)
+
+    def _count(self, request: Request, step: int) -> None:
+        """Count a decode from the pass after `step` on, unless others hold what its windows will pass."""
+        if self._kv.may_pass_keys(request) and not self._kv.passes_keys_alone(request):
+            self._common.add(request, self._settled.next_passing(request, step))
+        else:
+            self._settled.enter(request, step)
+            self._await_keyed(request, step)
 
 
 class WindowFrees:
@@ -187,6 +234,15 @@ class WindowFrees:
     def num_blocks_before(self, step: int, request: Request) -> int:
         """Blocks passed in one pass by those that were admitted before a request."""
         return sum(passing.serial < request.serial for passing in self._passings[step % self._block_size])
+
+    def passed_by(self, request: Request, step: int) -> list[PassedBlock]:
+        """Blocks of a request that are passed in pass `step`, and where they stand among all that are."""
+        passings = self._passings[step % self._block_size]
+        return [
+            PassedBlock(place, passing.group, (step - passing.begin) // self._block_size - 1)
+            for place, passing in enumerate(passings)
+            if passing.serial == request.serial
+        ]
 
     def passed_from(self, step: int) -> PassedByMany:
         """Whose the blocks are that are passed in pass `step` and following, while all stay counted as they are."""

@@ -68,6 +68,32 @@ def test_long_decodes_with_windows_are_leapt_over(caching: bool, shares: bool) -
         np.testing.assert_array_equal(getattr(records[0].steps, name), getattr(records[1].steps, name))
 
 
+SHARED = ((0, 96),)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_blocks_that_others_may_ask_for_are_leapt_over_too(is_async: bool) -> None:
+    """A's window leaves 20 such blocks behind while it decodes; they and what is left of them later are B's hit."""
+    asks = [Ask("A", SHARED, 200), Ask("B", SHARED, 20, at=260)]
+    config = make_config(num_gpu_blocks=300, kv_groups=(KVGroup(), KVGroup(window=80)), async_scheduling=is_async)
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert fast.records.prefix_cache_hits > 0
+    assert len(fast.records.leaps) < 18
+    assert facts(fast) == facts(naive)
+
+
+@pytest.mark.parametrize("at", [3, 8, 17, 21])
+@pytest.mark.parametrize("ends_first", ["A", "B"])
+def test_blocks_that_two_hold_come_free_with_the_second(at: float, ends_first: str) -> None:
+    """B takes hold of A's prompt while A's window passes it, and the rest of both is leapt over."""
+    outputs = (25, 90) if ends_first == "A" else (90, 10)
+    asks = [Ask("A", SHARED, outputs[0]), Ask("B", SHARED, outputs[1], at=at), Ask("C", SHARED, 5, at=150)]
+    config = make_config(num_gpu_blocks=120, kv_groups=(KVGroup(), KVGroup(window=80)), async_scheduling=True)
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert fast.records.prefix_cache_hits > 0
+    assert facts(fast) == facts(naive)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("window", [31, 44])
 def test_a_leap_ends_where_a_window_begins_to_pass_blocks(window: int, is_async: bool) -> None:
