@@ -14,9 +14,8 @@ import numpy as np
 
 from sim.workload.columns import Ints, show, token_column
 from sim.workload.table import Chunk, Sheet
-from sim.workload.trace_builder import Part
+from sim.workload.trace_builder import Format, Part
 
-FORMAT = "azure"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 NS_PER_S = 10**9
 MAX_EPOCH_S = 9 * 10**9  # 1684 to 2255: nanoseconds since 1970 are integers of 64 bits
@@ -27,7 +26,7 @@ _STAMP = re.compile(
 )  # minute, second, fraction, zone
 
 
-def parts(sheet: Sheet) -> Iterator[Part]:
+def _parts(sheet: Sheet) -> Iterator[Part]:
     """The requests of an Azure trace. Raises TraceError with the line of the first cell that is wrong."""
     sheet.check_columns(COLUMNS)
     start_ns = None
@@ -40,6 +39,9 @@ def parts(sheet: Sheet) -> Iterator[Part]:
             prompt_tokens=token_column(sheet, chunk, "ContextTokens"),
             output_tokens=token_column(sheet, chunk, "GeneratedTokens"),
         )
+
+
+AZURE = Format("azure", COLUMNS, _parts)
 
 
 def _nanoseconds(sheet: Sheet, chunk: Chunk) -> Ints:

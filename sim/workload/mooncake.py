@@ -12,15 +12,14 @@ import numpy as np
 from sim.workload.columns import second_column, token_column
 from sim.workload.prefixes import segment_column
 from sim.workload.table import Sheet
-from sim.workload.trace_builder import Part
+from sim.workload.trace_builder import Format, Part
 
-FORMAT = "mooncake"
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids")
 BLOCK_SIZE = 512
 MS_PER_S = 1000
 
 
-def parts(sheet: Sheet) -> Iterator[Part]:
+def _parts(sheet: Sheet) -> Iterator[Part]:
     """The requests of a Mooncake trace. Raises TraceError with the line of the first value that is wrong."""
     sheet.check_columns(COLUMNS)
     for chunk in sheet.chunks:
@@ -32,3 +31,6 @@ def parts(sheet: Sheet) -> Iterator[Part]:
             output_tokens=token_column(sheet, chunk, "output_length"),
             segments=segment_column(sheet, chunk, prompt_tokens.tolist(), repeat(BLOCK_SIZE)),
         )
+
+
+MOONCAKE = Format("mooncake", COLUMNS[:3], _parts)

@@ -8,16 +8,15 @@ from sim.workload.columns import MAX_INTEGER, MAX_TOKENS, Ints, integer_column, 
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, segment_column
 from sim.workload.table import Chunk, Sheet
 from sim.workload.trace import Segment
-from sim.workload.trace_builder import Part
+from sim.workload.trace_builder import Format, Part
 
-FORMAT = "native"
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
     "request_id", "priority", "session_id", "think_time_s", "stage", "hash_ids", "hash_block_size", "measured",
 )  # fmt: skip
 
 
-def parts(sheet: Sheet) -> Iterator[Part]:
+def _parts(sheet: Sheet) -> Iterator[Part]:
     """The requests of a native trace. `measured` belongs to validation and is left alone.
 
     Raises TraceError with the line of the first cell that is wrong.
@@ -28,6 +27,9 @@ def parts(sheet: Sheet) -> Iterator[Part]:
             raise sheet.fault(1, f"`{column}` means nothing without `{needed}`; add that column or remove this one.")
     for chunk in sheet.chunks:
         yield _part(sheet, chunk)
+
+
+NATIVE = Format("native", COLUMNS, _parts)
 
 
 def _part(sheet: Sheet, chunk: Chunk) -> Part:

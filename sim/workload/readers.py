@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from sim.errors import ConfigError, TraceError
-from sim.workload import azure, bench, inference_perf, mooncake, native
+from sim.workload import bench, inference_perf
+from sim.workload.azure import AZURE
 from sim.workload.columns import MAX_INTEGER
 from sim.workload.frames import frame_sheet, is_frame
+from sim.workload.mooncake import MOONCAKE
+from sim.workload.native import NATIVE
 from sim.workload.rates import at_rates
 from sim.workload.source import REPORT_KEYS, find_trace, open_trace, trace_name
 from sim.workload.table import Sheet, open_sheet
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 TraceLike: TypeAlias = "str | Path | Trace | pd.DataFrame"
 """A file's path, `-` for standard input, a bundled trace's name, or requests in memory."""
+FORMATS = (AZURE, MOONCAKE)
+"""Those told by a column that no other format has."""
 
 
 def read_trace(
@@ -69,13 +74,12 @@ def _cut(trace: Trace, limit: int | None) -> Trace:
 
 
 def _read(sheet: Sheet, limit: int | None) -> Trace:
-    if not set(azure.COLUMNS).isdisjoint(sheet.columns):
-        return assemble(sheet, azure.parts(sheet), azure.FORMAT)
-    if not set(mooncake.COLUMNS[:3]).isdisjoint(sheet.columns):
-        return assemble(sheet, mooncake.parts(sheet), mooncake.FORMAT)
+    for form in FORMATS:
+        if not set(form.marks).isdisjoint(sheet.columns):
+            return assemble(sheet, form)
     if not set(REPORT_KEYS).isdisjoint(sheet.columns):
         return bench.read_bench_sheet(sheet, limit)
-    return assemble(sheet, native.parts(sheet), native.FORMAT)
+    return assemble(sheet, NATIVE)
 
 
 def _check_limit(limit: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +31,20 @@ class Part(NamedTuple):
     segments: list[tuple[Segment, ...]] | None = None
 
 
-def assemble(sheet: Sheet, parts: Iterable[Part], form: str) -> Trace:
-    """One trace from its parts. Raises TraceError when nothing is there, times fall or ids repeat."""
-    columns = _joined(parts)
+class Format(NamedTuple):
+    """A way to write traces: a sheet with one of the columns `marks` is read as its `parts`.
+
+    These raise TraceError with the line of the first cell that is wrong.
+    """
+
+    name: str
+    marks: Collection[str]
+    parts: Callable[[Sheet], Iterator[Part]]
+
+
+def assemble(sheet: Sheet, form: Format) -> Trace:
+    """The trace in a sheet of that format. Raises TraceError when nothing is there, times fall or ids repeat."""
+    columns = _joined(form.parts(sheet))
     if not columns:
         raise TraceError(f"{sheet.name}: there is a header and no request; a trace needs at least one.")
     places, arrival_s = columns.pop("places"), columns["arrival_s"]
@@ -44,7 +55,7 @@ def assemble(sheet: Sheet, parts: Iterable[Part], form: str) -> Trace:
         _check_unique(sheet, places, columns["request_id"])
     else:
         columns["request_id"] = RowNames(range(len(arrival_s)))
-    return Trace(**columns, source=sheet.name, format=form)
+    return Trace(**columns, source=sheet.name, format=form.name)
 
 
 def _joined(parts: Iterable[Part]) -> dict[str, Any]:
