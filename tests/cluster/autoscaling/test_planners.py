@@ -4,7 +4,7 @@ import pytest
 
 from sim.cluster.autoscaling.autoscaler import Observed, Shown
 from sim.cluster.autoscaling.dynamo import DynamoPlannerOptions
-from sim.cluster.autoscaling.llm_d import SloAwareOptions, slo_wish
+from sim.cluster.autoscaling.llm_d import TPOT_BUCKETS_S, SloAwareOptions, histogram_quantile, slo_wish
 from sim.cluster.autoscaling.table import AUTOSCALERS, autoscaler_options
 from sim.errors import ConfigError
 from tests.cluster.autoscaling.makers import late, waiting
@@ -106,3 +106,10 @@ def test_a_name_is_enough(name: str) -> None:
 def test_an_error_names_option_and_rule(given: object, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         autoscaler_options(given)  # type: ignore[arg-type]
+
+
+def test_a_percentile_is_that_of_a_coarse_histogram() -> None:
+    """All between 20 and 40 ms: nine tenths of the way; one of four above: the quantile lies in the upper bucket."""
+    assert histogram_quantile([0.021, 0.022, 0.033], TPOT_BUCKETS_S, 0.9) == pytest.approx(0.038)
+    assert histogram_quantile([0.03, 0.03, 0.03, 0.05], TPOT_BUCKETS_S, 0.9) == pytest.approx(0.04 + 0.02 * 0.6)
+    assert histogram_quantile([1000.0], TPOT_BUCKETS_S, 0.9) == 360
