@@ -42,6 +42,7 @@ class Place:
         self.turn = 0
         self.started_s = 0.0
         self.ready_s: list[float] = []
+        self.lost_s: list[float] = []
 
 
 class Places:
@@ -103,7 +104,7 @@ class Places:
             self._drain(place)
 
     def _begin(self, place: Place) -> None:
-        place.started_s, place.ready_s = self._env.now, []
+        place.started_s, place.ready_s, place.lost_s = self._env.now, [], []
 
     def _start(self, place: Place, after_s: float) -> None:
         place.turn += 1
@@ -148,6 +149,8 @@ class Places:
             return
         returned = replica.halt() if replica and state is not State.STARTING else {}
         lost = [Lost(request, returned[request]) for request in place.in_flight]
+        if state is not State.STARTING:
+            place.lost_s.append(self._env.now)
         if state is State.READY:
             place.noticed_s = self._noticed_s(self._env.now)
         if state is State.DRAINING:
@@ -192,4 +195,4 @@ class Places:
         return (*self._ended, *(self._life(place, inf) for place in there))
 
     def _life(self, place: Place, gone_s: float) -> Life:
-        return Life(place.number, place.pool, place.started_s, tuple(place.ready_s), gone_s)
+        return Life(place.number, place.pool, place.started_s, tuple(place.ready_s), tuple(place.lost_s), gone_s)

@@ -80,6 +80,7 @@ class Spot:
     noticed_s: float = -1.0
     started_s: float = 0.0
     ready_s: list[float] = field(default_factory=list)
+    lost_s: list[float] = field(default_factory=list)
     recorders: list[tuple[Recorder, Replica]] = field(default_factory=list)
 
 
@@ -328,6 +329,7 @@ class ManagedFleet:
             assert spot.process
             spot.process.interrupt()
             jobs = [job for job in self.order if job.spot is spot]
+            spot.lost_s.append(self.env.now)
         if state == "draining":
             spot.plan += 1
         else:
@@ -340,7 +342,9 @@ class ManagedFleet:
 
     def give_back(self, spot: Spot) -> None:
         if spot.state == "draining" and not any(job.spot is spot for job in self.order):
-            self.lives.append(Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), self.env.now))
+            self.lives.append(
+                Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s), self.env.now)
+            )
             spot.state, spot.replica = "empty", None
 
     def fail_again_and_again(self, spot: Spot, fault: Fault, outages: Iterator[Any]) -> Process:
@@ -364,7 +368,7 @@ class ManagedFleet:
     def scale_to(self, count: int) -> None:
         wanted = [spot for spot in self.spots if spot.state in {"starting", "ready", "lost"}]
         for spot in [spot for spot in self.spots if spot.state == "empty"][: max(0, count - len(wanted))]:
-            spot.started_s, spot.ready_s = self.env.now, []
+            spot.started_s, spot.ready_s, spot.lost_s = self.env.now, [], []
             self.start(spot, 0.0)
         unready = [spot for spot in reversed(wanted) if spot.state != "ready"]
         ready = [spot for spot in reversed(wanted) if spot.state == "ready"]
@@ -465,7 +469,11 @@ def simulate_changing(
     engines = [
         [recorder.records(ended, replica.scheduler) for recorder, replica in spot.recorders] for spot in fleet.spots
     ]
-    there = [Life(spot.number, 0, spot.started_s, tuple(spot.ready_s)) for spot in fleet.spots if spot.state != "empty"]
+    there = [
+        Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s))
+        for spot in fleet.spots
+        if spot.state != "empty"
+    ]
     where = [fleet.jobs[row].where if row in fleet.jobs else -1 for row in range(len(trace))]
     return ServedChanging(Recorder().records(ended, Scheduler(config)).requests, where, (*fleet.lives, *there), engines)
 
