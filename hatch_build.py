@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGES = ("sim/engine", "sim/steptime")
+PACKAGES = ("sim/engine", "sim/engine/walking", "sim/steptime")
 NOT_COMPILED = ("linear.py", "queues.py")
 """mypyc knows neither pydantic's classes nor lists with methods of one's own."""
 ROUNDING = [] if os.name == "nt" else ["-ffp-contract=off"]

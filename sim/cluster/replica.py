@@ -12,8 +12,9 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, last_multiple
-from sim.engine.core import Abort, EngineCore, Plan
+from sim.engine.core import Abort, Plan
 from sim.engine.metrics import Metrics
+from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.steptime.protocol import StepTimeModel
 
@@ -28,6 +29,42 @@ class Lost(NamedTuple):
 
     request: Request
     num_returned: int
+
+
+class Core(Protocol):
+    """An engine as a replica drives it: one that leaps (sim/engine/core.py) or one that walks (sim/engine/walking/core.py).
+
+    Either it has a plan, which is committed as far as it has been carried out; or passes are launched while it says so, and
+    their batches collected in due time.
+    """
+
+    now_s: float
+
+    @property
+    def num_in_flight(self) -> int: ...
+    @property
+    def load(self) -> tuple[int, int]: ...
+    @property
+    def next_collect_s(self) -> float: ...
+    def add_request(self, request: Request) -> None: ...
+    def abort(self, abort: Abort) -> None: ...
+    def refuse(self, request: Request, reason: str) -> None: ...
+    def end_aborted(self) -> None: ...
+    def advance(self, until_s: float) -> None: ...
+    def load_at(self, now_s: float) -> tuple[int, int]: ...
+    def metrics_before(self, time_s: float) -> Metrics: ...
+    def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
+    def num_cached_blocks(self, request: Request) -> int: ...
+    def plan(self) -> Plan | None: ...
+    def num_begun(self, plan: Plan, now_s: float) -> int: ...
+    def cut(self, plan: Plan, now_s: float) -> Plan: ...
+    def stop_within(self, plan: Plan, now_s: float) -> None: ...
+    def halt(self) -> dict[Request, int]: ...
+    def use(self, step_time: StepTimeModel) -> None: ...
+    def commit(self, plan: Plan) -> Sequence[Request]: ...
+    def launch(self) -> bool: ...
+    def collect(self) -> Sequence[Request]: ...
+    def records(self) -> EngineRecords: ...
 
 
 class Replica(Protocol):
@@ -60,7 +97,7 @@ class Replica(Protocol):
 class Member(NamedTuple):
     """The engine of a replica, the replica's number and that of its pool."""
 
-    core: EngineCore
+    core: Core
     number: int = 0
     pool: int = 0
 
@@ -68,7 +105,7 @@ class Member(NamedTuple):
 class LazyReplica:
     """An engine whose answers no client or router waits for: it catches up when it is called."""
 
-    def __init__(self, env: simpy.Environment, core: EngineCore, number: int, pool: int) -> None:
+    def __init__(self, env: simpy.Environment, core: Core, number: int, pool: int) -> None:
         self.number = number
         self.pool = pool
         self._env = env
@@ -105,7 +142,7 @@ class LiveReplica:
     def __init__(
         self,
         env: simpy.Environment,
-        core: EngineCore,
+        core: Core,
         number: int,
         pool: int,
         on_finished: Listener,

@@ -106,8 +106,7 @@ def _serve_fixed(
         env.run()
     else:
         serve_open(env, members, gateway, load.requests)
-    parts = [recorder.records(member.core.state) for recorder, member in zip(recorders, members, strict=True)]
-    return ClusterRecords.of(parts, table, plan.pool_of)
+    return ClusterRecords.of([member.core.records() for member in members], table, plan.pool_of)
 
 
 def _members(

@@ -18,6 +18,7 @@ from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_befor
 from sim.engine.metrics import Metrics
 from sim.engine.progress import num_returned_tokens
 from sim.engine.recorder import Recorder
+from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
@@ -134,6 +135,10 @@ class EngineCore:
         """Steps take other times from the next pass on."""
         self._step_time = step_time
         self._decode_steps = {}
+
+    def records(self) -> EngineRecords:
+        """What has been recorded; to be asked for once, in the end."""
+        return self._recorder.records(self.state)
 
     @property
     def num_in_flight(self) -> int:

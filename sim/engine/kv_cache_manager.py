@@ -92,8 +92,8 @@ class KVCacheManager:
 
     # -- admission -------------------------------------------------------------------------------------------------
 
-    def find_prefix(self, request: Request) -> PrefixHit:
-        """The longest cached prefix of a waiting request; at least one token is left to compute."""
+    def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
+        """The longest cached prefix of a waiting request but for its last blocks; at least one token is left to compute."""
         if request.keyed is None:
             return NO_HIT
         self.pool.settle()
@@ -102,6 +102,8 @@ class KVCacheManager:
         for group in self._full_groups:
             copies[group] = self._cache.match(self._group_keys(keys, group))
             keys = keys[: len(copies[group])]
+        if num_dropped:
+            keys = keys[:-num_dropped]
         for group in self._window_groups:
             copies[group] = self._cache.find(self._group_keys(keys, group))
         num_blocks = self._longest_to_go_on_from(copies, len(keys)) if self.has_windows else len(keys)

@@ -17,8 +17,12 @@ from sim.engine.records import RequestRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import StepLogger
+from sim.engine.walking.core import WalkingCore
+from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.step_log import WalkLogger
 from sim.errors import ConfigError, EngineCrashError
 from tests.conformance.case import Case
+from tests.conformance.scripts import Scripts, walking_modes, with_adapters
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder as ReferenceRecorder
@@ -60,8 +64,38 @@ def run_fast(case: Case) -> Run:
     )
     env = simpy.Environment()
     serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
-    recorder.records(core.state)  # which writes down who has not ended
+    core.records()  # which writes down who has not ended
     return _run(case, steps, table.records())
+
+
+def run_walking(case: Case) -> Run:
+    """Replay with the product's engine that walks. Raises ConfigError for what it does not simulate."""
+    if case.modes.limits_queue or (case.modes.transfers and case.modes.transfers.offload):
+        raise ConfigError("offload and limits of the queue are not simulated by this engine.")
+    steps: list[LogRow] = []
+    source = RequestSource(with_adapters(case.trace, case.scripts), case.config, capacity_too=False)
+    table = RequestTable(source)
+    recorder, log = WalkRecorder(table), WalkLogger(steps.append, tells_modes="ext" in case.recorded)
+    scripts = Scripts(case)
+    core = WalkingCore(
+        case.config,
+        case.step_time,
+        recorder,
+        start_s=0.0,
+        modes=walking_modes(case, scripts),
+        num_keys=source.num_keys(),
+        log=log,
+        max_passes=case.max_passes or sys.maxsize,
+    )
+    env = simpy.Environment()
+    try:
+        serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
+    except EngineCrashError:
+        if case.recorded["result"]["status"] != "assert":
+            raise
+        return Run([*steps, *log.unreturned_rows], {}, crashed=True)
+    core.records()  # which writes down who has not ended
+    return _run(case, steps, table.records())._replace(kv_events=log.kv_events)
 
 
 def run_reference(case: Case) -> Run:
@@ -111,4 +145,4 @@ def _time(seconds: float) -> float | None:
     return None if math.isnan(seconds) else float(seconds)
 
 
-ENGINES: dict[str, Callable[[Case], Run]] = {"fast": run_fast, "reference": run_reference}
+ENGINES: dict[str, Callable[[Case], Run]] = {"fast": run_fast, "reference": run_reference, "walking": run_walking}

@@ -1,0 +1,1 @@
+"""The engine that walks every running request in every pass, for what cannot be leapt over."""

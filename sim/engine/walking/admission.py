@@ -1,0 +1,191 @@
+"""Which of the waiting requests join in a pass, and for which KV is loaded from elsewhere."""
+
+from enum import Enum
+
+from sim.engine.kv_cache_manager import NO_HIT, PrefixHit
+from sim.engine.queues import WaitingQueue
+from sim.engine.request import Request
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.running import is_mid_prefill, short_of_the_end
+from sim.engine.walking.state import State
+from sim.errors import EngineCrashError
+
+
+class Outcome(Enum):
+    """What an attempt at admission comes to."""
+
+    ADMITTED = "admitted"
+    LOADS = "loads"
+    PASSED_OVER = "passed over"
+    SKIPPED = "skipped"
+    STOPS = "stops"
+
+
+class Admission:
+    """Admits from the heads of the queues until one cannot be; those that wait for something of their own are passed over."""
+
+    def __init__(self, state: State) -> None:
+        config, speculation = state.config, state.modes.speculation
+        self._state = state
+        self._slots = state.slots
+        self._block_size = config.block_size
+        self._max_model_len = config.max_model_len
+        self._max_running = config.max_running
+        self._is_gated = config.engine.scheduler_reserve_full_isl
+        self._may_split_prompts = config.engine.enable_chunked_prefill
+        self._skips_long_prompts = config.engine.rules.skips_unchunked_prompts
+        self._max_loras = state.modes.max_loras
+        self._ahead = speculation.num_prefill_lookahead if speculation else 0
+        pads = speculation is not None and not speculation.by_batch_size
+        self._num_padding = speculation.num_speculative_tokens if speculation and pads else 0
+        self._num_reserved_ahead = (
+            1 + speculation.num_speculative_tokens + speculation.num_lookahead_tokens if speculation else 0
+        )
+
+    def admit_waiting(self, batch: Batch) -> None:
+        """While tokens, seats and blocks last."""
+        state = self._state
+        loras = self._scheduled_loras(batch)
+        passed_over: list[tuple[Request, WaitingQueue]] = []
+        skipped: list[Request] = []
+        while batch.budget > 0 and len(state.running) < self._max_running:
+            queue = state.holding if len(state.holding) else state.waiting
+            if not len(queue):
+                break
+            request = queue[0]
+            outcome = self._try(state.progress[request], batch, loras)
+            if outcome is Outcome.STOPS:
+                break
+            queue.pop_first()
+            if outcome is Outcome.PASSED_OVER:
+                passed_over.append((request, queue))
+            elif outcome is Outcome.LOADS:
+                passed_over.append((request, state.holding))
+            elif outcome is Outcome.SKIPPED:
+                skipped.append(request)
+        for request, queue in reversed(passed_over):
+            queue.put_back(request)
+            state.progress[request].had_to_wait = True
+        if skipped:
+            state.waiting.put_back_skipped(skipped)
+
+    def _scheduled_loras(self, batch: Batch) -> set[int]:
+        """The adapters of the running requests in this batch; vLLM's engine dies where they are too many."""
+        loras: set[int] = set()
+        if self._max_loras is None:
+            return loras
+        for row in batch.rows:
+            if row.progress.lora:
+                loras.add(row.progress.lora)
+        if len(loras) > self._max_loras:
+            raise EngineCrashError(
+                f"the engine of vLLM before 0.33 crashes in this run, by an assertion: {len(loras)} adapters run in one"
+                f" batch, and max_loras is {self._max_loras}; raise max_loras, or use fewer pipeline stages."
+            )
+        return loras
+
+    def _try(self, progress: Progress, batch: Batch, loras: set[int]) -> Outcome:
+        """Admit the request, if possible; what becomes of it otherwise."""
+        if progress.num_stale or progress.is_loading or self._lacks_lora(progress, loras):
+            return Outcome.PASSED_OVER
+        if progress.num_blocks and not progress.num_computed:
+            self._slots.free(progress)
+        hit = NO_HIT if progress.num_computed else self._slots.find_prefix(progress)
+        num_hit_tokens = hit.num_blocks * self._block_size
+        if self._is_too_long(progress, num_hit_tokens, batch):
+            return Outcome.SKIPPED if self._skips_long_prompts else Outcome.STOPS
+        connector, num_external = self._state.connector, 0
+        if connector is not None and not progress.num_computed:
+            num_external = connector.find(progress, num_hit_tokens)
+            if num_external < 0:
+                return Outcome.PASSED_OVER
+            if num_external and not connector.loads_in_step(progress):
+                return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
+        if not self._admit(progress, hit, num_external, batch):
+            return Outcome.STOPS
+        if progress.lora:
+            loras.add(progress.lora)
+        return Outcome.ADMITTED
+
+    def _lacks_lora(self, progress: Progress, loras: set[int]) -> bool:
+        lora = progress.lora
+        return lora > 0 and lora not in loras and len(loras) == self._max_loras
+
+    def _is_too_long(self, progress: Progress, num_hit_tokens: int, batch: Batch) -> bool:
+        """Whether a prompt that cannot be cut is too long for what is left of the budget."""
+        if self._may_split_prompts:
+            return False
+        wanted = progress.num_tokens - progress.num_computed - num_hit_tokens
+        return min(wanted, batch.longest_chunk) > batch.budget
+
+    def _passes_gate(self, progress: Progress, hit: PrefixHit) -> bool:
+        return not self._is_gated or self._slots.can_admit(progress, hit, self._state.watermark)
+
+    # -- from elsewhere --------------------------------------------------------------------------------------------
+
+    def _load(self, progress: Progress, hit: PrefixHit, num_external: int) -> bool:
+        """Allocate blocks for what comes from elsewhere, which costs neither budget nor a seat; whether there were any."""
+        state = self._state
+        if state.connector is None or not self._passes_gate(progress, hit):
+            return False
+        reserve = state.watermark + self._num_reserved_blocks()
+        if not self._slots.reserve_for_load(progress, hit, num_external, reserve):
+            return False
+        progress.is_loading = True
+        progress.num_loaded = hit.num_blocks * self._block_size + num_external
+        state.loading.append(progress)
+        state.connector.load(progress, hit.num_blocks * self._block_size, num_external)
+        return True
+
+    def _num_reserved_blocks(self) -> int:
+        """What unfinished prefills and loads will still ask for."""
+        needed = -(-self._num_reserved_ahead // self._block_size)
+        for progress in self._state.running:
+            if is_mid_prefill(progress):
+                needed += self._num_still_to_take(progress)
+        for progress in self._state.loading:
+            needed += self._num_still_to_take(progress)
+        return needed
+
+    def _num_still_to_take(self, progress: Progress) -> int:
+        num_tokens = progress.num_tokens + self._num_reserved_ahead
+        return max(0, -(-num_tokens // self._block_size) - progress.num_blocks)
+
+    # -- to run ----------------------------------------------------------------------------------------------------
+
+    def _admit(self, progress: Progress, hit: PrefixHit, num_external: int, batch: Batch) -> bool:
+        num_hit_tokens = hit.num_blocks * self._block_size
+        computed = progress.num_computed + num_hit_tokens + num_external
+        wanted = progress.num_tokens - computed
+        if batch.defers_prefills and wanted > 1:
+            return False
+        num_tokens = min(wanted, batch.longest_chunk, batch.budget)
+        if self._ahead > 1:
+            num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
+        num_padded = self._num_padded(num_tokens, computed, batch) if self._num_padding else 0
+        if num_tokens == 0 or num_tokens + num_padded > batch.budget or not self._passes_gate(progress, hit):
+            return False
+        num_new_blocks = self._slots.admit(progress, hit, num_external + num_tokens + num_padded, self._state.watermark)
+        if num_new_blocks < 0:
+            return False
+        request = progress.request
+        self._state.start(progress, num_hit_tokens, num_external)
+        batch.admitted.append(request)
+        if num_hit_tokens:
+            batch.hits[request.request_id] = num_hit_tokens
+        if num_external:
+            batch.external[request.request_id] = num_external
+        batch.grant(progress, num_tokens + num_padded, num_new_blocks, num_padded)
+        return True
+
+    def _num_padded(self, num_tokens: int, num_computed: int, batch: Batch) -> int:
+        """Drafts that fill a lone token up to the size of the decodes beside it, so that a uniform batch stays one."""
+        if (
+            num_tokens != 1
+            or batch.has_unfinished_prefill
+            or num_computed + self._num_padding + 2 > self._max_model_len
+        ):
+            return 0
+        has_running = len(batch.rows) > len(batch.admitted)
+        return self._num_padding if has_running or num_computed > 0 else 0

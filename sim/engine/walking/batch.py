@@ -1,0 +1,105 @@
+"""One pass of the scheduler: the builder that holds its budgets, and the batch that it makes."""
+
+from sim.engine.request import Request
+from sim.engine.walking.progress import Progress
+from sim.steptime.protocol import StepShape
+
+
+class Row:
+    """Tokens of one request in a batch, the last `num_drafts` of them drafts, on top of those computed before.
+
+    `samples`: a token comes of it. `attempt` is that of the request when it was scheduled. `num_padded` drafts stand for
+    nothing. Nothing comes of a ghost, whose request was preempted in the same pass by a vLLM that did not refund it.
+    """
+
+    __slots__ = (
+        "attempt",
+        "is_ghost",
+        "num_computed_before",
+        "num_drafts",
+        "num_new_blocks",
+        "num_padded",
+        "num_tokens",
+        "progress",
+        "samples",
+    )
+
+    def __init__(self, progress: Progress, num_tokens: int, num_new_blocks: int, num_padded: int) -> None:
+        self.progress = progress
+        self.num_tokens = num_tokens
+        self.num_new_blocks = num_new_blocks
+        self.num_padded = num_padded
+        self.num_computed_before = 0
+        self.num_drafts = 0
+        self.attempt = progress.attempt
+        self.samples = False
+        self.is_ghost = False
+
+
+class Batch:
+    """What a pass decides, in scheduling order, and what it did on the way; then when it runs and what comes of it.
+
+    Of the tokens that it brings `num_continued` come one batch after the request's last, `late` has the numbers of the last
+    batches of the others. `budget` are the tokens that one more request could get: each costs its own of the token budget and, of the input
+    budget, `draft_slots` more. `accepted` and `delivered` are told where a log asks for them.
+    """
+
+    def __init__(self, call: int, budget: int, input_budget: int, draft_slots: int, longest_chunk: int) -> None:
+        self.call = call
+        self._token_budget = budget
+        self._input_budget = input_budget
+        self._draft_slots = draft_slots
+        self.budget = max(0, min(budget, input_budget - draft_slots))
+        self.longest_chunk = longest_chunk
+        self.rows: list[Row] = []
+        self.preempted: list[Request] = []
+        self.admitted: list[Request] = []
+        self.hits: dict[str, int] = {}
+        self.external: dict[str, int] = {}
+        self.has_unfinished_prefill = False
+        self.is_throttled = False
+        self.defers_prefills = False
+        self.num_drafts_next = 0
+        self.shape: StepShape | None = None
+        self.num_running = 0
+        self.num_waiting = 0
+        self.num_free_blocks = 0
+        self.start_s = 0.0
+        self.end_s = 0.0
+        self.duration_s = 0.0
+        self.stages_s: list[tuple[float, float]] = []
+        self.num_continued = 0
+        self.late: list[int] = []
+        self.accepted: dict[str, int] | None = None
+        self.delivered: dict[str, int] | None = None
+
+    @property
+    def did_nothing(self) -> bool:
+        return not (self.rows or self.preempted)
+
+    def grant(self, progress: Progress, num_tokens: int, num_new_blocks: int, num_padded: int = 0) -> None:
+        """One more row."""
+        self.rows.append(Row(progress, num_tokens, num_new_blocks, num_padded))
+        progress.granted_call = self.call
+        self._spend(num_tokens, num_tokens + self._draft_slots)
+
+    def refund(self, progress: Progress) -> None:
+        """Take back what was granted to a request."""
+        row = self._row_of(progress)
+        self.rows.remove(row)
+        progress.granted_call = -1
+        self._spend(-row.num_tokens, -row.num_tokens - self._draft_slots)
+
+    def make_ghost(self, progress: Progress) -> None:
+        """Let what was granted run on, though nothing comes of it."""
+        row = self._row_of(progress)
+        row.is_ghost = True
+        row.num_computed_before = progress.num_computed
+
+    def _row_of(self, progress: Progress) -> Row:
+        return next(row for row in self.rows if row.progress is progress)
+
+    def _spend(self, num_tokens: int, num_inputs: int) -> None:
+        self._token_budget -= num_tokens
+        self._input_budget -= num_inputs
+        self.budget = max(0, min(self._token_budget, self._input_budget - self._draft_slots))

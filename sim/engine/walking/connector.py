@@ -1,0 +1,100 @@
+"""KV that comes from elsewhere or goes there: what the scheduler asks and what the worker tells.
+
+Mirrors the interface of vLLM's kv_connector/v1/base.py (0.32), both sides in one. A transfer is told of with the first batch
+that ends, or starts, when it is over or later.
+"""
+
+from math import inf
+from typing import Any
+
+from sim.engine.request import Request
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.slots import Slots
+
+
+class Transfer:
+    """KV of one request on its way, in one direction: "recv", "send", "load" or "store".
+
+    Whoever moves it sets `end_s`, at the latest when it is over, and `has_failed`.
+    """
+
+    def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int = 0) -> None:
+        self.progress = progress
+        self.kind = kind
+        self.num_tokens = num_tokens
+        self.num_blocks = num_blocks
+        self.start_s = inf
+        self.end_s = inf
+        self.has_failed = False
+
+    @property
+    def request(self) -> Request:
+        """Whose it is."""
+        return self.progress.request
+
+
+def completion_order(transfer: Transfer) -> tuple[float, str]:
+    """What sorts transfers as they ended."""
+    return transfer.end_s, transfer.request.request_id
+
+
+def over_by(transfers: list[Transfer], until_s: float) -> list[Transfer]:
+    """Those that are over by then, in order of completion."""
+    return sorted((transfer for transfer in transfers if transfer.end_s <= until_s), key=completion_order)
+
+
+class Connector:
+    """The scheduler and the worker talk to one of these.
+
+    `consumes`: blocks are written to from elsewhere. `drops_preempted_outputs`: what is in flight of a request as it is
+    preempted is sampled again. A load that fails is computed if `recomputes_failed`, or else ends its request. `events` tell a
+    log of what begins.
+    """
+
+    consumes: bool = True
+    drops_preempted_outputs: bool = False
+    recomputes_failed: bool = False
+    reports_at_start: bool = False
+    events: list[list[Any]] | None = None
+
+    def attach(self, slots: Slots) -> None:
+        """These are the engine's blocks."""
+        self.slots = slots
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether anything is still to be told of."""
+        raise NotImplementedError
+
+    def find(self, progress: Progress, num_hit_tokens: int) -> int:
+        """Tokens beyond the local hit that can be had from elsewhere; -1 to be asked again later."""
+        raise NotImplementedError
+
+    def loads_in_step(self, progress: Progress) -> bool:
+        """Whether those tokens come within the step itself."""
+        raise NotImplementedError
+
+    def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
+        """Blocks are there: the load begins with the batch of this pass."""
+        raise NotImplementedError
+
+    def preempted(self, progress: Progress) -> None:
+        """A request is about to lose its blocks."""
+
+    def computes(self, progress: Progress, num_tokens: int) -> None:
+        """With this pass a request will have computed so many tokens; told of every row at the end of the pass."""
+
+    def close_pass(self) -> None:
+        """All rows have been told."""
+
+    def begin(self, now_s: float, start_s: float) -> float:
+        """The worker begins a batch, maybe an empty one, and all that has been asked for; when the batch really begins."""
+        raise NotImplementedError
+
+    def finished(self, progress: Progress, now_s: float) -> bool:
+        """A request has ended; whether it holds its blocks until they have been sent."""
+        raise NotImplementedError
+
+    def reported(self, until_s: float) -> list[Transfer]:
+        """What is over by then and has not been told of, in order of completion."""
+        raise NotImplementedError

@@ -1,0 +1,313 @@
+"""An engine that walks: what it does next, as sim/engine/core.py, but a pass at a time. It is told the time, it keeps none.
+
+Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: unless `idle_sleep_s` is given, a
+scheduler that has work but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.core import MOST_FRUITLESS_PREEMPTIONS, Abort, Plan
+from sim.engine.metrics import Metrics
+from sim.engine.records import EngineRecords
+from sim.engine.request import Request, RequestStatus
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.connector import Connector, Transfer
+from sim.engine.walking.device import Device
+from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.remote import Remote
+from sim.engine.walking.scheduler import Scheduler
+from sim.engine.walking.step_log import WalkLogger
+from sim.errors import ConfigError
+from sim.steptime.protocol import StepTimeModel
+
+
+class WalkingCore:
+    """A scheduler, a device, and the batches in flight between them, empty ones included; with the face of EngineCore.
+
+    `now_s` is the time of the next call of the scheduler, if there is work. While `_is_stuck` only an arrival changes anything.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        step_time: StepTimeModel,
+        recorder: WalkRecorder,
+        *,
+        start_s: float,
+        modes: Modes = PLAIN,
+        num_keys: int = 0,
+        log: WalkLogger | None = None,
+        max_passes: int = sys.maxsize,
+    ) -> None:
+        self._connector = _connector(modes)
+        assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
+        self._scheduler = Scheduler(config, modes, self._connector, num_keys)
+        self.state = self._scheduler.state
+        self._device = Device(step_time, modes, start_s)
+        self._recorder = recorder
+        self._log = log
+        if self._connector is not None:
+            self._connector.attach(self.state.slots)
+            if log:
+                self._connector.events = log.kv_events
+        self._most_in_flight = modes.num_batches_in_flight(is_async=config.engine.async_scheduling)
+        self._idle_sleep_s = modes.idle_sleep_s
+        self._throttle_interval = modes.throttle_interval
+        self._num_usable_blocks = config.num_usable_blocks
+        self._passes_left = max_passes
+        self._in_flight = self.state.in_flight
+        self._scheduled: Batch | None = None
+        self._is_stuck = False
+        self._num_calls_since_idle = 0
+        self.now_s = start_s
+        self._num_fruitless_preemptions = 0
+        self._aborts: list[Abort] = []
+        self._num_left_waiting = self._num_left_running = self._num_released = 0
+        self._last_collect_s = -math.inf
+
+    def add_request(self, request: Request) -> None:
+        """Take in a request at its time of arrival; it is seen by the next call of the scheduler, also by one at this instant."""
+        self.now_s = max(self.now_s, request.arrival_s)
+        self._is_stuck = False
+        self._scheduler.add_request(request)
+        if self._log:
+            self._log.arrived(request)
+
+    def abort(self, abort: Abort) -> None:
+        """Have a request end: with the next batch that comes back after that time, before its tokens are taken in, or with `end_aborted`.
+
+        It is recorded as failed, with the tokens that it has returned by then; one that has finished by then has not failed.
+        """
+        self._aborts.append(abort)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Record a request as failed that has not come in."""
+        self._recorder.failure(request, 0, reason)
+
+    def end_aborted(self) -> None:
+        """End the requests to be aborted, all of them, between two calls."""
+        if self._aborts:
+            self._is_stuck = False
+            self._end_aborted(math.inf)
+
+    def _end_aborted(self, before_s: float) -> None:
+        due = [abort for abort in self._aborts if abort.at_s < before_s]
+        self._aborts = [abort for abort in self._aborts if abort.at_s >= before_s]
+        for request, reason, _ in due:
+            if request.status is not RequestStatus.FINISHED:
+                self._scheduler.abort(request)
+                self._recorder.failure(request, request.num_sampled_tokens, reason)
+
+    def halt(self) -> dict[Request, int]:
+        """Drop all requests and what is on the device; how many tokens each of them has returned."""
+        self.end_aborted()
+        requests = list(self.state.progress)
+        for request in requests:
+            self._scheduler.abort(request)
+        return {request: request.num_sampled_tokens for request in requests}
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps take other times from the next pass on."""
+        self._device.step_time = step_time
+
+    def records(self) -> EngineRecords:
+        """What has been recorded; to be asked for once, in the end."""
+        return self._recorder.records(self.state)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Batches worth waiting for."""
+        return 0 if self._is_stuck else len(self._in_flight)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests that wait and requests that run."""
+        return self.state.num_waiting, self.state.num_running
+
+    def load_before(self, now_s: float) -> tuple[int, int]:
+        """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
+        waiting, running = self.load
+        if self._last_collect_s < now_s:
+            return waiting, running
+        return waiting + self._num_left_waiting, running + self._num_left_running
+
+    def load_at(self, now_s: float) -> tuple[int, int]:
+        """The load at any time: the engine catches up first."""
+        self.advance(now_s)
+        return self.load_before(now_s)
+
+    def metrics_before(self, time_s: float) -> Metrics:
+        """What the engine showed just before a time up to which it has advanced."""
+        waiting, running = self.load_before(time_s)
+        is_late = self._last_collect_s >= time_s
+        num_free = self.state.num_free_blocks - (self._num_released if is_late else 0)
+        return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
+        return self.state.slots.kv.find_prefix(request).num_blocks
+
+    def plan(self) -> Plan | None:
+        """Nothing is certain: every pass has to be launched."""
+        return None
+
+    def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def num_begun(self, plan: Plan, now_s: float) -> int:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def cut(self, plan: Plan, now_s: float) -> Plan:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def stop_within(self, plan: Plan, now_s: float) -> None:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def commit(self, plan: Plan) -> Sequence[Request]:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def advance(self, until_s: float) -> None:
+        """Do the calls that begin before that time."""
+        while self.now_s < until_s and self._passes_left > 0:
+            if not self.launch():
+                if self.num_in_flight == 0:
+                    return
+                self.collect()
+
+    def launch(self) -> bool:
+        """Call the scheduler and launch what it decides; whether to call it again before a batch comes back.
+
+        Batches without work are launched as well, for the worker to hear of transfers and to tell of them.
+        """
+        self._scheduled = None
+        if self._is_stuck:
+            return False
+        if not self.state.has_work:
+            if not self._in_flight:
+                self._num_calls_since_idle = 0
+            return False
+        batch = self._schedule()
+        self._launch(batch)
+        self._scheduled = batch
+        if len(self._in_flight) < self._most_in_flight and (batch.rows or self.state.has_work):
+            self._rest(batch, batch)
+            return not self._is_stuck
+        return False
+
+    def _schedule(self) -> Batch:
+        if self.state.has_requests:
+            self._passes_left -= 1
+        interval = self._throttle_interval
+        is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
+        self._num_calls_since_idle += 1
+        batch = self._scheduler.schedule(is_throttled=is_throttled, logs=self._log is not None)
+        if batch.preempted or self._num_fruitless_preemptions:
+            self._require_progress(batch)
+        return batch
+
+    def _require_progress(self, batch: Batch) -> None:
+        """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
+        if batch.shape and batch.shape.num_sampled:
+            self._num_fruitless_preemptions = 0
+            return
+        self._num_fruitless_preemptions += len(batch.preempted)
+        if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
+            raise ConfigError(
+                f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
+                f" them, {self.state.num_running} running and {self.state.num_waiting} waiting at"
+                f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
+            )
+
+    def _launch(self, batch: Batch) -> None:
+        start_s = self._device.begins_s(batch, self.now_s)
+        if self._connector is not None:
+            start_s = self._connector.begin(self.now_s, start_s)
+        self._device.run(batch, start_s)
+        for request in batch.admitted:
+            if math.isnan(request.first_scheduled_s):
+                request.first_scheduled_s = self.now_s
+        if self._log and not batch.did_nothing:
+            self._log.launched(self.state, batch, self.now_s, self._in_flight)
+        self._in_flight.append(batch)
+
+    @property
+    def next_collect_s(self) -> float:
+        """When the oldest batch in flight comes back."""
+        return max(self.now_s, self._in_flight[0].end_s)
+
+    def collect(self) -> Sequence[Request]:
+        """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
+        self.now_s = self.next_collect_s
+        batch = self._in_flight.pop(0)
+        state = self.state
+        num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
+        if self._aborts:
+            self._end_aborted(self.now_s)
+        finished = self._scheduler.take_in(batch, self.now_s)
+        for progress in finished:
+            self._recorder.request(progress.request, progress.num_tokens - progress.num_prompt, self.now_s)
+        requests = [progress.request for progress in finished]
+        if self._connector is not None:
+            requests += self._hear_of_transfers(self._connector, batch)
+        self._num_left_waiting = num_waiting - state.num_waiting
+        self._num_left_running = num_running - state.num_running
+        self._num_released = state.num_free_blocks - num_free
+        self._last_collect_s = self.now_s
+        if not batch.did_nothing:
+            self._recorder.batch(batch)
+            if self._log:
+                self._log.collected(self.state, batch, finished)
+        self._rest(self._scheduled, batch)
+        return requests
+
+    def _hear_of_transfers(self, connector: Connector, batch: Batch) -> list[Request]:
+        """What the worker tells of transfers with a batch's output; the requests that end by it."""
+        failed: list[Request] = []
+        over = connector.reported(batch.start_s if connector.reports_at_start else batch.end_s)
+        over.sort(key=_stores_last)
+        for transfer in over:
+            self._hear(transfer, failed)
+        if self._log:
+            for transfer in over:
+                self._log.told(self.now_s, transfer, self.state.num_free_blocks)
+        return failed
+
+    def _hear(self, transfer: Transfer, failed: list[Request]) -> None:
+        request = transfer.request
+        if transfer.kind == "send":
+            self._scheduler.sent(transfer.progress)
+        elif transfer.kind != "store":
+            if not transfer.has_failed:
+                self._scheduler.loaded(transfer.progress)
+            elif self._scheduler.load_failed(transfer.progress):
+                self._recorder.request(request, request.num_sampled_tokens, self.now_s)
+                failed.append(request)
+
+    def _rest(self, scheduled: Batch | None, latest: Batch) -> None:
+        """After a call that scheduled nothing: for a while, or until an arrival where nothing else can change."""
+        if (scheduled is not None and scheduled.rows) or not self.state.has_work:
+            return
+        if self._idle_sleep_s:
+            self.now_s += self._idle_sleep_s
+        elif scheduled is not None and scheduled.did_nothing and latest.did_nothing:
+            self._is_stuck = all(batch.did_nothing for batch in self._in_flight)
+
+
+def _connector(modes: Modes) -> Connector | None:
+    if modes.kv_transfer is None:
+        return None
+    assert modes.peer is not None, "KV is transferred from and to a peer"
+    return Remote(modes.kv_transfer, modes.peer)
+
+
+def _stores_last(transfer: Transfer) -> bool:
+    return transfer.kind == "store"

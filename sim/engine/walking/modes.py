@@ -1,0 +1,74 @@
+"""What an engine does beyond the plain one: speculation, pipeline stages, adapters, KV from elsewhere, throttled prefills."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sim.engine.request import Request
+from sim.engine.walking.remote import Peer
+from sim.specs.kv_transfer import KVTransferConfig
+from sim.specs.speculation import Speculation
+from sim.steptime.protocol import StepShape
+
+POLLING_S = 0.001
+"""How long vLLM's engine sleeps after a call that scheduled nothing while work remains (v1/engine/core.py)."""
+
+
+class Stages(Protocol):
+    """Times of a pipeline's stages, numbered from 0 on."""
+
+    def stage_s(self, stage: int, shape: StepShape) -> float:
+        """Seconds that a stage takes for its part of a step."""
+        ...
+
+    def hop_s(self, shape: StepShape) -> float:
+        """Seconds from the end of a stage to the next one's beginning."""
+        ...
+
+
+class Acceptance(Protocol):
+    """How a request's drafts fare, known beforehand; each answer is repeated from its beginning when it is used up."""
+
+    def accepted(self, request: Request) -> bytes:
+        """Drafts accepted at each of its verifications, one byte each; more than there are in the step count as those."""
+        ...
+
+    def proposed(self, request: Request) -> bytes:
+        """Drafts proposed after each of its samples; nothing where there are always as many as allowed."""
+        ...
+
+
+class Adapters(Protocol):
+    """Which adapter each request asks for."""
+
+    def adapter(self, request: Request) -> int:
+        """Its number; 0 for the base model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Modes:
+    """The plain engine is `Modes()`.
+
+    `num_stages` above 1 are timed by `stages`. `max_loras` counts the adapters of `adapters` that one batch may hold.
+    `peer` is the other side of `kv_transfer`.
+    `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
+    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
+    """
+
+    speculation: Speculation | None = None
+    acceptance: Acceptance | None = None
+    num_stages: int = 1
+    stages: Stages | None = None
+    max_loras: int | None = None
+    adapters: Adapters | None = None
+    kv_transfer: KVTransferConfig | None = None
+    peer: Peer | None = None
+    idle_sleep_s: float = 0.0
+    throttle_interval: int = 0
+
+    def num_batches_in_flight(self, *, is_async: bool) -> int:
+        """Batches that are launched before the oldest has to come back, with vLLM's second model runner."""
+        return self.num_stages + is_async
+
+
+PLAIN = Modes()

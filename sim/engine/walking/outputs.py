@@ -1,0 +1,134 @@
+"""What batches bring back: tokens, rejected drafts, requests that are over and their blocks."""
+
+from sim.engine.request import RequestStatus
+from sim.engine.walking.batch import Batch, Row
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.state import State
+
+
+class Outputs:
+    """Takes batches in, in order of launch; knows whose blocks wait for a later batch."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._in_flight: list[Batch] = []
+        self._unfreed: list[tuple[Batch, Progress]] = []
+        self._num_taken_in = 0
+
+    def launched(self, batch: Batch) -> None:
+        """A batch is on its way."""
+        if self._state.defers_frees and batch.rows:
+            self._in_flight.append(batch)
+
+    def take_in(self, batch: Batch, now_s: float) -> list[Progress]:
+        """The requests that are finished by a batch, which is back."""
+        if self._in_flight:
+            self._free_deferred(batch)
+        finished: list[Progress] = []
+        drops_preempted = self._state.drops_preempted_outputs
+        number = self._num_taken_in
+        for row in batch.rows:
+            progress = row.progress
+            progress.num_in_flight -= row.num_tokens
+            if not row.samples:
+                continue
+            progress.num_samples_in_flight -= 1
+            if progress.is_finished or (drops_preempted and row.attempt != progress.attempt):
+                continue
+            if progress.last_batch == number - 1:
+                batch.num_continued += 1
+            elif progress.last_batch < 0:
+                progress.request.first_token_s = batch.end_s
+            else:
+                batch.late.append(progress.last_batch)
+            progress.last_batch = number
+            self._take_in_row(row, batch)
+            if progress.num_tokens >= progress.last_token:
+                finished.append(progress)
+        if not batch.did_nothing:
+            self._num_taken_in += 1
+        for progress in finished:
+            self._finish(progress, now_s)
+        return finished
+
+    def _take_in_row(self, row: Row, batch: Batch) -> None:
+        """Append the sampled token and the accepted drafts; forget that the rejected ones were computed."""
+        progress = row.progress
+        num_accepted = 0
+        if row.num_drafts:
+            if not row.num_padded:
+                num_accepted = _verified(progress, row.num_drafts)
+            if batch.accepted is not None:
+                batch.accepted[progress.request.request_id] = num_accepted
+        num_delivered = min(num_accepted + 1, progress.last_token - progress.num_tokens)
+        progress.num_tokens += num_delivered
+        if num_delivered != 1 and batch.delivered is not None:
+            batch.delivered[progress.request.request_id] = num_delivered
+        if row.attempt != progress.attempt:
+            progress.num_stale -= 1
+            progress.request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
+            return
+        num_rejected = row.num_drafts - num_accepted
+        progress.num_computed -= num_rejected
+        if self._state.is_async:
+            progress.num_placeholders -= num_rejected + num_delivered
+            self._state.slots.keep(progress, progress.num_computed - progress.num_placeholders)
+        elif batch.num_drafts_next and progress.num_tokens < progress.last_token:
+            progress.num_drafts = _proposed(progress, batch.num_drafts_next)
+
+    def _finish(self, progress: Progress, now_s: float) -> None:
+        connector = self._state.connector
+        self.leave(progress)
+        if connector is None or not connector.finished(progress, now_s):
+            self.free(progress)
+
+    def leave(self, progress: Progress) -> None:
+        """The request is no longer one of the engine's; its blocks still are."""
+        state, request = self._state, progress.request
+        if progress.is_running:
+            state.running.remove(progress)
+            progress.is_running = False
+        elif request in state.waiting:
+            state.waiting.remove_all([request])
+        else:
+            state.holding.remove_all([request])
+        progress.is_finished = True
+        request.status = RequestStatus.FINISHED
+        request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
+        del state.progress[request]
+        state.has_told_finished = False
+
+    def free(self, progress: Progress) -> None:
+        """Give back the blocks of one that has left, once no batch in flight may write to them."""
+        if self._state.defers_frees and progress.num_in_flight:
+            self._unfreed.append((self._in_flight[-1], progress))
+        else:
+            self._state.slots.free(progress)
+
+    def _free_deferred(self, batch: Batch) -> None:
+        """Blocks that this batch was the last to write to."""
+        kept = []
+        for last, progress in self._unfreed:
+            if last is batch:
+                self._state.slots.free(progress)
+            else:
+                kept.append((last, progress))
+        self._unfreed = kept
+        if batch.rows:
+            self._in_flight.remove(batch)
+
+
+def _verified(progress: Progress, num_drafts: int) -> int:
+    accepted = progress.accepted
+    number = progress.num_verifications
+    progress.num_verifications = number + 1
+    return min(accepted[number % len(accepted)], num_drafts)
+
+
+def _proposed(progress: Progress, most: int) -> int:
+    proposed = progress.proposed
+    if not proposed:
+        return most
+    number = progress.num_proposals
+    progress.num_proposals = number + 1
+    return min(proposed[number % len(proposed)], most)

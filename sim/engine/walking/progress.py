@@ -1,0 +1,45 @@
+"""How far a request has come, in counters that every pass moves on."""
+
+from sim.engine.request import Request
+
+
+class Progress:
+    """What vLLM's Request holds, of a request that this engine serves.
+
+    `num_tokens` are known: the prompt and what has come back. `num_computed` positions have been scheduled, and run ahead of
+    the device; `num_placeholders` of them are for tokens on their way (async scheduling only), drafts included.
+    `num_drafts` may be verified in the next pass. `num_samples_in_flight` batches on the device sample for it, of which
+    `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group; those of `num_hashed` tokens can
+    be found. `attempt` counts its preemptions.
+    """
+
+    num_computed: int = 0
+    num_placeholders: int = 0
+    num_drafts: int = 0
+    num_in_flight: int = 0
+    num_samples_in_flight: int = 0
+    num_stale: int = 0
+    num_blocks: int = 0
+    num_hashed: int = 0
+    num_verifications: int = 0
+    num_proposals: int = 0
+    attempt: int = 0
+    granted_call: int = -1
+    eligible_call: int = 0
+    lora: int = 0
+    is_running: bool = False
+    is_finished: bool = False
+    is_loading: bool = False
+    had_to_wait: bool = False
+    num_loaded: int = 0
+    num_free_at_release: int = 0
+    last_batch: int = -2
+    sampled_s: float = -1.0
+
+    def __init__(self, request: Request, accepted: bytes, proposed: bytes) -> None:
+        self.request = request
+        self.num_prompt = request.num_prompt_tokens
+        self.num_tokens = request.num_prompt_tokens
+        self.last_token = request.num_prompt_tokens + request.max_tokens
+        self.accepted = accepted
+        self.proposed = proposed

@@ -1,0 +1,103 @@
+"""Which of the running requests get what in a pass, and who has to make room."""
+
+from sim.engine.request import Request
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.state import State
+
+
+def is_mid_prefill(progress: Progress) -> bool:
+    """Whether more than its next token, and the drafts behind it, is still to be computed."""
+    return progress.num_tokens + progress.num_placeholders - progress.num_computed > 1
+
+
+def short_of_the_end(progress: Progress, num_computed: int, num_tokens: int, ahead: int) -> int:
+    """A chunk's tokens, fewer where it would end less than `ahead` before the known tokens' end, which some drafters need whole."""
+    left = progress.num_tokens - num_computed - num_tokens
+    if 0 < left < ahead:
+        return max(0, num_tokens - (ahead - left))
+    return num_tokens
+
+
+class Running:
+    """Schedules the running requests one by one."""
+
+    def __init__(self, state: State) -> None:
+        speculation = state.modes.speculation
+        self._state = state
+        self._slots = state.slots
+        self._stops_at_last_token = state.rules.stops_at_last_token
+        self._last_position = state.config.max_model_len - 1
+        self._ahead = speculation.num_prefill_lookahead if speculation else 0
+        self._ends_at_own_preemption = state.policy.ends_scan_at_own_preemption
+        self._refunds = state.rules.refunds_preempted_tokens
+        self._steps_back = state.rules.steps_back
+
+    def schedule(self, batch: Batch) -> None:
+        """Grant in order of admission, preempting where blocks run out."""
+        running = self._state.running
+        index = 0
+        while index < len(running) and batch.budget > 0:
+            progress = running[index]
+            num_tokens = self._next_tokens(progress, batch)
+            if num_tokens == 0:
+                index += 1
+                continue
+            num_new_blocks = self._slots.grow(progress, num_tokens)
+            while num_new_blocks < 0:
+                victim = self._victim()
+                if self._state.defers_frees and victim.num_in_flight:
+                    return
+                index -= self._moves_up(victim, index, batch)
+                self._preempt(victim, batch)
+                if victim is progress:
+                    break
+                num_new_blocks = self._slots.grow(progress, num_tokens)
+            if num_new_blocks < 0:
+                if self._ends_at_own_preemption:
+                    return
+                continue
+            if is_mid_prefill(progress):
+                batch.has_unfinished_prefill = True
+            batch.grant(progress, num_tokens, num_new_blocks)
+            index += 1
+
+    def _next_tokens(self, progress: Progress, batch: Batch) -> int:
+        computed, placeholders = progress.num_computed, progress.num_placeholders
+        if batch.call < progress.eligible_call:
+            return 0
+        if placeholders and self._stops_at_last_token and computed + 2 - placeholders >= progress.last_token:
+            return 0
+        if batch.defers_prefills and is_mid_prefill(progress):
+            return 0
+        num_tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
+        if num_tokens > 1:
+            num_tokens = min(num_tokens, batch.longest_chunk, batch.budget)
+        num_tokens = min(num_tokens, self._last_position - computed)
+        return num_tokens if self._ahead < 2 else short_of_the_end(progress, computed, num_tokens, self._ahead)
+
+    def _victim(self) -> Progress:
+        running = self._state.running
+        if self._state.is_fcfs:
+            return running[-1]
+        line: list[Request] = [progress.request for progress in running]
+        return running[self._state.policy.victims_place(line)]
+
+    def _moves_up(self, victim: Progress, index: int, batch: Batch) -> int:
+        """1 where the scan follows the requests behind a victim as they move up; 0 where it passes over the next of them."""
+        if self._steps_back == "always":
+            return int(self._state.running.index(victim) < index)
+        return int(self._steps_back == "scheduled" and victim.granted_call == batch.call)
+
+    def _preempt(self, victim: Progress, batch: Batch) -> None:
+        """Take a request's blocks. What it was granted in this pass is refunded, or else runs on and counts as computed."""
+        state = self._state
+        if state.connector is not None:
+            state.connector.preempted(victim)
+        if victim.granted_call == batch.call:
+            if self._refunds:
+                batch.refund(victim)
+            else:
+                batch.make_ghost(victim)
+        state.preempt(victim)
+        batch.preempted.append(victim.request)

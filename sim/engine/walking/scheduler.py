@@ -1,0 +1,163 @@
+"""One scheduling pass: who runs how many tokens in the next step. Knows no clock.
+
+Mirrors vLLM's v1/core/sched/scheduler.py and async_scheduler.py as sim/engine/scheduler.py does, and walks every running
+request as they do; so it also follows speculation, pipeline stages, adapters and KV connectors (0.32). Deliberate
+differences: every request stops at its output length (no EOS), and encoders are not modelled.
+"""
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.request import Request
+from sim.engine.walking.admission import Admission
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.connector import Connector
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.outputs import Outputs
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.running import Running
+from sim.engine.walking.state import State
+from sim.engine.walking.throttle import Throttle
+from sim.errors import EngineCrashError
+from sim.steptime.protocol import StepShape
+
+NONE_ACCEPTED = bytes(1)
+
+
+class Scheduler:
+    """Schedules over one state: running requests first, then the waiting; takes batches in as they come back."""
+
+    def __init__(self, config: SchedulerConfig, modes: Modes, connector: Connector | None, num_keys: int) -> None:
+        self.state = State(config, modes, num_keys, connector)
+        self._running = Running(self.state)
+        self._admission = Admission(self.state)
+        self._outputs = Outputs(self.state)
+        self._throttle = Throttle(self.state)
+        self._connector = connector
+        self._modes = modes
+        self._token_budget = config.token_budget
+        self._input_budget = config.engine.max_num_batched_tokens if modes.speculation else config.token_budget
+        self._draft_slots = modes.speculation.num_draft_slots if modes.speculation else 0
+        self._num_stages = modes.num_stages
+        self._is_async = config.engine.async_scheduling
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request; the next pass sees it."""
+        acceptance, adapters = self._modes.acceptance, self._modes.adapters
+        accepted = acceptance.accepted(request) if acceptance else NONE_ACCEPTED
+        proposed = acceptance.proposed(request) if acceptance else b""
+        progress = Progress(request, accepted, proposed)
+        if adapters:
+            progress.lora = adapters.adapter(request)
+        self.state.progress[request] = progress
+        self.state.waiting.add(request)
+
+    def schedule(self, *, is_throttled: bool = False, logs: bool = False) -> Batch:
+        """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
+        state = self.state
+        state.num_calls += 1
+        state.has_told_finished = True
+        batch = Batch(state.num_calls, self._token_budget, self._input_budget, self._draft_slots, state.longest_chunk)
+        if logs:
+            batch.accepted, batch.delivered = {}, {}
+        if is_throttled:
+            batch.is_throttled = True
+            batch.defers_prefills = self._throttle.defers()
+        self._running.schedule(batch)
+        if not batch.preempted:
+            self._admission.admit_waiting(batch)
+        elif state.rules.asserts_batch_within_running and len(batch.rows) > len(state.running):
+            raise EngineCrashError(
+                f"the engine of vLLM before 0.10.2 crashes in this run, by an assertion: with scheduling_policy priority it"
+                f" preempted a request that it had already scheduled, and {len(batch.rows)} in a batch are more than"
+                f" the {len(state.running)} that run; give more KV blocks, or choose fcfs or a newer vllm_version."
+            )
+        if self._modes.throttle_interval and not batch.defers_prefills and not batch.preempted:
+            self._throttle.note()
+        self._advance(batch)
+        if self._connector is not None:
+            self._tell(self._connector, batch)
+        self._outputs.launched(batch)
+        return batch
+
+    def _advance(self, batch: Batch) -> None:
+        """Advance every granted request at once: vLLM counts tokens when they are scheduled, not when they return."""
+        speculation, is_async = self._modes.speculation, self._is_async
+        num_drafts_next = speculation.num_drafts_after(len(batch.rows)) if speculation else 0
+        batch.num_drafts_next = num_drafts_next
+        next_call = batch.call + self._num_stages
+        num_decodes = decode_context_tokens = num_sampled = 0
+        chunks: list[tuple[int, int]] = []
+        for row in batch.rows:
+            progress, num_tokens = row.progress, row.num_tokens
+            progress.num_in_flight += num_tokens
+            if row.is_ghost:
+                progress.num_computed += num_tokens
+            else:
+                row.num_computed_before = progress.num_computed
+                progress.num_computed += num_tokens
+                num_beyond = progress.num_computed - progress.num_tokens - progress.num_placeholders
+                if num_beyond >= 0:
+                    row.samples = True
+                    num_sampled += 1
+                    progress.num_samples_in_flight += 1
+                    row.num_drafts = row.num_padded or min(progress.num_drafts, num_beyond)
+                    progress.num_drafts = 0
+                    if is_async:
+                        progress.num_placeholders += 1 + row.num_drafts
+                        progress.num_drafts = num_drafts_next
+                        progress.eligible_call = next_call
+                else:
+                    progress.num_drafts = 0
+            if num_tokens == 1:
+                num_decodes += 1
+                decode_context_tokens += row.num_computed_before + 1
+            else:
+                chunks.append((num_tokens, row.num_computed_before))
+        if batch.rows:
+            batch.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)
+        batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
+        batch.num_free_blocks = self.state.num_free_blocks
+
+    def _tell(self, connector: Connector, batch: Batch) -> None:
+        for row in batch.rows:
+            connector.computes(row.progress, row.num_computed_before + row.num_tokens)
+        connector.close_pass()
+
+    # -- as batches and transfers come back ------------------------------------------------------------------------
+
+    def take_in(self, batch: Batch, now_s: float) -> list[Progress]:
+        """A batch is back: the requests that it finishes."""
+        return self._outputs.take_in(batch, now_s)
+
+    def abort(self, request: Request) -> None:
+        """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and what is loaded still comes."""
+        progress = self.state.progress[request]
+        self._outputs.leave(progress)
+        if not progress.is_loading:
+            self._outputs.free(progress)
+
+    def loaded(self, progress: Progress) -> None:
+        """What came from elsewhere is here; the last known token is computed in any case, to sample from it."""
+        self._no_longer_loads(progress)
+        if progress.is_finished:
+            self.state.slots.free(progress)
+            return
+        self.state.slots.keep(progress, progress.num_loaded)
+        progress.num_computed = min(progress.num_loaded, progress.num_tokens - 1)
+
+    def load_failed(self, progress: Progress) -> bool:
+        """The request is computed here, its blocks given back when it is looked at next; or it ends, which is told."""
+        self._no_longer_loads(progress)
+        ends = not (progress.is_finished or (self._connector is not None and self._connector.recomputes_failed))
+        if ends:
+            self._outputs.leave(progress)
+        if progress.is_finished:
+            self.state.slots.free(progress)
+        return ends
+
+    def _no_longer_loads(self, progress: Progress) -> None:
+        progress.is_loading = False
+        self.state.loading.remove(progress)
+
+    def sent(self, progress: Progress) -> None:
+        """What a request that has ended held until it was sent comes free."""
+        self.state.slots.free(progress)

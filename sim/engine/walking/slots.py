@@ -1,0 +1,102 @@
+"""Room in the KV cache for requests that are walked: how many blocks each holds, and which of them can be found."""
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.kv_cache_manager import KVCacheManager, PrefixHit
+from sim.engine.walking.progress import Progress
+from sim.specs.speculation import Speculation
+
+
+class Slots:
+    """A KVCacheManager, and per request what it cannot know where tokens may be rejected.
+
+    `lowest_free` is the smallest number of free blocks since it was last set.
+    """
+
+    def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
+        self.kv = KVCacheManager(config, num_keys)
+        self.pool = self.kv.pool
+        self._block_size = config.block_size
+        self._num_groups = self.kv.num_groups
+        self._has_windows = config.has_windows
+        self._max_model_len = config.max_model_len
+        self._lookahead = speculation.num_lookahead_tokens if speculation else 0
+        self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
+        self._num_never_kept = max(0, speculation.num_prefill_lookahead - 1) if speculation else 0
+        self.lowest_free = self.pool.num_free
+
+    def find_prefix(self, progress: Progress) -> PrefixHit:
+        """The longest cached prefix of a waiting request that can be used."""
+        return self.kv.find_prefix(progress.request, self._num_dropped)
+
+    def can_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> bool:
+        """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
+        held = PrefixHit(progress.num_blocks, (), 0, 0) if progress.num_blocks else hit
+        return self.kv.can_admit(progress.num_tokens, held, reserve)
+
+    def grow(self, progress: Progress, num_tokens: int) -> int:
+        """Blocks for the next tokens of one that holds some; how many are new, or -1 where they do not fit."""
+        if self._has_windows:
+            self.kv.free_passed_windows(progress.request, progress.num_computed - progress.num_in_flight)
+        end = progress.num_computed + num_tokens
+        missing = self._num_blocks(end + self._lookahead) - progress.num_blocks
+        num_new = 0
+        if missing > 0:
+            num_new = missing * self._num_groups
+            if num_new > self.pool.num_free:
+                return -1
+            self._take(progress, missing, num_new)
+        self.keep(progress, end)
+        return num_new
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-min(num_tokens, self._max_model_len) // self._block_size)
+
+    def _take(self, progress: Progress, num_blocks: int, num_new: int) -> None:
+        self.pool.take(num_new)
+        progress.num_blocks += num_blocks
+        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+
+    def admit(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> int:
+        """Blocks for the next tokens of a waiting request, which may hold some already; -1 where they do not fit."""
+        if progress.num_blocks:
+            missing = self._num_blocks(progress.num_computed + num_tokens + self._lookahead) - progress.num_blocks
+            return -1 if missing * self._num_groups + reserve > self.pool.num_free else self.grow(progress, num_tokens)
+        end = progress.num_computed + hit.num_blocks * self._block_size + num_tokens
+        num_new = self._hold(progress, hit, end + self._lookahead, reserve)
+        if num_new >= 0:
+            self.keep(progress, end)
+        return num_new
+
+    def reserve_for_load(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
+        """Blocks for tokens that will come from elsewhere, behind the hit: without contents yet, and no drafts ahead."""
+        return self._hold(progress, hit, hit.num_blocks * self._block_size + num_tokens, reserve) >= 0
+
+    def _hold(self, progress: Progress, hit: PrefixHit, end: int, reserve: int) -> int:
+        num_blocks = self._num_blocks(end)
+        num_new = self.kv.admit(progress.request, hit, num_blocks * self._block_size, reserve)
+        if num_new is None:
+            return -1
+        progress.num_blocks = num_blocks
+        progress.num_hashed = hit.num_blocks * self._block_size
+        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+        return num_new
+
+    def keep(self, progress: Progress, num_tokens: int) -> None:
+        """Make blocks findable that are filled with known tokens."""
+        known = min(num_tokens - self._num_never_kept, progress.num_tokens)
+        if known > progress.num_hashed:
+            shared = progress.request.num_shared_blocks
+            if shared and progress.num_hashed // self._block_size < min(shared, known // self._block_size):
+                self.kv.keep_shared_blocks(progress.request, known)
+            progress.num_hashed = known
+
+    def free(self, progress: Progress) -> None:
+        """Give back all that a request holds."""
+        progress.num_free_at_release = self.pool.num_free
+        self.kv.release(progress.request, progress.num_blocks * self._block_size, progress.num_hashed)
+        progress.num_blocks = progress.num_hashed = 0
+
+    def free_preempted(self, progress: Progress) -> None:
+        """The same for one that will ask for all of it again."""
+        self.kv.key_all_blocks(progress.request, progress.num_hashed)
+        self.free(progress)

@@ -1,0 +1,116 @@
+"""Who waits, who runs, who is loaded for; nothing here decides anything.
+
+`holding` are requests that wait and hold blocks: what is loaded for them is on its way, or has come.
+"""
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.request import Request, RequestStatus
+from sim.engine.scheduling_policy import scheduling_policy
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.connector import Connector
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.slots import Slots
+
+
+class State:
+    """The queues, the running requests in order of admission, and their blocks. `num_calls` of the scheduler have been made."""
+
+    def __init__(self, config: SchedulerConfig, modes: Modes, num_keys: int, connector: Connector | None) -> None:
+        self.config = config
+        self.modes = modes
+        self.rules = config.engine.rules
+        self.is_async = config.engine.async_scheduling
+        self.is_fcfs = config.engine.scheduling_policy == "fcfs"
+        self.policy = scheduling_policy(config.engine.scheduling_policy, config.engine.rules)
+        self.slots = Slots(config, modes.speculation, num_keys)
+        self.connector = connector
+        self.defers_frees = (
+            connector is not None
+            and connector.consumes
+            and modes.num_batches_in_flight(is_async=config.engine.async_scheduling) > 1
+        )
+        self.drops_preempted_outputs = connector is not None and connector.drops_preempted_outputs
+        self.running: list[Progress] = []
+        self.waiting = self.policy.make_queue()
+        self.holding = self.policy.make_queue()
+        self.loading: list[Progress] = []
+        self.progress: dict[Request, Progress] = {}
+        self.in_flight: list[Batch] = []
+        self.num_calls = 0
+        self.num_admitted = 0
+        self.has_told_finished = True
+        self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self.running) or len(self.waiting) > 0 or len(self.holding) > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether to call the scheduler: also to tell the worker who has finished, and to hear of transfers."""
+        if self.has_requests or not self.has_told_finished:
+            return True
+        return self.connector is not None and self.connector.has_pending
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.holding)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.slots.pool.num_free
+
+    @property
+    def longest_chunk(self) -> int:
+        """The most tokens that one request may get: the long-prefill threshold, where it applies."""
+        config = self.config
+        threshold = config.engine.long_prefill_token_threshold
+        if not threshold:
+            return config.token_budget
+        num_requests = self.num_running + self.num_waiting
+        if num_requests <= 1 and self.rules.lone_request_ignores_threshold:
+            return config.token_budget
+        if config.engine.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.engine.max_num_batched_tokens // max(1, num_requests))
+        return threshold
+
+    @property
+    def watermark(self) -> int:
+        """Blocks that stay free for those who run."""
+        return self.config.watermark_blocks if self.running else 0
+
+    def start(self, progress: Progress, num_hit_tokens: int, num_external: int) -> None:
+        """A waiting request has its blocks: it runs from now on."""
+        request = progress.request
+        progress.is_running = True
+        progress.num_computed += num_hit_tokens + num_external
+        self.running.append(progress)
+        request.status = RequestStatus.PREFILLING
+        request.serial = self.num_admitted
+        self.num_admitted += 1
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = progress.num_computed
+            self.prefix_cache_queries += progress.num_tokens
+            self.prefix_cache_hits += num_hit_tokens
+
+    def preempt(self, progress: Progress) -> None:
+        """Recompute preemption: what was computed is lost, what was generated is kept; outputs on their way still come."""
+        self.running.remove(progress)
+        self.slots.free_preempted(progress)
+        request = progress.request
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+        request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
+        progress.is_running = False
+        progress.attempt += 1
+        progress.num_computed = 0
+        progress.num_stale = 0 if self.drops_preempted_outputs else progress.num_samples_in_flight
+        progress.num_placeholders = 0
+        progress.num_drafts = 0
+        self.waiting.put_back(request)

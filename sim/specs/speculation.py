@@ -1,0 +1,68 @@
+"""What a way of speculating asks of the scheduler. Mirrors vLLM's config/speculative.py and config/vllm.py (0.32)."""
+
+from dataclasses import dataclass
+
+from sim.errors import ConfigError
+
+EAGLES = ("eagle", "eagle3", "mtp", "dflash")
+"""They draft from the target's hidden states, and so recompute the last block of every prefix hit."""
+METHODS = ("ngram", "ngram_gpu", "draft_model", *EAGLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """`num_speculative_tokens` drafts a step, by a method of vLLM's; `mtp_layers` modules draft them, if it is mtp.
+
+    `by_batch_size` says how many instead after a batch of so many requests, and its last entry after all larger ones.
+    Raises ConfigError for what vLLM does not know.
+    """
+
+    num_speculative_tokens: int
+    method: str = "ngram"
+    parallel_drafting: bool = False
+    mtp_layers: int = 1
+    by_batch_size: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        if self.num_speculative_tokens < 1:
+            raise ConfigError(f"num_speculative_tokens must be at least 1, got {self.num_speculative_tokens}.")
+        if any(not 0 <= count <= self.num_speculative_tokens for count in self.by_batch_size):
+            raise ConfigError(
+                f"num_speculative_tokens_per_batch_size must lie between 0 and num_speculative_tokens,"
+                f" {self.num_speculative_tokens}, got {list(self.by_batch_size)}."
+            )
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots allocated ahead of each request's tokens."""
+        if self.method in ("ngram", "ngram_gpu"):
+            return 0
+        return self.num_speculative_tokens + (self.method == "dflash")
+
+    @property
+    def num_draft_slots(self) -> int:
+        """What each scheduled request costs of the input budget beside its tokens."""
+        k = self.num_speculative_tokens
+        if self.method == "draft_model":
+            return k if self.parallel_drafting else 1
+        if self.method == "dflash":
+            return k
+        return k - 1 if self.parallel_drafting and self.method in EAGLES else 0
+
+    @property
+    def drops_last_hit(self) -> bool:
+        """Whether the last block of a prefix hit is computed again."""
+        return self.method in EAGLES
+
+    @property
+    def num_prefill_lookahead(self) -> int:
+        """No chunk ends less than so many tokens ahead of the known ones' end, where these are more than one."""
+        return self.num_speculative_tokens if self.method == "mtp" and self.mtp_layers > 1 else int(self.drops_last_hit)
+
+    def num_drafts_after(self, num_requests: int) -> int:
+        """Drafts for the next step of the requests of a batch of that size."""
+        if not self.by_batch_size:
+            return self.num_speculative_tokens
+        return self.by_batch_size[min(num_requests, len(self.by_batch_size) - 1)]

@@ -1,0 +1,124 @@
+"""What the world did to the requests of a recorded case, as the engine that walks asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sim.engine.request import Request
+from sim.engine.walking.connector import Transfer
+from sim.engine.walking.modes import Modes
+from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy
+from sim.specs.speculation import Speculation
+from sim.steptime.protocol import StepShape
+from sim.workload.trace import Trace
+from tests.conformance.case import RECORDED_PROMPTS, Case
+from tests.reference.modes import UNSCRIPTED, Pipeline, Script, Transfers
+from tests.reference.modes import Speculation as Derived
+
+
+def with_adapters(trace: Trace, scripts: Sequence[Script]) -> Trace:
+    """Prompts computed with an adapter begin with contents of its own: their blocks hold other KV."""
+    loras = [script.lora for script in scripts]
+    if not any(loras) or trace.segments is None:
+        return trace
+    firsts = {(path[0][0], lora) for path, lora in zip(trace.segments, loras, strict=True) if lora}
+    others = {first: 2 * RECORDED_PROMPTS + number for number, first in enumerate(sorted(firsts))}
+    segments = [
+        ((others.get((path[0][0], lora), path[0][0]), path[0][1]), *path[1:])
+        for path, lora in zip(trace.segments, loras, strict=True)
+    ]
+    return replace(trace, segments=segments)
+
+
+class Scripts:
+    """Acceptance, adapters and transfers of each request, by its row."""
+
+    def __init__(self, case: Case) -> None:
+        self._scripts = case.scripts or [UNSCRIPTED] * len(case.trace)
+        self._block_size = case.config.block_size
+        self._recv_token_s = case.modes.transfers.recv_token_s if case.modes.transfers else 0.0
+        self._have_come: set[Request] = set()
+
+    def _of(self, request: Request) -> Script:
+        return self._scripts[request.index]
+
+    def accepted(self, request: Request) -> bytes:
+        return bytes(self._of(request).accept)
+
+    def proposed(self, request: Request) -> bytes:
+        return bytes(self._of(request).propose or ())
+
+    def adapter(self, request: Request) -> int:
+        return self._of(request).lora
+
+    def num_tokens_elsewhere(self, request: Request) -> int:
+        script = self._of(request)
+        if script.remote_tokens is not None:
+            return script.remote_tokens // self._block_size * self._block_size
+        return request.num_prompt_tokens if script.is_remote and request not in self._have_come else 0
+
+    def loads_in_step(self, request: Request) -> bool:
+        return self._of(request).loads_in_step
+
+    def is_sent_on(self, request: Request) -> bool:
+        return self._of(request).is_sent_on
+
+    def begin(self, transfer: Transfer) -> None:
+        script = self._of(transfer.request)
+        if transfer.kind == "send":
+            transfer.end_s = transfer.start_s + script.send_s
+            return
+        self._have_come.add(transfer.request)
+        transfer.end_s = transfer.start_s + script.recv_s + self._recv_token_s * transfer.num_tokens
+        transfer.has_failed = script.recv_fails
+
+
+class RecordedStages:
+    """Stages that take so many thousandths of a step, in whole nanoseconds."""
+
+    def __init__(self, case: Case) -> None:
+        self._step_time = case.step_time
+        self._pipeline: Pipeline = case.modes.pipeline
+
+    def stage_s(self, stage: int, shape: StepShape) -> float:
+        return self._pipeline.stages_s(self._step_time.step_s(shape))[stage]
+
+    def hop_s(self, shape: StepShape) -> float:  # noqa: ARG002 - the recorder's messages are all alike
+        return self._pipeline.hop_s
+
+
+def walking_modes(case: Case, scripts: Scripts) -> Modes:
+    """The case's modes as the product has them; what the product derives is what vLLM derived."""
+    modes, config = case.modes, case.recorded["config"]
+    found = Modes(
+        speculation=_speculation(config["spec"], modes.speculation) if modes.speculation else None,
+        acceptance=scripts,
+        num_stages=modes.pipeline.num_stages,
+        stages=RecordedStages(case) if modes.pipeline.num_stages > 1 else None,
+        max_loras=modes.max_loras,
+        adapters=scripts,
+        kv_transfer=_kv_transfer(modes.transfers) if modes.transfers else None,
+        peer=scripts,
+        idle_sleep_s=modes.idle_sleep_s,
+        throttle_interval=modes.throttle_interval,
+    )
+    depth = found.num_batches_in_flight(is_async=case.config.engine.async_scheduling)
+    assert modes.num_batches_in_flight in (None, depth), f"{depth} batches in flight"
+    return found
+
+
+def _speculation(recorded: dict[str, object], derived: Derived) -> Speculation:
+    found = Speculation(
+        derived.k,
+        str(recorded.get("method", "ngram")),
+        parallel_drafting=bool(recorded.get("parallel")),
+        mtp_layers=int(str(recorded.get("mtp_layers", 1))),
+        by_batch_size=tuple(derived.by_batch_size or ()),
+    )
+    ours = (found.num_lookahead_tokens, found.num_draft_slots, found.drops_last_hit, found.num_prefill_lookahead)
+    assert ours == (derived.lookahead, derived.draft_slots, derived.drops_last_hit, derived.prefill_lookahead), ours
+    return found
+
+
+def _kv_transfer(transfers: Transfers) -> KVTransferConfig:
+    policy: LoadFailurePolicy = "recompute" if transfers.recomputes_failed else "fail"
+    return KVTransferConfig(transfers.role, policy, reports_at_start=transfers.reports_at_start)
