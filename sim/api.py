@@ -12,33 +12,33 @@ import numpy as np
 from sim import __version__
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
-from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.fleet_plan import FleetPlan, RouterLike
 from sim.cluster.records import ClusterRecords
 from sim.cluster.users import parse_users, require_no_rate
-from sim.deployment import DEFAULTS, Deployment, deploy
+from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
-from sim.measure.forecast import confidence_json, confidence_of, forecast_of
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
+from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
-from sim.metrics.columns import Columns, request_columns, step_columns
+from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
-from sim.metrics.replicas import replica_figures
+from sim.metrics.fleet import fleet_parts, fleet_summary, same
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.stages import stage_figures
-from sim.metrics.step_parts import step_parts
-from sim.metrics.summary import summary_of
 from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import FleetLike
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.options import Composition, step_time_options
+from sim.steptime.options import Composition, StepTimeOptions, step_time_options
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.load import Load, as_load
@@ -62,9 +62,14 @@ class Result:
     """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table."""
 
     summary: dict[str, Any]
-    deployment: Deployment
+    fleet: DeployedFleet
     trace: Trace
     run: ClusterRecords
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was deployed; of unlike pools the first."""
+        return self.fleet.first
 
     @property
     def records(self) -> Records:
@@ -122,10 +127,11 @@ class Result:
         return request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
 
     def _step_columns(self) -> Columns:
-        num_gpu_blocks, dispatch = self.deployment.plan.num_gpu_blocks, self.deployment.graph_dispatch
-        steps, step_time = self.records.steps, self.deployment.step_time
-        parts = step_parts(steps, step_time)
-        columns = step_columns(steps, parts, num_gpu_blocks=num_gpu_blocks, dispatch=dispatch)
+        parts = [
+            deployed_step_columns(pool.deployment, records.steps)
+            for pool, records in zip(self.fleet.pools, self.run.pools, strict=True)
+        ]
+        columns = joined(parts) if self.fleet.is_unlike else parts[0]
         if not self._is_fleet:
             return columns
         counts = [part.leaps.num_ran_steps for part in self.run.replicas]
@@ -167,8 +173,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     request_rate: float | None = None,
     limit: int | None = None,
     slo: Sequence[str] = (),
-    replicas: int = 1,
-    router: str | Mapping[str, Any] = "least_loaded",
+    replicas: int | None = None,
+    router: str | Mapping[str, Any] | None = None,
+    fleet: FleetLike | None = None,
     max_concurrency: int | None = None,
     users: int | None = None,
     think_time: float | str | None = None,
@@ -187,7 +194,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
-    `{policy: llm_d, queue: 2}`, which draws from `seed`. Turns of a session wait for the answer before them, and stages for the one
+    `{policy: llm_d, queue: 2}`, which draws from `seed`; `fleet` instead, a YAML file or what stands in one, has pools of unlike
+    ones. Turns of a session wait for the answer before them, and stages for the one
     before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
@@ -200,20 +208,25 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     started_s = time.perf_counter()
     slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
-    deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     if users is not None:
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
-    _check_replicas(replicas, has_step_log=step_log is not None)
-    replayed = _Replayed(deployment, load, slos, replicas, router, clients, seed)
+    deployed = _deployed(
+        model, gpu, engine, replicas, router, fleet, vllm_version=vllm_version, step_times=step_times
+    )  # fmt: skip
+    if deployed.num_replicas > 1 and step_log is not None:
+        raise ConfigError(
+            f"a step log has the steps of one engine, got {deployed.num_replicas} replicas; log a run of one."
+        )
+    replayed = _Replayed(deployed, load, slos, clients, seed)
     run = replayed.run(on_progress=progress, step_log=step_log)
     summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
     if clients.wait_for_answers(load.trace) and not users:
         summary["sent_late"] = sent_late(load.trace, run.merged.requests)
     summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
-    return Result(summary, deployment, load.trace, run)
+    return Result(summary, deployed, load.trace, run)
 
 
 def read_measured(
@@ -286,79 +299,87 @@ def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Se
 class _Replayed(NamedTuple):
     """What is replayed, and again with step times that are off and at other rates; `slos` are limits on its requests."""
 
-    deployment: Deployment
+    fleet: DeployedFleet
     load: Load
     slos: tuple[Slo, ...]
-    replicas: int
-    router: str | Mapping[str, Any]
     clients: Clients
     seed: int
 
-    def run(
-        self, trace: Trace | None = None, step_time: StepTimeModel | None = None, **arguments: Any
-    ) -> ClusterRecords:
-        deployment = self.deployment
-        step_time = step_time or deployment.step_time
-        plan = FleetPlan.alike(deployment.config, step_time, self.replicas, self.router)
+    def run(self, trace: Trace | None = None, plan: FleetPlan | None = None, **arguments: Any) -> ClusterRecords:
+        plan = plan or self.fleet.plan()
         return simulation.simulate(trace or self.load.trace, plan, seed=self.seed, clients=self.clients, **arguments)
 
     def figures(self, run: ClusterRecords) -> dict[str, Any]:
-        figures = summary_of(self.deployment, run.merged)
-        if self.replicas > 1:
-            figures["gpu_busy_fraction"] = run.busy_fraction
+        figures = fleet_summary(self.fleet, run)
         return figures | slo_figures(self.slos, run.merged, figures["duration"])
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
-        step_time = PerturbedStepTime(self.deployment.step_time, all_off_by(factor))
-        trace = scale_rate(self.load.trace, rate_share)
-        return self.figures(self.run(trace, step_time))
+        plan = self.fleet.plan(lambda step_time: PerturbedStepTime(step_time, all_off_by(factor)))
+        return self.figures(self.run(scale_rate(self.load.trace, rate_share), plan))
 
 
-def _check_replicas(replicas: int, *, has_step_log: bool) -> None:
-    if replicas < 1:
+def _deployed(
+    model: ModelLike,
+    gpu: GpuLike,
+    engine: EngineConfig,
+    replicas: int | None,
+    router: RouterLike | None,
+    fleet: FleetLike | None,
+    *,
+    vllm_version: str | None,
+    step_times: StepTimeOptions,
+) -> DeployedFleet:
+    """The pools of a fleet file, or equal replicas. Raises SimError for both, and for what does not start."""
+    if fleet is not None:
+        if replicas is not None:
+            raise ConfigError(
+                f"the pools of `fleet` say how many replicas there are, got replicas {replicas} as well; leave it out."
+            )
+        return deploy_fleet(model, gpu, engine, fleet, router=router, vllm_version=vllm_version, step_times=step_times)
+    if replicas is not None and replicas < 1:
         raise ConfigError(f"replicas must be at least 1, got {replicas}.")
-    if replicas > 1 and has_step_log:
-        raise ConfigError(f"a step log has the steps of one engine, got {replicas} replicas; log a run of one.")
-
-
-def _fleet(replayed: _Replayed, run: ClusterRecords) -> dict[str, Any]:
-    """The figures of the fleet and of each replica; empty for a single replica."""
-    if replayed.replicas == 1:
-        return {}
-    figures = replica_figures(run, replayed.deployment.plan.num_gpu_blocks)
-    return {"fleet": {"replicas": replayed.replicas, "router": replayed.router}, "replicas": figures}
+    deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
+    return DeployedFleet.alike(deployment, engine, replicas or 1, DEFAULT_ROUTER if router is None else router)
 
 
 def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and what came of it."""
-    deployment, trace, figures = replayed.deployment, replayed.load.trace, replayed.figures(run)
-    engine, price = deployment.engine, deployment.gpu.price_usd_per_hour
+    fleet, trace, figures = replayed.fleet, replayed.load.trace, replayed.figures(run)
     return {
-        "model_id": deployment.model.name,
-        "gpu": deployment.gpu.name,
-        "tensor_parallel_size": engine.tensor_parallel_size,
+        **_deployed_json(fleet),
         "engine": given.to_json(),
         **replayed.load.to_json(),
-        "vllm_version": engine.vllm_version,
+        "vllm_version": fleet.first.engine.vllm_version,
         "servecast_version": __version__,
-        "notes": list(deployment.notes),
+        "notes": list(dict.fromkeys(note for pool in fleet.pools for note in pool.deployment.notes)),
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
-        **_fleet(replayed, run),
+        **fleet_parts(fleet, run),
         **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
-        "limits": what_limits(deployment, run),
-        "step_time": deployment.step_times.to_json(),
-        **cost(figures, num_gpus=engine.num_gpus * replayed.replicas, usd_per_hour=price),
+        "limits": what_limits(fleet, run),
+        "step_time": fleet.first.step_times.to_json(),
+        **cost(figures, num_gpus=fleet.num_gpus, usd_per_hour=fleet.usd_per_gpu_hour),
+    }
+
+
+def _deployed_json(fleet: DeployedFleet) -> dict[str, Any]:
+    """The model and its GPUs; null for what differs between pools."""
+    deployments = [pool.deployment for pool in fleet.pools]
+    return {
+        "model_id": fleet.first.model.name,
+        "gpu": same(deployment.gpu.name for deployment in deployments),
+        "tensor_parallel_size": same(deployment.engine.tensor_parallel_size for deployment in deployments),
     }
 
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:
     """How far the forecast can be trusted, by the errors on measured runs like it."""
-    deployment, rate = replayed.deployment, None if replayed.clients.users else replayed.load.trace.request_rate
+    rate = None if replayed.clients.users else replayed.load.trace.request_rate
+    pool = least_known([pool.deployment for pool in replayed.fleet.pools], summary)
     if not intervals:
-        return confidence_json(confidence_of(deployment, summary))
-    return forecast_of(deployment, summary, replayed.at, request_rate=rate)
+        return confidence_json(confidence_of(pool, summary))
+    return forecast_of(pool, summary, replayed.at, request_rate=rate)
 
 
 def _frame(columns: Columns) -> "pd.DataFrame":

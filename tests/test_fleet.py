@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import ConfigError
+from sim.errors import ConfigError, SimError
 
 
 def fleet(**arguments: Any) -> Any:
@@ -63,4 +63,99 @@ def test_one_replica_says_nothing_of_a_fleet(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked_for(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
+        fleet(**arguments)
+
+
+UNLIKE = {
+    "router": "round_robin",
+    "pools": [
+        {"name": "small", "replicas": 2, "engine": {"max_num_seqs": 4}},
+        {"name": "large", "gpu": "h200-sxm", "engine": {"tensor_parallel_size": 2, "block_size": 32}},
+    ],
+}
+
+
+def test_pools_add_up_to_the_fleet() -> None:
+    """Unlike ones: their requests, their GPUs at their prices, their steps; what differs has no figure of its own."""
+    found = fleet(fleet=UNLIKE, engine=sim.EngineConfig(max_num_seqs=8))
+    summary, pools = found.summary, found.summary["pools"]
+    assert summary["fleet"] == {"replicas": 3, **UNLIKE}
+    assert [pool["pool"] for pool in pools] == ["small", "large"]
+    assert [pool["engine"] for pool in pools] == [
+        {"max_num_seqs": 4},
+        {"max_num_seqs": 8, "tensor_parallel_size": 2, "block_size": 32},
+    ]
+    for key in ("arrived", "completed", "total_output_tokens", "num_steps", "num_preemptions"):
+        assert sum(pool[key] for pool in pools) == summary[key]
+    assert (summary["gpu"], summary["tensor_parallel_size"], summary["num_gpu_blocks"]) == (None, None, None)
+    assert max(pool["max_kv_cache_usage"] for pool in pools) == summary["max_kv_cache_usage"]
+    busy_s = sum(pool["gpu_busy_fraction"] * pool["replicas"] for pool in pools)
+    assert busy_s / 3 == pytest.approx(summary["gpu_busy_fraction"])
+    assert [(row["pool"], row["gpu"]) for row in summary["replicas"]] == [
+        ("small", "h100-sxm"),
+        ("small", "h100-sxm"),
+        ("large", "h200-sxm"),
+    ]
+    hours = summary["duration"] / 3600
+    prices = [found.fleet.pools[place].deployment.gpu.price_usd_per_hour for place in (0, 1)]
+    assert summary["gpu_hours"] == pytest.approx(4 * hours)
+    assert summary["cost_usd"] == pytest.approx(2 * hours * (prices[0] + prices[1]))
+    assert summary["limits"]["text"].startswith("small: ")
+    assert "2 replicas of 1 x h100-sxm and 1 replica of 2 x h200-sxm behind round_robin" in str(found)
+
+
+def test_steps_of_unlike_pools_are_those_of_each() -> None:
+    """KV usage and CUDA graphs as each one's own."""
+    found = fleet(fleet=UNLIKE)
+    steps = found.steps.groupby("replica")
+    assert steps.size().sum() == found.summary["num_steps"]
+    usages = [row["max_kv_cache_usage"] for row in found.summary["replicas"]]
+    assert steps["kv_cache_usage"].max().tolist() == pytest.approx(usages)
+
+
+def test_one_pool_is_a_fleet_of_its_replicas() -> None:
+    """All figures of the same number of equal replicas, and the pool's are those of the fleet."""
+    one, plain = fleet(fleet={"pools": [{"replicas": 3}]}).summary, fleet(replicas=3).summary
+    for key in set(plain) - {"fleet", "replicas", "wall_time_s"}:
+        assert one[key] == plain[key], key
+    (pool,) = one["pools"]
+    for key in ("mean_ttft_ms", "p99_itl_ms", "gpu_busy_fraction", "model_flops_utilization", "num_gpu_blocks"):
+        assert pool[key] == one[key]
+
+
+def test_a_fleet_of_a_single_replica_is_that_replica() -> None:
+    one, plain = fleet(fleet={"pools": [{}]}), fleet()
+    assert one.requests.drop(columns="replica", errors="ignore").equals(plain.requests)
+    assert one.summary["fleet"] == {"replicas": 1, "router": "least_loaded", "pools": [{}]}
+
+
+def test_intervals_are_those_of_the_pool_that_is_least_known() -> None:
+    """A B300 was measured on no run; its band is wider, and both pools' step times move by it."""
+    pools = [{}, {"name": "new", "gpu": "b300-sxm"}]
+    mixed = sim.simulate("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl", limit=60, fleet={"pools": pools})
+    known = sim.simulate("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl", limit=60, fleet={"pools": [{}, {}]})
+    bands = [found.summary["confidence"]["bands_percent"]["tpot"] for found in (mixed, known)]
+    assert bands[0] > bands[1]
+    low, high = mixed.summary["confidence"]["intervals"]["mean_tpot_ms"]
+    assert low < mixed.summary["mean_tpot_ms"] < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"fleet": UNLIKE, "replicas": 2}, "the pools of `fleet` say how many replicas there are, got replicas 2"),
+        ({"fleet": UNLIKE, "router": "llm_d"}, "fleet has a router, 'round_robin', and 'llm_d' is asked for"),
+        ({"fleet": {"pools": [{}], "router": "lmd"}}, "^fleet: router must be one of .* Did you mean llm_d"),
+        ({"fleet": {"pools": [{"gpu": "h10"}]}}, "^fleet: pool 0: GPU `h10`"),
+        ({"fleet": {"pools": [{"engine": {"max_seqs": 2}}]}}, "pool 0: `engine.max_seqs` is no engine argument"),
+        ({"fleet": {"pools": [{"name": "x", "engine": {"max_num_seqs": 0}}]}}, "^fleet: x: max_num_seqs must be"),
+        (
+            {"fleet": {"pools": [{}, {"name": "few", "engine": {"num_gpu_blocks_override": 9}}]}},
+            "few: .* does not start",
+        ),
+        ({"fleet": UNLIKE, "step_log": print}, "a step log has the steps of one engine, got 3 replicas"),
+    ],
+)
+def test_fleets_that_cannot_be_asked_for(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SimError, match=sentence):
         fleet(**arguments)

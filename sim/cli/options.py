@@ -59,6 +59,12 @@ Slos = Annotated[
     ),
 ]
 Replicas = Annotated[int, typer.Option(help="Equal servers behind a router.")]
+Fleet = Annotated[
+    Path | None,
+    typer.Option(
+        help="A YAML of pools of unlike servers, and their router, instead of --replicas.", show_default=False
+    ),
+]
 Router = Annotated[
     str,
     typer.Option(

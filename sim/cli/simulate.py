@@ -10,7 +10,7 @@ import typer
 
 from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import RateScale, Replicas, RequestRate, Router, print_json, warn
+from sim.cli.options import Fleet, RateScale, Replicas, RequestRate, Router, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.outputs import writing
@@ -29,8 +29,9 @@ def simulate(
     *,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
-    replicas: Replicas = 1,
-    router: Router = "least_loaded",
+    replicas: Replicas | None = None,
+    router: Router | None = None,
+    fleet: Fleet = None,
     users: NumUsers = None,
     think_time: ThinkTime = None,
     seed: Annotated[
@@ -46,7 +47,8 @@ def simulate(
         from sim.report.folder import check_folder
 
         check_folder(out)
-    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--step-log": step_log}, seed=seed)
+    outputs = {"--out": out, "--step-log": step_log}
+    arguments = shared.arguments(engine_flags(ctx), outputs, fleet, seed=seed)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
             **arguments,
@@ -54,6 +56,7 @@ def simulate(
             rate_scale=rate_scale,
             replicas=replicas,
             router=router,
+            fleet=fleet,
             users=users,
             think_time=think_time,
             seed=seed,
@@ -103,8 +106,10 @@ def _at_limit(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _overridden(result: "Result") -> Iterator[str]:
     """A warning: given KV blocks are simulated even if vLLM would not start with them."""
-    if not result.deployment.plan.feasible:
-        yield f"vLLM would not start with these --num-gpu-blocks-override blocks: {result.deployment.plan.reason}"
+    for pool in result.fleet.pools:
+        if not pool.deployment.plan.feasible:
+            reason = pool.deployment.plan.reason
+            yield f"vLLM would not start with these --num-gpu-blocks-override blocks: {reason}"
 
 
 def _rejections(result: "Result") -> Iterator[str]:

@@ -1,18 +1,20 @@
 """The records of a run: those of each replica, and all of them merged."""
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import NamedTuple, Self
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from sim.cluster.lives import Life
-from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records
+from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records, RequestRecords
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
 
-class ClusterRecords(NamedTuple):
+@dataclass(frozen=True)
+class ClusterRecords:
     """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
@@ -34,10 +36,19 @@ class ClusterRecords(NamedTuple):
         lives: tuple[Life, ...] = (),
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        whole = joined(parts)
-        columns = {field.name: getattr(whole, field.name) for field in fields(EngineRecords)}
-        merged = Records(requests=requests.records(), **columns)
-        return cls(merged, tuple(parts), requests.replica, pool_of, lives)
+        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of, lives)
+
+    @cached_property
+    def pools(self) -> tuple[Records, ...]:
+        """The records of each pool: its replicas', and those of the requests that it served."""
+        if len(set(self.pool_of)) == 1:
+            return (self.merged,)
+        return tuple(self._pool(number) for number in range(max(self.pool_of) + 1))
+
+    def _pool(self, number: int) -> Records:
+        members = [replica for replica, pool in enumerate(self.pool_of) if pool == number]
+        rows = np.flatnonzero(np.isin(self.replica, members))
+        return _merged([self.replicas[member] for member in members], self.merged.requests.only(rows))
 
     @property
     def span_s(self) -> float:
@@ -49,6 +60,11 @@ class ClusterRecords(NamedTuple):
     def busy_fraction(self) -> float | None:
         """Share of that time in which steps were running, over all replicas; None if no step ran."""
         return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
+
+
+def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:
+    whole = joined(parts)
+    return Records(requests=requests, **{field.name: getattr(whole, field.name) for field in fields(EngineRecords)})
 
 
 def joined(parts: Sequence[EngineRecords]) -> EngineRecords:

@@ -1,7 +1,7 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -36,6 +36,19 @@ class RequestRecords:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def only(self, rows: Ints) -> "RequestRecords":
+        """The requests in some rows, given in order."""
+        names = [field.name for field in fields(self) if field.name not in {"rejected", "failed"}]
+        return RequestRecords(
+            **{name: getattr(self, name)[rows] for name in names},
+            rejected=_of_rows(self.rejected, rows),
+            failed=_of_rows(self.failed, rows),
+        )
+
+
+def _of_rows(reasons: Mapping[int, str], rows: Ints) -> dict[int, str]:
+    return {place: reasons[row] for place, row in enumerate(rows.tolist()) if row in reasons} if reasons else {}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The error of a forecast: replays at both ends of the step times' band, and whether the deployment is at its limit."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log1p
 from typing import Any
 
@@ -25,6 +25,16 @@ def confidence_of(deployment: Deployment, metrics: Mapping[str, Any] | None = No
     if deployment.step_times.given:
         return None
     return confidence(traits_of(deployment, metrics))
+
+
+def least_known(deployments: Sequence[Deployment], metrics: Mapping[str, Any] | None = None) -> Deployment:
+    """Of the pools of a fleet the one with the widest band of step times, by which all of it is judged; the first of equals."""
+
+    def width(deployment: Deployment) -> float:
+        found = confidence_of(deployment, metrics)
+        return (found.bands if found else AS_GIVEN).step
+
+    return max(deployments, key=width)
 
 
 def forecast_of(

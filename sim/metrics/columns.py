@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.deployment import Deployment
 from sim.engine.records import Ints, RequestRecords, StepRecords
 from sim.metrics.cuda_graphs import step_graphs
-from sim.metrics.step_parts import PartColumns
+from sim.metrics.step_parts import PartColumns, step_parts
 from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
@@ -49,6 +50,18 @@ def _outcome(requests: RequestRecords) -> Columns:
         "rejected": [requests.rejected.get(row) for row in range(len(requests))],
         "failed": [requests.failed.get(row) for row in range(len(requests))],
     }
+
+
+def deployed_step_columns(deployment: Deployment, steps: StepRecords) -> Columns:
+    """`step_columns` of steps that ran there."""
+    parts = step_parts(steps, deployment.step_time)
+    blocks, dispatch = deployment.plan.num_gpu_blocks, deployment.graph_dispatch
+    return step_columns(steps, parts, num_gpu_blocks=blocks, dispatch=dispatch)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The same columns of several, one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def step_columns(steps: StepRecords, parts: PartColumns, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> Columns:

@@ -1,5 +1,6 @@
 """What each replica of a fleet did, beside the fleet's own figures."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from sim.engine.records import EngineRecords, RequestRecords
 from sim.metrics.summary import is_completed, kv_cache_usage
 
 
-def replica_figures(records: ClusterRecords, num_gpu_blocks: int) -> list[dict[str, Any]]:
-    """An object a replica; means are over the fleet's whole time, in which a replica may have been idle."""
+def replica_figures(records: ClusterRecords, num_gpu_blocks: Sequence[int]) -> list[dict[str, Any]]:
+    """An object a replica, which has so many blocks; means are over the fleet's whole time, in which it may have been idle."""
     return [
         {
             **_served(records.merged.requests, records.replica == number),
-            **_engine_figures(part, records.span_s, num_gpu_blocks),
+            **_engine_figures(part, records.span_s, num_gpu_blocks[number]),
         }
         for number, part in enumerate(records.replicas)
     ]

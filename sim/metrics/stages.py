@@ -1,7 +1,6 @@
 """The figures of each stage of a trace, over its own requests."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,7 @@ def stage_figures(trace: Trace, requests: RequestRecords) -> list[dict[str, Any]
         {
             "stage": int(trace.stage[first]),
             "request_rate": trace.part(first, end).request_rate,
-            **_served(_rows(requests, first, end)),
+            **_served(requests.only(np.arange(first, end))),
         }
         for first, end in pairwise([*first_rows, len(trace)])
     ]
@@ -29,19 +28,6 @@ def stage_figures(trace: Trace, requests: RequestRecords) -> list[dict[str, Any]
 
 def _served(requests: RequestRecords) -> dict[str, Any]:
     return {**totals(requests), **in_ms(dict(_latencies(requests)))}
-
-
-def _rows(requests: RequestRecords, first: int, end: int) -> RequestRecords:
-    names = [field.name for field in fields(RequestRecords) if field.name not in {"rejected", "failed"}]
-    return RequestRecords(
-        **{name: getattr(requests, name)[first:end] for name in names},
-        rejected=_reasons(requests.rejected, first, end),
-        failed=_reasons(requests.failed, first, end),
-    )
-
-
-def _reasons(by_row: Mapping[int, str], first: int, end: int) -> dict[int, str]:
-    return {row - first: reason for row, reason in by_row.items() if first <= row < end}
 
 
 def _latencies(requests: RequestRecords) -> Iterator[tuple[str, Any]]:

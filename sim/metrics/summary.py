@@ -52,7 +52,7 @@ def latencies(requests: RequestRecords) -> Latencies:
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    return figures | utilization(deployment, records.leaps)
+    return figures | utilization((deployment, records.leaps))
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:

@@ -4,7 +4,9 @@ FLOPs and bytes are those of all tokens that steps computed, whatever timed the 
 between kernels, and what is computed again after a preemption counts again. docs/results.md has the formulas.
 """
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +26,33 @@ class Work(NamedTuple):
     flops: float
     num_bytes: float
 
+    @classmethod
+    def total(cls, parts: Iterable["Work"]) -> "Work":
+        flops, num_bytes = map(sum, zip(*parts, strict=True))
+        return cls(flops, num_bytes)
 
-def utilization(deployment: Deployment, leaps: LeapRecords) -> dict[str, float | None]:
+
+def utilization(*pools: tuple[Deployment, LeapRecords]) -> dict[str, float | None]:
     """Shares of the peak FLOPs and of the bandwidth in the time in which steps ran, and FLOPs a byte; None without steps."""
+    work = Work.total(itertools.starmap(_needed, pools))
+    most = Work.total(itertools.starmap(_possible, pools))
+    return {
+        "model_flops_utilization": work.flops / most.flops if most.flops else None,
+        "memory_bandwidth_utilization": work.num_bytes / most.num_bytes if most.num_bytes else None,
+        "arithmetic_intensity": work.flops / work.num_bytes if work.num_bytes else None,
+    }
+
+
+def _needed(deployment: Deployment, leaps: LeapRecords) -> Work:
+    routing = deployment.step_times.expert_routing
+    return needed(deployment.model, leaps, deployment.engine.kv_cache_dtype_bytes, routing)
+
+
+def _possible(deployment: Deployment, leaps: LeapRecords) -> Work:
+    """At the peaks of its GPUs, in the time in which steps ran."""
     gpu, busy_s = deployment.gpu, leaps.busy_s * deployment.engine.num_gpus
     peak = gpu.peak_flops[weights_dtype(deployment.model, gpu)]
-    work = needed(deployment.model, leaps, deployment.engine.kv_cache_dtype_bytes, deployment.step_times.expert_routing)
-    return {
-        "model_flops_utilization": work.flops / (busy_s * peak) if busy_s else None,
-        "memory_bandwidth_utilization": work.num_bytes / (busy_s * gpu.memory_bandwidth_bytes_per_s) if busy_s else None,
-        "arithmetic_intensity": work.flops / work.num_bytes if work.num_bytes else None,
-    }  # fmt: skip
+    return Work(busy_s * peak, busy_s * gpu.memory_bandwidth_bytes_per_s)
 
 
 def weights_dtype(model: ModelSpec, gpu: HardwareProfile) -> ComputeDtype:

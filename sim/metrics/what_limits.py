@@ -1,39 +1,86 @@
 """What limits a run, in one object of its summary."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.cluster.records import ClusterRecords
-from sim.deployment import Deployment
-from sim.engine.records import RequestRecords
+from sim.engine.records import Records, RequestRecords
+from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
-from sim.metrics.graph_cliffs import graph_cliffs
+from sim.metrics.graph_cliffs import GraphCliff, graph_cliffs
 from sim.metrics.overload import overload
 from sim.metrics.statistics import percentiles
 
 
-def what_limits(deployment: Deployment, run: ClusterRecords) -> dict[str, Any]:
+class _Found(NamedTuple):
+    """What limits a pool, or all of them together."""
+
+    busy: Mapping[str, float]
+    queued: Mapping[str, float]
+    steps: Mapping[str, float]
+    cliffs: tuple[GraphCliff, ...]
+    text: str
+
+
+def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """Computed from the records; docs/results.md explains the keys. Shares of time are of all replicas' together.
 
     With given step times there are no shares of resources, which only the roofline knows.
     """
-    records, config = run.merged, deployment.config
-    leaps, span_s = records.leaps, run.span_s * len(run.replicas)
-    samples = sampled_shapes(leaps, config)
-    found = limits_of(records, config, deployment.gpu, deployment.roofline_on, samples, span_s=span_s)
-    cliffs = graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under)
-    over = overload(records.requests)
-    cliff_warnings = [f"CUDA-graph cliff: {cliff.text}" for cliff in cliffs if cliff.is_worth_saying]
+    requests = run.merged.requests
+    by_pool = [
+        _of_pool(pool, records, run.span_s * pool.num_replicas)
+        for pool, records in zip(fleet.pools, run.pools, strict=True)
+    ]
+    found = _together(fleet.pools, run, by_pool) if fleet.is_unlike else by_pool[0]
+    over = overload(requests)
+    cliff_warnings = [f"CUDA-graph cliff: {cliff.text}" for cliff in found.cliffs if cliff.is_worth_saying]
     return {
         "busy": dict(found.busy),
         "queued": dict(found.queued),
-        "steps": limited_steps(records, config),
-        "p99_ttft_queue_share": p99_ttft_queue_share(records.requests),
-        "graph_cliffs": [cliff._asdict() for cliff in cliffs],
+        "steps": dict(found.steps),
+        "p99_ttft_queue_share": p99_ttft_queue_share(requests),
+        "graph_cliffs": [cliff._asdict() for cliff in found.cliffs],
         "overload": over and {**over._asdict(), "text": over.text},
         "warnings": [over.text, *cliff_warnings] if over else cliff_warnings,
-        "text": str(found) if leaps.num_ran_steps else "nothing ran",
+        "text": found.text,
+    }
+
+
+def _of_pool(pool: DeployedPool, records: Records, span_s: float) -> _Found:
+    deployment, leaps = pool.deployment, records.leaps
+    samples = sampled_shapes(leaps, deployment.config)
+    found = limits_of(records, deployment.config, deployment.gpu, deployment.roofline_on, samples, span_s=span_s)
+    return _Found(
+        found.busy,
+        found.queued,
+        limited_steps(records, deployment.config),
+        graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under),
+        str(found) if leaps.num_ran_steps else "nothing ran",
+    )
+
+
+def _together(pools: Sequence[DeployedPool], run: ClusterRecords, found: Sequence[_Found]) -> _Found:
+    """Pools count by their busy time, their replicas and their steps; each has its own text."""
+    leaps = [records.leaps for records in run.pools]
+    return _Found(
+        _mean([part.busy for part in found], [part.busy_s for part in leaps]),
+        _mean([part.queued for part in found], [pool.num_replicas for pool in pools]),
+        _mean([part.steps for part in found], [part.num_ran_steps for part in leaps]),
+        tuple(cliff for part in found for cliff in part.cliffs),
+        "; ".join(f"{pool.name}: {part.text}" for pool, part in zip(pools, found, strict=True)),
+    )
+
+
+def _mean(shares: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
+    """Name by name; a pool in which nothing ran has no weight, and may have no names."""
+    names = dict.fromkeys(name for part in shares for name in part)
+    total = sum(weights) or 1.0
+    return {
+        name: sum(part.get(name, 0.0) * weight for part, weight in zip(shares, weights, strict=True)) / total
+        for name in names
     }
 
 

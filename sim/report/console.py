@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.report.intervals import between
-from sim.report.parts import replica_rows, stage_rows
+from sim.report.parts import pool_rows, replica_rows, stage_rows
 
 WIDTH = 50
 LABEL_WIDTH = 40
@@ -73,6 +73,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, summary)
+    if "pools" in summary:
+        yield "Pools".center(WIDTH, "-")
+        yield from pool_rows(summary["pools"])
     if "replicas" in summary:
         yield "Replicas".center(WIDTH, "-")
         yield from replica_rows(summary["replicas"])

@@ -1,4 +1,4 @@
-"""A fleet's replicas and a trace's stages in tables, a row each."""
+"""A fleet's pools and replicas and a trace's stages in tables, a row each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +15,16 @@ REPLICAS: Columns = {
     "mean queue": ("mean_num_waiting", 1),
     "max queue": ("max_num_waiting", 1),
     "mean KV %": ("mean_kv_cache_usage", 100),
+}
+POOLS: Columns = {
+    "replicas": ("replicas", 1),
+    "requests": ("arrived", 1),
+    "tok/s out": ("output_throughput", 1),
+    "mean TTFT ms": ("mean_ttft_ms", 1),
+    "P99 TTFT ms": ("p99_ttft_ms", 1),
+    "mean TPOT ms": ("mean_tpot_ms", 1),
+    "hit %": ("prefix_cache_hit_rate", 100),
+    "busy %": ("gpu_busy_fraction", 100),
 }
 STAGES: Columns = {
     "offered/s": ("request_rate", 1),
@@ -41,6 +51,14 @@ def replica_rows(replicas: Parts) -> Iterator[str]:
             yield f"{'...':>7}"
 
 
+def pool_rows(pools: Parts) -> Iterator[str]:
+    """The head, and a row a pool, by name."""
+    width = max(len("pool"), *(len(pool["pool"]) for pool in pools))
+    yield _head(f"{'pool':<{width}}", POOLS)
+    for pool in pools:
+        yield f"{pool['pool']:<{width}}{_cells(POOLS, pool)}"
+
+
 def stage_rows(stages: Parts) -> Iterator[str]:
     """The same for all stages."""
     yield _head("stage", STAGES)
@@ -53,7 +71,11 @@ def _head(name: str, columns: Columns) -> str:
 
 
 def _row(number: int, name: str, columns: Columns, part: Mapping[str, Any]) -> str:
-    return f"{number:>{len(name)}}" + "".join(_cell(label, part[key], scale) for label, (key, scale) in columns.items())
+    return f"{number:>{len(name)}}{_cells(columns, part)}"
+
+
+def _cells(columns: Columns, part: Mapping[str, Any]) -> str:
+    return "".join(_cell(label, part[key], scale) for label, (key, scale) in columns.items())
 
 
 def _cell(label: str, value: float | None, scale: float) -> str:

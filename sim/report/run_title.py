@@ -15,15 +15,27 @@ def run_title(summary: Mapping[str, Any], width: int) -> str:
 
 
 def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
-    gpus = f"{summary['tensor_parallel_size']} x {summary['gpu']}"
-    if "fleet" in summary:
-        gpus = f"{summary['fleet']['replicas']} replicas of {gpus} behind {router_text(summary['fleet']['router'])}"
-    yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
+    yield f"{summary['model_id']} on {_servers(summary)}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
     yield load_text(summary, summary["arrived"])
     unusual = {name: value for name, value in summary["step_time"].items() if value != USUAL.get(name)}
     arguments = summary["engine"] | ({"step_times": ", ".join(unusual.values())} if unusual else {})
     if arguments:
         yield arguments_text(arguments)
+
+
+def _servers(summary: Mapping[str, Any]) -> str:
+    """The GPUs, those of each pool of a fleet, and its router."""
+    if "fleet" not in summary:
+        return _replica(summary)
+    pools = summary.get("pools") or [{**summary, "replicas": summary["fleet"]["replicas"]}]
+    servers = " and ".join(
+        f"{pool['replicas']} replica{'s' if pool['replicas'] > 1 else ''} of {_replica(pool)}" for pool in pools
+    )
+    return f"{servers} behind {router_text(summary['fleet']['router'])}"
+
+
+def _replica(of: Mapping[str, Any]) -> str:
+    return f"{of['tensor_parallel_size']} x {of['gpu']}"
 
 
 def search_title(summary: Mapping[str, Any], width: int) -> str:

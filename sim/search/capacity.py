@@ -14,7 +14,8 @@ from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
 from sim.search.evaluate import Scenario
 from sim.search.objectives import share_unserved
 from sim.search.rate_probe import Probe, RateProber
-from sim.search.space import MOST_REPLICAS, REPLICAS, num_gpus
+from sim.search.space import REPLICAS, num_gpus
+from sim.specs.fleet_file import MOST_REPLICAS
 from sim.specs.serve_command import serve_command
 from sim.steptime.perturbed import all_off_by
 from sim.units import MS

@@ -12,13 +12,13 @@ from pydantic import Discriminator, Tag, model_validator
 
 from sim.errors import ConfigError, nearest
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import MOST_REPLICAS
 from sim.specs.strict_yaml import Finite, Strict, read_yaml
 
 Params = Mapping[str, Any]
 """A candidate: values by knob. An engine argument of None is left to vLLM."""
 
 REPLICAS = "replicas"
-MOST_REPLICAS = 512
 NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
 KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED), REPLICAS)
 

@@ -39,7 +39,7 @@ def read_yaml(path: Path, schema: type[SchemaT]) -> SchemaT:
     return checked(inputs.read_yaml(path, ProfileError), schema, path)
 
 
-def checked(values: Any, schema: type[SchemaT], path: Path, raised: type[SimError] = ProfileError) -> SchemaT:
+def checked(values: Any, schema: type[SchemaT], path: Path | str, raised: type[SimError] = ProfileError) -> SchemaT:
     """What was read from `path` as `schema`; raises as `read_yaml`."""
     try:
         return schema.model_validate(values)

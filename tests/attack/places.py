@@ -71,6 +71,7 @@ MOONCAKE = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids":
 NATIVE = {"arrival_s": 0, "prompt_tokens": 20, "output_tokens": 3, "request_id": "a", "hash_ids": [1, 2]}
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,30,3\n"
 SPACE = "{knobs: {max_num_seqs: {from: 8, to: 64, factor: 2}, watermark: {from: 0.1, to: 0.3, step: 0.1}}, gpus: 2}"
+FLEET = "{router: {policy: llm_d, queue: 3}, pools: [{replicas: 2}, {name: few, engine: {max_num_seqs: 8}}]}"
 CONFIG = {"max-num-seqs": 8, "gpu-memory-utilization": 0.9, "compilation-config": {"max_cudagraph_capture_size": 8}}
 
 
@@ -127,6 +128,7 @@ YAML_PLACES: Mapping[str, tuple[str, str]] = {
     "step times": ("bad.yaml", f"{SIMULATE} --step-time-model bad.yaml"),
     "space": ("bad.yaml", f"{OPTIMIZE} --space bad.yaml"),
     "config": ("bad.yaml", f"{MEMORY} --config bad.yaml"),
+    "fleet": ("bad.yaml", f"{SIMULATE} --fleet bad.yaml"),
 }
 
 
@@ -161,6 +163,7 @@ def _yaml_values() -> Iterator[Attack]:
                 ("knobs", "max_num_seqs"),
             ],
         ),
+        "fleet": (yaml.safe_load(FLEET), [("pools", 0, "replicas"), ("pools", 1, "engine", "max_num_seqs")]),
         "config": (
             CONFIG,
             [("max-num-seqs",), ("gpu-memory-utilization",), ("compilation-config", "max_cudagraph_capture_size")],
@@ -277,6 +280,7 @@ def _paths() -> Iterator[Attack]:
         "step times": f"{SIMULATE} --step-time-model {{}}",
         "space": f"{OPTIMIZE} --space {{}}",
         "config": f"{MEMORY} --config {{}}",
+        "fleet": f"{SIMULATE} --fleet {{}}",
         "runs": "validate {}",
         "calibrate": "calibrate {} --gpu h100-sxm --out new.yaml",
         "log": "memory --gpu h100-sxm --from-log {}",

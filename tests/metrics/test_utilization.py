@@ -43,20 +43,20 @@ def test_shares_are_of_all_gpus_peaks_while_steps_ran() -> None:
     parameters, layers = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256, 32
     flops = 100 * 2 * parameters + layers * 2 * 32 * 256 * 100_000
     num_bytes = 2 * parameters + layers * 8 * 256 * 2 * (100_000 + 100)
-    found = utilization(deployment, leaps)
+    found = utilization((deployment, leaps))
     assert found["model_flops_utilization"] == pytest.approx(flops / (0.01 * 989.4e12), rel=1e-3)
     assert found["memory_bandwidth_utilization"] == pytest.approx(num_bytes / (0.01 * 3.35e12), rel=1e-3)
     assert found["arithmetic_intensity"] == pytest.approx(flops / num_bytes)
     assert flops / num_bytes == pytest.approx(55.2, abs=0.1)
     two = utilization(
-        deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(max_model_len=8192, tensor_parallel_size=2)), leaps
+        (deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(max_model_len=8192, tensor_parallel_size=2)), leaps)
     )
     assert two["model_flops_utilization"] == pytest.approx(flops / (2 * 0.01 * 989.4e12), rel=1e-3)
 
 
 def test_nothing_ran_nothing_is_said() -> None:
     """No steps, no time and no bytes to divide by."""
-    found = utilization(deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(max_model_len=8192)), make_leaps())
+    found = utilization((deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(max_model_len=8192)), make_leaps()))
     assert set(found.values()) == {None}
 
 

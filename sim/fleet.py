@@ -1,0 +1,130 @@
+"""A fleet of deployments: each pool's model on its GPUs, and the router before them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
+from sim.cluster.routers.table import router_options
+from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
+from sim.errors import ConfigError, SimError, nearest
+from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
+from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
+from sim.steptime.protocol import StepTimeModel
+
+DEFAULT_ROUTER = "least_loaded"
+
+
+@dataclass(frozen=True)
+class DeployedPool:
+    """Equal replicas of a deployment; `given` are the engine arguments that were, for this pool or for all."""
+
+    name: str
+    deployment: Deployment
+    given: EngineConfig
+    num_replicas: int = 1
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_replicas * self.deployment.engine.num_gpus
+
+
+@dataclass(frozen=True)
+class DeployedFleet:
+    """At least one pool. `asked` is the fleet file's content, None where a number of replicas was asked for."""
+
+    pools: tuple[DeployedPool, ...]
+    router: RouterLike = DEFAULT_ROUTER
+    asked: FleetFile | None = None
+
+    @classmethod
+    def alike(
+        cls, deployment: Deployment, given: EngineConfig, num_replicas: int = 1, router: RouterLike = DEFAULT_ROUTER
+    ) -> "DeployedFleet":
+        """Replicas of one deployment."""
+        return cls((DeployedPool("replicas", deployment, given, num_replicas),), router)
+
+    @property
+    def first(self) -> Deployment:
+        """Of the first pool."""
+        return self.pools[0].deployment
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether there are several pools."""
+        return len(self.pools) > 1
+
+    @property
+    def num_replicas(self) -> int:
+        return sum(pool.num_replicas for pool in self.pools)
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The mean price of its GPUs; None where one of them has none."""
+        prices = [pool.deployment.gpu.price_usd_per_hour for pool in self.pools]
+        if len(set(prices)) == 1:
+            return prices[0]
+        known = [price * pool.num_gpus for price, pool in zip(prices, self.pools, strict=True) if price is not None]
+        return sum(known) / self.num_gpus if len(known) == len(prices) else None
+
+    def plan(self, timed: Callable[[StepTimeModel], StepTimeModel] = lambda step_time: step_time) -> FleetPlan:
+        """What is simulated; `timed` may change each pool's step times."""
+        pools = [
+            Pool(pool.deployment.config, timed(pool.deployment.step_time), pool.num_replicas) for pool in self.pools
+        ]
+        return FleetPlan(tuple(pools), self.router)
+
+
+def deploy_fleet(
+    model: ModelLike,
+    gpu: GpuLike,
+    engine: EngineConfig,
+    fleet: FleetLike,
+    *,
+    router: RouterLike | None = None,
+    vllm_version: str | None = None,
+    step_times: StepTimeOptions = DEFAULT_STEP_TIMES,
+) -> DeployedFleet:
+    """What `vllm serve` would make of each pool, which starts; `gpu`, `engine` and `router` are for what the file leaves open.
+
+    Raises SimError that names file and pool.
+    """
+    asked, name = read_fleet(fleet), file_name(fleet)
+    if router is not None and asked.router is not None:
+        raise ConfigError(f"{name} has a router, {asked.router!r}, and {router!r} is asked for; leave one of them out.")
+    pools = []
+    for pool, block in zip(asked.names, asked.pools, strict=True):
+        with _naming(f"{name}: {pool}"):
+            given, on = _engine(engine, block), as_gpu(block.gpu or gpu)
+            found = deploy(as_model(model, given), on, given, vllm_version=vllm_version, step_times=step_times)
+            pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas))
+    with _naming(name):
+        router_options(chosen := asked.router or router or DEFAULT_ROUTER)
+    return DeployedFleet(tuple(pools), chosen, asked)
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Errors say where what they are about stands."""
+    try:
+        yield
+    except SimError as error:
+        raise type(error)(f"{place}: {error}") from None
+
+
+def _engine(base: EngineConfig, block: PoolBlock) -> EngineConfig:
+    """The arguments of the command line with those of the pool in their place. Raises ConfigError for an unknown one."""
+    changes: dict[str, Any] = {}
+    for name, value in block.engine.items():
+        if name not in EngineConfig.__dataclass_fields__:
+            known = EngineConfig.__dataclass_fields__
+            raise ConfigError(f"`engine.{name}` is no engine argument.{nearest(name, known)}")
+        default = getattr(DEFAULTS, name)
+        changes[name] = default if value is None else tuple(value) if isinstance(value, list) else value
+    return replace(base, **changes)

@@ -1,0 +1,87 @@
+"""The figures of a fleet: of all pools together, of each pool, of each replica."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.cluster.records import ClusterRecords
+from sim.engine.records import LeapRecords
+from sim.fleet import DeployedFleet, DeployedPool
+from sim.metrics.cuda_graphs import cudagraph_step_fraction
+from sim.metrics.replicas import replica_figures
+from sim.metrics.summary import max_kv_cache_usage, summary_of
+from sim.metrics.utilization import utilization
+
+
+def fleet_summary(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
+    """`summary_of` for a fleet; None for what differs between unlike pools."""
+    figures = summary_of(fleet.first, run.merged)
+    if fleet.num_replicas > 1:
+        figures["gpu_busy_fraction"] = run.busy_fraction
+    return figures | _over_pools(fleet.pools, run) if fleet.is_unlike else figures
+
+
+def _over_pools(pools: Sequence[DeployedPool], run: ClusterRecords) -> dict[str, Any]:
+    """What depends on a pool's configuration or on its GPU."""
+    leaps = [records.leaps for records in run.pools]
+    deployments = [pool.deployment for pool in pools]
+    usages = [max_kv_cache_usage(*of) for of in zip(leaps, map(_num_gpu_blocks, pools), strict=True)]
+    return {
+        "num_gpu_blocks": same(map(_num_gpu_blocks, pools)),
+        "max_kv_cache_usage": max((usage for usage in usages if usage is not None), default=None),
+        "cudagraph_step_fraction": _cudagraph_step_fraction(pools, leaps),
+        **utilization(*zip(deployments, leaps, strict=True)),
+    }
+
+
+def _num_gpu_blocks(pool: DeployedPool) -> int:
+    return pool.deployment.plan.num_gpu_blocks
+
+
+def _cudagraph_step_fraction(pools: Sequence[DeployedPool], leaps: Sequence[LeapRecords]) -> float | None:
+    """By the number of steps."""
+    counts = [part.num_ran_steps for part in leaps]
+    shares = [
+        cudagraph_step_fraction(part, pool.deployment.graph_dispatch) or 0.0
+        for pool, part in zip(pools, leaps, strict=True)
+    ]
+    return float(np.average(shares, weights=counts)) if any(counts) else None
+
+
+def same(values: Iterable[Any]) -> Any:
+    """The value that all have, None where they differ."""
+    first, *others = values
+    return first if all(other == first for other in others) else None
+
+
+def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
+    """What was run, and the figures of each replica and of each pool that was asked for; nothing for a single replica."""
+    if fleet.asked is None and fleet.num_replicas == 1:
+        return {}
+    replicas = replica_figures(run, [_num_gpu_blocks(fleet.pools[pool]) for pool in run.pool_of])
+    if fleet.asked is None:
+        return {"fleet": {"replicas": fleet.num_replicas, "router": fleet.router}, "replicas": replicas}
+    pools = [fleet.pools[pool] for pool in run.pool_of]
+    who = [{"pool": pool.name, "gpu": pool.deployment.gpu.name} for pool in pools]
+    return {
+        "fleet": {"replicas": fleet.num_replicas, "router": fleet.router, **fleet.asked.to_json()},
+        "replicas": [about | figures for about, figures in zip(who, replicas, strict=True)],
+        "pools": pool_figures(fleet, run),
+    }
+
+
+def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, Any]]:
+    """An object a pool, with a summary's keys over the requests that it served; it is busy in shares of the fleet's time."""
+    return [
+        {
+            "pool": pool.name,
+            "replicas": pool.num_replicas,
+            "gpu": pool.deployment.gpu.name,
+            "tensor_parallel_size": pool.deployment.engine.tensor_parallel_size,
+            "engine": pool.given.to_json(),
+            **summary_of(pool.deployment, records),
+            "gpu_busy_fraction": records.leaps.busy_s / (run.span_s * pool.num_replicas) if run.span_s else None,
+        }
+        for pool, records in zip(fleet.pools, run.pools, strict=True)
+    ]

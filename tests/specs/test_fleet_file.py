@@ -1,0 +1,58 @@
+"""Fleets as files: what they say, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from sim.errors import SimError
+from sim.specs.fleet_file import read_fleet
+
+POOLS = """
+router: {policy: llm_d, queue: 3}
+pools:
+  - {replicas: 2}
+  - {name: large, gpu: h200-sxm, engine: {tensor_parallel_size: 4}}
+"""
+
+
+def test_a_file_says_what_stands_in_it(tmp_path: Path) -> None:
+    """As the same mapping does; what is not said has its default, and is not said in JSON either."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(POOLS)
+    found = read_fleet(path)
+    assert found.names == ["pool 0", "large"]
+    assert [pool.replicas for pool in found.pools] == [2, 1]
+    asked = {
+        "router": {"policy": "llm_d", "queue": 3},
+        "pools": [
+            {"replicas": 2},
+            {"name": "large", "gpu": "h200-sxm", "engine": {"tensor_parallel_size": 4}},
+        ],
+    }
+    assert found.to_json() == asked
+    assert read_fleet(asked) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    {
+        "{}": "`pools` is required but absent",
+        "pools: []": "`pools` List should have at least 1 item",
+        "pools: [{replicas: 0}]": "`pools.0.replicas` should be greater than or equal to 1, got 0",
+        "pools: [{replicas: 513}]": "`pools.0.replicas` should be less than or equal to 512, got 513",
+        "pools: [{replica: 2}]": "`pools.0.replica` is not a known key. Did you mean replicas",
+        "pools: [{engine: 3}]": "`pools.0.engine` should be a valid dictionary, got 3",
+        "pools: [{name: a}, {name: a}]": "`pools` must have different names, got",
+        "{pools: [{}], routr: llm_d}": "`routr` is not a known key. Did you mean router",
+    }.items(),
+)
+def test_what_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    with pytest.raises(SimError, match=rf"fleet\.yaml: {sentence}"):
+        read_fleet(path)
+
+
+def test_a_mapping_is_called_fleet() -> None:
+    with pytest.raises(SimError, match=r"^fleet: `pools` is required"):
+        read_fleet({})
