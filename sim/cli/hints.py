@@ -11,6 +11,13 @@ from sim.specs.flag_hints import did_you_mean, likely_flags
 from sim.specs.serve_flags import known_flags
 
 MOST_NAMED = 3  # commands
+WHY_NOT = {
+    (
+        "servecast capacity",
+        "users",
+    ): "users send when they are answered, at no given rate, so that there is no highest one"
+}
+"""Why a command does not have a flag that others have, where that is not plain."""
 
 
 def unknown_flag(spelled: str, command: str, own: Iterable[str], *, takes_engine_flags: bool) -> str:
@@ -22,7 +29,8 @@ def unknown_flag(spelled: str, command: str, own: Iterable[str], *, takes_engine
     having = [path for path, flags in others.items() if f"--{name}" in flags]
     what = f"{spelled} is not a flag of `{command}`{' or of vllm serve' if takes_engine_flags else ''}"
     if having:
-        return f"{what}; {_listed(having)} {'has' if len(having) == 1 else 'have'} it.{hint}"
+        why = f": {WHY_NOT[command, name]}" if (command, name) in WHY_NOT else ""
+        return f"{what}{why}; {_listed(having)} {'has' if len(having) == 1 else 'have'} it.{hint}"
     for path, flags in others.items() if not hint else ():
         if found := likely_flags(name, [flag.lstrip("-") for flag in flags]):
             return f"{what}; `{path}` has --{found[0]}."

@@ -17,6 +17,10 @@ SIMULATE = "simulate Llama-3.1-8B --gpu h100-sxm --trace chat"
         (f"{SIMULATE} --output x", "Did you mean --out?"),
         (f"{SIMULATE} --num-gpus=2", "Did you mean --tensor-parallel-size?"),
         (f"{SIMULATE} --trials 3", "or of vllm serve; `servecast optimize` has it."),
+        (
+            "capacity M --users 4",
+            "users send when they are answered, at no given rate, so that there is no highest one; `servecast simulate` has it",
+        ),
         (f"{SIMULATE} --goodput 3", ". Did you mean --slo?"),
         ("memory Llama-3.1-8B --gpu h100-sxm --goodput 3", "; `servecast simulate` has --slo."),
         (f"{SIMULATE} --zzzz", "`servecast simulate --help` lists them."),
