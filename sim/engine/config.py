@@ -1,4 +1,4 @@
-"""What the scheduler and its block pool need to know: the engine's arguments and the KV cache that memory leaves them."""
+"""The configuration of the scheduler and its block pool: the engine's arguments, and the KV cache that fits into memory."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from sim.specs.engine import ResolvedEngine
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers that share one block table: full attention, or a sliding window of that many tokens."""
+    """Layers that share one block table: with full attention (None), or with a sliding window of `window` tokens."""
 
     window: int | None = None
 
@@ -46,27 +46,30 @@ class SchedulerConfig:
 
     @property
     def has_windows(self) -> bool:
-        """Whether some layers look back only so far, so that blocks come free while a request runs."""
+        """Whether any layers have a sliding window, so that requests give blocks back while they run."""
         return any(group.window is not None for group in self.kv_groups)
 
     @property
     def num_batches_in_flight(self) -> int:
-        """Batches that are launched before the oldest has to come back: async scheduling launches the next while one runs."""
+        """The most batches that are launched and have not come back: 1, or 2 with async scheduling."""
         return self.engine.num_batches_in_flight
 
     @property
     def passing_delays(self) -> tuple[int | None, ...]:
-        """For each KV group with a window how long after its epoch a decode begins to pass blocks: see windows.py."""
+        """By KV group, in passes: how long after its epoch a decode begins to pass blocks (see windows.py); None without a window."""
         ahead = self.num_batches_in_flight - 1
         return tuple(None if group.window is None else ahead + group.window for group in self.kv_groups)
 
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
-    """What vLLM's engine core hands its scheduler once memory is planned."""
+    """The scheduler's configuration, from the resolved engine arguments and the memory plan."""
     groups = tuple(KVGroup(_window(group)) for group in plan.kv_groups)
     return SchedulerConfig(engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups)
 
 
 def _window(group: kv_cache.KVGroup) -> int | None:
-    """Tokens a group looks back. A chunk is taken as a window of its size, a linear layer's state as one of a token."""
+    """The window of a group in tokens; None for full attention.
+
+    A chunk of chunked attention is taken as a window of its size, the state of a linear layer as a window of one token.
+    """
     return 1 if group.kind == "linear" else group.window

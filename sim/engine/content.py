@@ -1,6 +1,6 @@
-"""Which blocks of a trace's requests hold equal contents, as keys: equal keys, equal tokens up to and in that block.
+"""Keys for the contents of KV blocks: blocks of two requests have equal keys if all tokens up to their end are equal.
 
-Only contents that a second request can ask for get a key; a trace that shares nothing costs nothing.
+Only contents that a second request of the trace can ask for get a key; a trace that shares nothing costs nothing.
 """
 
 from collections import Counter
@@ -19,23 +19,26 @@ flattened = chain.from_iterable
 
 
 def private_prompt_id(index: int) -> int:
-    """Content id of the prompt of request number `index` where nothing is known of it."""
+    """Content id of the prompt of request number `index`, if the trace says nothing about it."""
     return -2 * index - 1
 
 
 def output_id(index: int) -> int:
-    """Content id of what request number `index` generates."""
+    """Content id of the output of request number `index`."""
     return -2 * index - 2
 
 
 class KeysByRow(Protocol):
-    """The keys of some requests, by row of the trace."""
+    """The keys of requests: a slice of trace rows gives an array of keys for each row."""
 
     def __getitem__(self, rows: slice, /) -> list[Keys]: ...
 
 
 class KeyRanges:
-    """Keys that are ranges, one for each segment of a prompt; written out for the rows that are asked for."""
+    """Keys stored as ranges, one for each segment of a prompt; written out only for the rows that are asked for.
+
+    Ranges stand row by row: `first_keys` and `num_keys` have an entry a range, `depths` the number of ranges of each row.
+    """
 
     def __init__(self, first_keys: Keys, num_keys: Keys, depths: Keys) -> None:
         self._first_keys = first_keys
@@ -51,9 +54,9 @@ class KeyRanges:
 
 
 def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[KeysByRow, int]:
-    """For each request the keys of its leading blocks that others have too, and the number of keys in all.
+    """For each request the keys of its leading blocks that other requests have too; and the number of different keys.
 
-    `answers` are the tokens that each generates, 0 for those that are rejected.
+    `answers` has the tokens that each request generates, 0 for rejected ones.
     """
     sessions = None if trace.session_id is None else session_numbers(trace.session_id)
     if trace.segments is None:
@@ -66,7 +69,7 @@ def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[Key
 
 
 def _keys_of_paths(paths: Sequence[Path], totals: Keys, block_size: int) -> tuple[KeysByRow, int]:
-    """Keys of prompts, and as much of their answers as is known, of which `totals` are all tokens."""
+    """Keys of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
     depths = np.fromiter(map(len, paths), dtype=np.int64)
     segments = np.fromiter(flattened(flattened(paths)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
@@ -81,9 +84,9 @@ def _keys_of_paths(paths: Sequence[Path], totals: Keys, block_size: int) -> tupl
 
 
 def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[KeyRanges, int]:
-    """A key range for each segment in its place, where every block of a prompt lies in one segment.
+    """A range of keys for each segment, for traces in which every block of a prompt lies within one segment.
 
-    Segments stand path by path; `depths` says how many each path has.
+    Segments stand path by path; `depths` has the number of segments of each path.
     """
     nodes = _nodes(content_ids, lengths, depths)
     num_visits = np.bincount(nodes)
@@ -95,9 +98,9 @@ def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size
 
 
 def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
-    """The tree of all prompts, level by level: the number of the node at which each segment lies.
+    """The number of each segment's node in the tree of all prompts, which is built level by level.
 
-    A node is a content behind a way from the root, and a way is the contents on it and their lengths.
+    Two segments share a node if they have the same content and all segments before them have the same contents and lengths.
     """
     contents, num_lengths = _numbered(content_ids), int(lengths.max(initial=0)) + 1
     firsts = np.cumsum(depths) - depths
@@ -115,12 +118,12 @@ def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
 
 
 def _numbered(values: Keys) -> Keys:
-    """Equal values get equal numbers, from 0 on."""
+    """Numbers from 0 on, equal for equal values."""
     return np.unique(values, return_inverse=True)[1]
 
 
 def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys], int]:
-    """A key for each block, chained over its prefix: for segments that begin and end within blocks."""
+    """A key for each block, chained over its prefix, for traces whose segments begin or end within blocks."""
     interned: dict[tuple[object, ...], int] = {}
     chains = [_chain(path, block_size, interned) for path in paths]
     owners = Counter(key for chain in chains for key in chain)
@@ -130,7 +133,10 @@ def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys],
 
 
 def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
-    """Keys of a path's full blocks: each names its parent and the pieces `(content id, first token, tokens)` in it."""
+    """Keys of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
+
+    A piece is (content id, first token of that content, number of tokens).
+    """
     keys: list[int] = []
     pieces: list[tuple[int, int, int]] = []
     missing = block_size

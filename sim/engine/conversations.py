@@ -1,4 +1,4 @@
-"""Keys of what the turns of a conversation share, where a trace says no more of its prompts than their sessions."""
+"""Keys of the blocks that turns of a conversation share, for traces that name sessions but not the contents of prompts."""
 
 from array import array
 from itertools import pairwise
@@ -10,8 +10,9 @@ from sim.workload.conversations import repeated_tokens
 
 
 class SharedBlocks:
-    """Turns in order of their rows, session by session: how many leading blocks each has from the turn before it (`kept`)
-    and leaves to the one after it (`passed_on`).
+    """The turns of all sessions, session by session, each in order of its turns; `rows` are their rows in the trace.
+
+    `kept` has the number of leading blocks that a turn shares with the turn before it, `passed_on` with the turn after it.
     """
 
     def __init__(self, sessions: Keys, prompts: Keys, answers: Keys, block_size: int) -> None:
@@ -22,13 +23,13 @@ class SharedBlocks:
 
 
 def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
-    """Keys of blocks that two turns have, as ranges: `(first keys, numbers of keys, ranges of each row, keys in all)`.
+    """Keys of shared blocks as ranges: `(first key of each range, its length, ranges of each row, number of all keys)`.
 
-    A conversation that only grows is one range. Where a prompt is shorter than what was said, later turns have the ranges
-    of the blocks before and new ones behind.
+    A conversation that only grows has one range. Where a prompt is shorter than the conversation before it, later turns
+    keep the ranges up to that point and get new keys behind it.
     """
     first_keys, num_keys, depths = array("q"), array("q"), array("q")
-    # Each way is (block, key): from that block on, up to the next way's, keys follow from that one.
+    # Each entry is (block, key): blocks from this one on, up to that of the next entry, have consecutive keys from this one.
     ways: list[tuple[int, int]] = []
     num_given = 0
     for kept, passed_on in zip(shared.kept, shared.passed_on, strict=True):
@@ -48,7 +49,7 @@ def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
 def _by_row(
     rows: Keys, first_keys: "array[int]", num_keys: "array[int]", depths: "array[int]"
 ) -> tuple[Keys, Keys, Keys]:
-    """The ranges in order of the trace."""
+    """The ranges in order of the trace's rows."""
     num_ranges = np.array(depths, dtype=np.int64)
     order = np.argsort(np.repeat(rows, num_ranges), kind="stable")
     by_row = np.zeros_like(num_ranges)

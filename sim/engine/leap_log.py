@@ -1,4 +1,4 @@
-"""Leaps of a replica as they happen: a row each, and columns, which need half as much, as soon as there are many rows."""
+"""The leaps of a replica: recorded as packed rows, and moved into columns, which take half the room, LEAPS_AT_ONCE at a time."""
 
 from array import array
 from struct import Struct
@@ -31,7 +31,7 @@ pack_leap = Struct("10iq4d").pack
 
 
 class LeapLog:
-    """Rows for the latest leaps, columns for those before, and when each step of these ended."""
+    """The latest leaps as rows; all before as columns, together with the end of each step in seconds."""
 
     def __init__(self) -> None:
         self._rows = bytearray()
@@ -40,14 +40,14 @@ class LeapLog:
         self._step_ends_s = array("d")
 
     def add(self, row: bytes) -> None:
-        """Keep a leap, as `pack_leap` packs it."""
+        """Record a leap, as packed by `pack_leap`."""
         self._rows += row
         self._num_rows += 1
         if self._num_rows >= LEAPS_AT_ONCE:
             self._to_columns()
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """All leaps, and `step_end_s`, which has an entry a step."""
+        """All leaps: an array for each name in KEPT with an entry a leap, and `step_end_s` with an entry a step."""
         self._to_columns()
         found = self._columns | {"step_end_s": self._step_ends_s}
         return {
@@ -64,7 +64,7 @@ class LeapLog:
 
 
 def step_ends_s(leaps: NDArray[Any]) -> Floats:
-    """When each step of these leaps ended, as `leaps.end_s` has it."""
+    """The end of each step of these leaps in seconds, by the formula of `leaps.end_s`."""
     counts = leaps["num_steps"]
     lasts = np.cumsum(counts, dtype=np.int64)
     numbers = np.arange(1.0, counts.sum() + 1.0) - np.repeat(lasts - counts, counts)

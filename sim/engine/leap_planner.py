@@ -1,7 +1,8 @@
-"""Passes that are certain to run today's decodes and nobody new, so that many can be done at once.
+"""Passes that are certain to run the present decodes and admit no request, so that many can be done at once.
 
-Either no prompt is computed and nobody can be admitted; or one prompt, alone and not to be finished, takes all that the
-decodes leave of the budget, so that nobody else gets any.
+There are two kinds of such *steady* passes. In the first, no prompt is computed and no request can be admitted. In the
+second, the only prefill, which does not finish in them, takes all tokens that the decodes leave of the budget: no tokens
+are left for another request.
 """
 
 import sys
@@ -13,7 +14,7 @@ from sim.steptime.protocol import StepShape
 
 
 class LeapPlanner:
-    """What such passes have in common, how many there are, and doing them."""
+    """Says how many steady passes are ahead and what they compute, and does them."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -24,7 +25,7 @@ class LeapPlanner:
         self._threshold_varies = state.config.engine.long_prefill_token_threshold_adaptive
 
     def num_passes(self, step: int) -> int:
-        """How many passes from `step` on are steady for certain; 0 if that is not known."""
+        """How many passes from `step` on are steady for certain; 0 if none is."""
         state, decodes, windows = self._state, self._decodes, self._state.windows
         if state.wastes_a_decode and state.ended:
             return 0
@@ -40,7 +41,7 @@ class LeapPlanner:
         return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
 
     def _num_with_windows(self, step: int, limit: int, windows: Windows) -> int:
-        """How many passes, at most `limit`, find the blocks that they take and leave too few for the head of the queue."""
+        """How many passes, at most `limit`, have enough blocks and leave too few free ones to admit the head of the queue."""
         free = self._kv.pool.num_free
         enough = self._state.num_blocks_to_admit if self._state.waiting else sys.maxsize
         boundaries, passed = self._decodes.block_boundaries, windows.due
@@ -55,7 +56,7 @@ class LeapPlanner:
         return limit
 
     def _num_filling(self, step: int) -> int:
-        """How many passes one prompt will fill."""
+        """How many passes the only prefill will fill without finishing; 0 if other requests may get tokens."""
         state, num_tokens = self._state, self.num_chunk_tokens
         request = self._prompt
         left = request.num_tokens - request.num_computed_tokens
@@ -73,26 +74,26 @@ class LeapPlanner:
         return count
 
     def num_to_release(self, step: int, limit: int) -> int:
-        """How many passes from `step` on come before blocks are released, at most `limit`."""
+        """How many passes from `step` on are launched before a request finishes and releases its blocks, at most `limit`."""
         ended = self._state.ended
         return min(limit, next(iter(ended)) + self._num_in_flight - step) if ended else limit
 
     @property
     def num_chunk_tokens(self) -> int:
-        """Prompt tokens in each steady pass."""
+        """Prompt tokens in each steady pass; 0 if no prompt is computed."""
         return self._token_budget - self._decodes.count if self._state.prefills else 0
 
     def filling_chunk(self, num_chunk_tokens: int) -> tuple[int, int]:
-        """Tokens of the prompt that fills the next steady pass, and those computed before; 0 and 0 where none does."""
+        """(tokens of the prompt in the next steady pass, tokens of it computed before); (0, 0) if no prompt is computed."""
         return (num_chunk_tokens, self._prompt.num_computed_tokens) if num_chunk_tokens else (0, 0)
 
     def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
-        """The work of a pass that a prompt fills."""
+        """The work of a steady pass with a prompt, for the step-time model."""
         num_decodes, context_tokens = self._decodes.count, self._decodes.context_sum(step)
         return StepShape(num_decodes, context_tokens, (self.filling_chunk(num_chunk_tokens),), num_decodes)
 
     def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
-        """Blocks that they take."""
+        """Blocks that `num_passes` steady passes from `step` on take."""
         blocks = self._decodes.blocks_begun(step, num_passes) * self._kv.num_groups
         if num_chunk_tokens:
             blocks += self._kv.new_blocks(self._prompt.num_computed_tokens, num_passes * num_chunk_tokens)
@@ -103,12 +104,12 @@ class LeapPlanner:
         return next(iter(self._state.prefills))
 
     def num_passed_blocks(self, step: int, num_passes: int) -> int:
-        """Blocks that windows pass in them."""
+        """Blocks that attention windows give back in `num_passes` steady passes from `step` on."""
         windows = self._state.windows
         return windows.num_blocks(step, num_passes) if windows else 0
 
     def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
-        """Do so many of them."""
+        """Do `num_passes` steady passes, the first of which is `step`."""
         blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
         windows = self._state.windows
         if windows:

@@ -1,10 +1,10 @@
-"""What vLLM's /metrics shows of an engine."""
+"""The gauges of vLLM's /metrics that routers read."""
 
 from typing import NamedTuple
 
 
 class Metrics(NamedTuple):
-    """The gauges num_requests_waiting, num_requests_running and kv_cache_usage_perc, the last a share of the usable blocks."""
+    """num_requests_waiting, num_requests_running and kv_cache_usage_perc, the last as a share of the usable blocks (0 to 1)."""
 
     num_waiting: int
     num_running: int

@@ -1,7 +1,7 @@
-"""Which block of which request stands where among blocks that windows have passed together.
+"""Which of the free blocks that attention windows have given back belonged to which request.
 
-Such blocks lie in the free list as a number. Only when a request is preempted, and so may ask for what its windows have
-passed, is it worked out which of those that are still there were its own.
+In the free list such blocks are only counted. When a request is preempted, it may later ask for blocks that its windows
+have passed; only then is it worked out which of the blocks that are still free were its own.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 
 class Passing(NamedTuple):
-    """A window of a decode that passes a block once in `block_size` passes; `begin` is the pass from which it counts."""
+    """A window of a decode that passes a block in every `block_size`-th pass after pass `begin`.
+
+    `serial` is the request's number of admission, `group` the KV group of the window.
+    """
 
     serial: int
     group: int
@@ -17,7 +20,7 @@ class Passing(NamedTuple):
 
 
 class PassedBlock(NamedTuple):
-    """A block by its place among those passed together, its KV group and its number in the request."""
+    """A block: its place among those given back together, its KV group, and its number within the request."""
 
     place: int
     group: int
@@ -25,15 +28,15 @@ class PassedBlock(NamedTuple):
 
 
 class PassedBlocks:
-    """Blocks that were given back one after the other, numbered by place from 0 on."""
+    """Blocks that were given back together, one after the other; the first has place 0."""
 
     def of(self, serial: int, first: int, end: int) -> list[PassedBlock]:
-        """Those of one request, by number of admission, that stand in places `first` and following, before `end`."""
+        """The blocks of the request with that number of admission in places from `first` to before `end`."""
         raise NotImplementedError
 
 
 class PassedByOne(PassedBlocks):
-    """Blocks of one request's KV group before block `end`, the last first."""
+    """Blocks of one KV group of one request, given back from block `end - 1` downwards."""
 
     def __init__(self, serial: int, group: int, end: int) -> None:
         self._serial = serial
@@ -47,9 +50,9 @@ class PassedByOne(PassedBlocks):
 
 
 class PassedByMany(PassedBlocks):
-    """Blocks of decodes in consecutive passes from `step` on, in each pass in order of admission.
+    """Blocks of many decodes, given back in consecutive passes from `step` on, within a pass in order of admission.
 
-    `passings[r]` are the windows that pass a block in passes that are `r` modulo the block size.
+    `passings[r]` are the windows that pass a block in passes whose number is `r` modulo the block size.
     """
 
     def __init__(self, step: int, passings: Sequence[tuple[Passing, ...]]) -> None:

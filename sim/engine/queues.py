@@ -1,7 +1,7 @@
-"""The order in which waiting requests are served.
+"""Queues of waiting requests, in the order of one scheduling policy each.
 
-The first is `queue[0]`; `put_back` returns a preempted request to where its policy wants it served next, and
-`put_back_skipped` those that a pass has skipped, given in the order in which they were.
+The head is `queue[0]`. `put_back` returns a preempted request to the place that its policy has for it, `put_back_skipped`
+the requests that a pass has skipped, given in the order in which it skipped them.
 """
 
 import bisect
@@ -14,7 +14,7 @@ from sim.errors import EngineCrashError
 
 
 class FcfsQueue(deque[Request]):
-    """First come, first served; who is put back goes to the front."""
+    """First come, first served; a preempted request goes to the front."""
 
     def add(self, request: Request) -> None:
         self.append(request)
@@ -26,7 +26,7 @@ class FcfsQueue(deque[Request]):
         return self.popleft()
 
     def put_back_skipped(self, requests: Sequence[Request]) -> None:
-        """In reversed order, as vLLM did while it skipped any."""
+        """In reversed order, as those versions of vLLM did that skipped requests."""
         self.extendleft(requests)
 
     def remove_all(self, requests: Collection[Request]) -> None:
@@ -56,9 +56,9 @@ class PriorityQueue(list[Request]):
 
 
 class HeapQueue(PriorityQueue):
-    """A PriorityQueue that fails where vLLM's did before 0.12: there its heap compared requests, which have no order.
+    """A PriorityQueue that crashes where vLLM's did before 0.12: its heap compared two requests, which have no order.
 
-    `_heap` holds the same requests as vLLM's heap did, so that the same ones are compared.
+    `_heap` holds the same requests as vLLM's heap did, in the same places, so that the same pairs are compared.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class HeapQueue(PriorityQueue):
         return super().pop_first()
 
     def put_back_skipped(self, requests: Sequence[Request]) -> None:
-        """By way of a heap of their own."""
+        """By way of a heap of the skipped requests alone, in which vLLM kept them."""
         skipped = HeapQueue()
         for request in requests:
             skipped.add(request)

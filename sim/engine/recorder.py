@@ -1,4 +1,4 @@
-"""Facts of a replica, appended as they happen: a row a leap, and what became of each request in the table of all."""
+"""Records a replica while it runs: a row for each leap, and the outcome of each request in the table of all requests."""
 
 from math import nan
 from struct import Struct
@@ -23,7 +23,7 @@ pack_chunk = Struct("2i").pack
 
 
 class Recorder:
-    """Leaps of one replica in rows, and the rows of its requests in the table that it shares with the others."""
+    """The recorder of one replica; `requests` is the table that all replicas of a run share."""
 
     def __init__(self, requests: RequestTable, replica: int = 0) -> None:
         self._leaps = LeapLog()
@@ -34,8 +34,10 @@ class Recorder:
     def leap(
         self, leap: Leap, num_steps: int, decodes: tuple[int, int], chunk: tuple[int, int], state: SchedulerState
     ) -> None:
-        """The first steps of a leap, after their passes: how many decode in each and the sum of their contexts after the
-        first; tokens of the prompt that fills it and those computed before, both 0 where none does.
+        """The first `num_steps` steps of a leap, after their passes are done.
+
+        `decodes` is (decodes in each step, sum of their contexts in tokens after the first step); `chunk` is (tokens of a
+        prompt in the step, tokens of it computed before), (0, 0) if the leap computes no prompt.
         """
         num_decodes, context_tokens = decodes
         num_chunk_tokens, num_computed = chunk
@@ -61,7 +63,7 @@ class Recorder:
         self._leaps.add(row)
 
     def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:
-        """A pass of its own, after it has been done."""
+        """A pass that was scheduled by itself, after it is done."""
         num_decodes, context_tokens, chunks, num_sampled = batch.shape or NO_WORK
         for num_chunk_tokens, num_computed in chunks:
             self._chunks += pack_chunk(num_chunk_tokens, num_computed)
@@ -85,7 +87,7 @@ class Recorder:
         self._leaps.add(row)
 
     def request(self, request: Request, num_generated: int, finish_s: float) -> None:
-        """What became of a request; `finish_s` is NaN where it has not ended."""
+        """The outcome of a request; `finish_s` is NaN if it has not finished."""
         self._requests.write(request, num_generated, finish_s, self._replica)
 
     def failure(self, request: Request, num_generated: int, reason: str) -> None:
@@ -93,7 +95,7 @@ class Recorder:
         self._requests.fail(request, num_generated, reason, self._replica)
 
     def records(self, state: SchedulerState) -> EngineRecords:
-        """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
+        """Everything that is not in the table of requests, in columns. Call it once, at the end: it forgets the leaps."""
         for request in (*state.running, *state.waiting):
             self.request(request, num_returned_tokens(request, state.num_collected), nan)
         columns, self._leaps = self._leaps.columns(), LeapLog()
@@ -122,7 +124,7 @@ def _decode_stretches(state: SchedulerState) -> DecodeStretches:
 
 
 def _token_gaps(step_end_s: Floats, num_steps: Ints, num_continued: Ints, history: DecodeHistory) -> StepGaps:
-    """Tokens that were due after the last step have not come."""
+    """The gaps, to be computed when asked for; a late token that was due after the last step is left out."""
     starved = [token for token in history.late if token.step < len(step_end_s)]
     steps = np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64)
     late = np.array([(token.step, token.step_before) for token in (*starved, *history.resumed)], dtype=np.int64)

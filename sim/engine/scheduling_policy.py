@@ -1,4 +1,4 @@
-"""Which of the waiting requests is served next, and which of the running ones makes room: a class a policy.
+"""Scheduling policies: in which order requests wait, and which running request is preempted. A class for each policy.
 
 Mirrors vLLM's v1/core/sched/request_queue.py and the choice of a victim in scheduler.py.
 """
@@ -11,9 +11,9 @@ from sim.specs.rules import SchedulingRules
 
 
 class SchedulingPolicy:
-    """The rules of one policy in one vLLM version.
+    """One policy under the rules of one vLLM version.
 
-    `may_overtake`: whether one who arrives may be served before those who wait. `ends_scan_at_own_preemption`: whether
+    `may_overtake`: whether a request that arrives may be served before others that wait. `ends_scan_at_own_preemption`: whether
     a running request that has to preempt itself is the last that the pass looks at. `ranks_by` is the column of a trace
     that tells requests apart, beside their arrival: where it says the same of all, the first to come is served first.
     """
@@ -26,16 +26,16 @@ class SchedulingPolicy:
         self._rules = rules
 
     def make_queue(self) -> WaitingQueue:
-        """An empty queue that serves requests in this policy's order."""
+        """An empty queue in this policy's order."""
         raise NotImplementedError
 
     def victims_place(self, line: Sequence[Request]) -> int:
-        """Which of the running requests, in order of admission, is preempted first."""
+        """The place in `line`, the running requests in order of admission, of the one that is preempted first."""
         raise NotImplementedError
 
 
 class Fcfs(SchedulingPolicy):
-    """First come, first served; the last admitted makes room."""
+    """First come, first served; the request admitted last is preempted first."""
 
     def make_queue(self) -> WaitingQueue:
         return FcfsQueue()
@@ -45,7 +45,7 @@ class Fcfs(SchedulingPolicy):
 
 
 class Priority(SchedulingPolicy):
-    """The smallest (priority, arrival) first; the largest makes room, the first in line among equals."""
+    """Smallest (priority, arrival) first; the largest is preempted first, among equals the one admitted first."""
 
     ranks_by = "priority"
     may_overtake = True
@@ -69,5 +69,5 @@ POLICIES: dict[str, type[SchedulingPolicy]] = {"fcfs": Fcfs, "priority": Priorit
 
 
 def scheduling_policy(name: str, rules: SchedulingRules) -> SchedulingPolicy:
-    """The policy of that name, as the version with these rules has it."""
+    """The policy of that name under the rules of a vLLM version."""
     return POLICIES[name](rules)

@@ -1,4 +1,4 @@
-"""The log of every step, as vLLM's own schedules were recorded; leaps are told step by step."""
+"""The log of every step, in the form of the schedules that were recorded from vLLM; a leap is written step by step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ LogRow = dict[str, Any]
 
 
 class StepLogger:
-    """Opens a row when a batch is launched and hands it on when the batch has been collected."""
+    """Opens a row when a batch is launched, and passes it to `emit` when the batch has been collected."""
 
     def __init__(self, emit: Callable[[LogRow], None]) -> None:
         self._emit = emit
@@ -25,7 +25,7 @@ class StepLogger:
         self._arrived.append(request.request_id)
 
     def step(self, state: SchedulerState, batch: Batch, times_s: tuple[float, float, float]) -> None:
-        """A pass of its own, after it has been done."""
+        """A pass that was scheduled by itself, after it is done; `times_s` are those of scheduling, start and end of the step."""
         num_evictions = state.num_evictions
         row = self._new_row(times_s, state, state.num_free_blocks, num_evictions - self._num_evictions)
         self._num_evictions = num_evictions
@@ -59,7 +59,10 @@ class StepLogger:
         ends: Sequence[float],
         times_s: tuple[float, float],
     ) -> None:
-        """Steady passes, before they are done."""
+        """A leap, before it is done: `first` is its first pass, `ends` are the ends of its steps in seconds.
+
+        `times_s` are the times at which the first pass is scheduled and its step starts.
+        """
         depth = state.config.num_batches_in_flight
         evicted = 0
         now_s, start_s = times_s
@@ -85,7 +88,7 @@ class StepLogger:
         self._num_evictions += evicted
 
     def collected(self, state: SchedulerState, batch: int, finished: Sequence[Request]) -> None:
-        """The batch has come back."""
+        """A batch has come back; these requests have finished with it."""
         self._close(batch, finished, state.num_free_blocks)
 
     def _close(self, batch: int, finished: Sequence[Request], num_free_blocks: int) -> None:

@@ -1,4 +1,4 @@
-"""Times between tokens of a request, told from the steps when somebody asks: they take more room than all else that is kept."""
+"""Times between the tokens of requests, computed from the steps when asked for: stored, they would take most of the memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,12 @@ from sim.engine.records import Floats, Gaps, Ints
 
 @dataclass(frozen=True)
 class StepGaps:
-    """Of one replica: a decode's tokens are a step apart, `num_continued` of them in each step of a leap.
+    """The gaps of one replica; a call returns them.
 
-    But for those that had starved or been preempted in between: `late` has pairs of the step of a token and of the one
-    before, `starved_steps` the steps in which one is not counted for it.
+    Tokens of a decode are one step apart. `step_end_s` are the ends of all steps, `num_steps` and `num_continued` have an
+    entry a leap: its steps, and the decodes of each that had a token in the step before as well. Exceptions follow from
+    the other two: `late` has rows (step of a token, step of the token before it) where these are further apart, because
+    the request starved or was preempted; `starved_steps` an entry for each token that `num_continued` counts wrongly.
     """
 
     step_end_s: Floats
@@ -26,7 +28,7 @@ class StepGaps:
         ends_s, late = self.step_end_s, self.late
         counts = np.repeat(_narrow(self.num_continued), self.num_steps)
         np.subtract.at(counts, self.starved_steps, 1)
-        gaps_s = np.zeros(len(ends_s) + len(late))  # a decode is never in the first step
+        gaps_s = np.zeros(len(ends_s) + len(late))  # the first step has no decodes
         np.subtract(ends_s[1:], ends_s[:-1], out=gaps_s[1 : len(ends_s)])
         gaps_s[len(ends_s) :] = ends_s[late[:, 0]] - ends_s[late[:, 1]]
         return Gaps(gaps_s, np.concatenate((counts, np.ones(len(late), dtype=counts.dtype))) if len(late) else counts)
@@ -34,7 +36,7 @@ class StepGaps:
 
 @dataclass(frozen=True)
 class JoinedGaps:
-    """Of several replicas, one after the other."""
+    """The gaps of several replicas, one after the other."""
 
     parts: Sequence[Callable[[], Gaps]]
 
@@ -44,5 +46,5 @@ class JoinedGaps:
 
 
 def _narrow(counts: Ints) -> Ints:
-    """The counts in the smallest signed integers that hold them all."""
+    """The counts as the smallest signed integers that hold all of them."""
     return counts.astype(np.min_scalar_type(-1 - int(counts.max(initial=0))))
