@@ -1,10 +1,11 @@
-"""What an engine does next: schedule a batch, launch it, take its tokens in. It is told the time, it keeps none.
+"""The engine: schedules a batch, launches it, takes its tokens in. It has no clock; callers tell it the time in seconds.
 
 Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: a scheduler that has work
 but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
 
-Who does not mind when requests end calls `advance`. Who does takes what `plan` finds certain, waits, and commits as much
-of it as has been launched by then; where nothing is certain, a pass is launched and its batch collected in due time.
+There are two ways to drive it. A caller that need not know when requests end calls `advance`. A caller that must know
+calls `plan` for the passes that are certain, waits until their end, and calls `commit`; if none is certain, it calls `launch`
+for one pass, and `collect` when the batch comes back.
 """
 
 import math
@@ -29,7 +30,11 @@ MOST_FRUITLESS_PREEMPTIONS = 10_000
 
 
 class Plan(NamedTuple):
-    """Passes that are certain unless a request arrives: `num_passes` of a leap, all done at `end_s`."""
+    """Passes that are certain unless a request arrives or is aborted: the first `num_passes` of a leap.
+
+    At `end_s` the last batch that is collected during them comes back; no request finishes before. Each pass computes
+    `num_chunk_tokens` of a prompt as well.
+    """
 
     leap: Leap
     num_passes: int
@@ -38,7 +43,7 @@ class Plan(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """A request that is to end before its last token, why, and the time at which somebody has said so."""
+    """A request to be ended before its last token, the reason for the records, and the time at which the abort was asked for."""
 
     request: Request
     reason: str
@@ -48,8 +53,9 @@ class Abort(NamedTuple):
 class EngineCore:
     """A scheduler and a device that runs one batch after the other.
 
-    Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, at most `_most_in_flight`; they
-    end at `_ends_s`, and the device is free at `_device_free_s`. `now_s` is the time of the next pass, if there is work.
+    Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, which are `_most_in_flight` or
+    fewer; they end at the times `_ends_s`, and the device is free from `_device_free_s` on. `now_s` is the time of the next
+    pass, if there is work. All times are in seconds.
     """
 
     def __init__(
@@ -82,25 +88,27 @@ class EngineCore:
         self.state = self._scheduler.state
 
     def add_request(self, request: Request) -> None:
-        """Take in a request at its time of arrival; it is seen by the next scheduling pass, also by one at this very instant."""
+        """Add a request at its time of arrival; the next pass sees it, also a pass at this very instant."""
         self.now_s = max(self.now_s, request.arrival_s)
         self._scheduler.add_request(request)
         if self._log:
             self._log.arrived(request)
 
     def abort(self, abort: Abort) -> None:
-        """Have a request end: with the next batch that comes back after that time, before its tokens are taken in, or with `end_aborted`.
+        """Ask for the end of a request that was added.
 
-        It is recorded as failed, with the tokens that it has returned by then; one that has finished by then has not failed.
+        It ends when the next batch comes back after `abort.at_s`, before that batch's tokens are taken in, or with
+        `end_aborted`. It is recorded as failed, with the tokens that it has returned; if it has finished by then, nothing
+        happens.
         """
         self._aborts.append(abort)
 
     def refuse(self, request: Request, reason: str) -> None:
-        """Record a request as failed that has not come in."""
+        """Record a request as failed that was never added."""
         self._recorder.failure(request, 0, reason)
 
     def end_aborted(self) -> None:
-        """End the requests to be aborted, all of them, between two passes."""
+        """End all requests that are to be aborted; called between two passes."""
         if self._aborts:
             self._end_aborted(math.inf, self._num_launched, is_scheduled=False)
 
@@ -147,36 +155,36 @@ class EngineCore:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Requests that wait and requests that run."""
+        """(waiting requests, running requests)."""
         return self.state.num_waiting, self.state.num_running
 
     def load_before(self, now_s: float) -> tuple[int, int]:
-        """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
+        """The load just before a time up to which the engine has advanced; a batch collected at that time or later still counts."""
         waiting, running = self.load
         if self._last_collect_s < now_s:
             return waiting, running
         return waiting + self._num_left_waiting, running + self._num_left_running
 
     def load_at(self, now_s: float) -> tuple[int, int]:
-        """The load at any time: the engine catches up first."""
+        """The load just before any later time; the engine advances to it first."""
         self.advance(now_s)
         return self.load_before(now_s)
 
     def metrics_before(self, time_s: float) -> Metrics:
-        """What the engine showed just before a time up to which it has advanced."""
+        """The metrics just before a time up to which the engine has advanced."""
         waiting, running = self.load_before(time_s)
         is_late = self._last_collect_s >= time_s
         num_free = self.state.kv.pool.num_free - (self._num_released if is_late else 0)
         return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
 
     def num_cached_blocks(self, request: Request) -> int:
-        """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
+        """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
         return self._scheduler.num_cached_blocks(request, self._num_launched)
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
     def advance(self, until_s: float) -> None:
-        """Do the passes that begin before that time."""
+        """Do all passes that begin before the time `until_s`."""
         while self.now_s < until_s and self._passes_left > 0:
             num_passes = self._num_certain()
             if num_passes == 0:
@@ -190,13 +198,13 @@ class EngineCore:
                 self._leap(num_passes, until_s)
 
     def _num_certain(self) -> int:
-        """How many passes are certain to be alike; none while fewer batches are in flight than could be."""
+        """How many passes are certain to be steady; 0 while fewer batches are in flight than can be."""
         if len(self._ends_s) + 1 < self._most_in_flight:
             return 0
         return self._planner.num_passes(self._num_launched)
 
     def _leap(self, max_passes: int, until_s: float) -> None:
-        """Do steady passes, as many as begin before that time, and collect as many batches."""
+        """Do the steady passes that begin before `until_s`, `max_passes` or fewer, and collect as many batches."""
         leap = self._next_leap(max_passes)
         num_passes = num_launched_before(leap, until_s, self._most_in_flight)
         to_release = self._planner.num_to_release(self._num_launched, num_passes)
@@ -205,7 +213,7 @@ class EngineCore:
             self._do_steady(after(leap, to_release), num_passes - to_release)
 
     def _next_leap(self, max_passes: int) -> Leap:
-        """Steps of the decodes alone, from the time at which the device can run them."""
+        """The next steps of the decodes alone, from the time at which the device can run them."""
         decodes = self.state.decodes
         num_decodes = decodes.count
         if num_decodes not in self._decode_steps:
@@ -215,7 +223,7 @@ class EngineCore:
         return self._decode_steps[num_decodes].leap(decodes.context_sum(self._num_launched), max_steps, start_s)
 
     def _fill(self, max_passes: int, until_s: float) -> None:
-        """Steady passes, as many as begin before that time, in which a prompt fills the budget."""
+        """Do the steady passes that begin before `until_s` and in which a prompt fills the token budget."""
         planner = self._planner
         for _ in range(min(max_passes, self._passes_left)):
             num_chunk_tokens = planner.num_chunk_tokens
@@ -230,7 +238,7 @@ class EngineCore:
     # -- step by step ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
-        """The next passes as far as they are certain and nobody finishes before their end; None where one has to be launched."""
+        """The next passes that are certain, up to the first after which a request may finish; None if none is certain."""
         planner = self._planner
         num_passes = self._num_certain()
         if num_passes == 0:
@@ -245,11 +253,11 @@ class EngineCore:
         return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes + 1 - self._most_in_flight))
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
-        """How many of the planned passes, at least one, begin before that time."""
+        """How many of the planned passes, at least one, begin before the time `now_s`."""
         return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._most_in_flight))
 
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
-        """What the engine shows just before a time at which a plan is under way."""
+        """The metrics just before a time within a plan that has not been committed."""
         num_begun = self.num_begun(plan, time_s)
         num_taken = self._planner.num_blocks(self._num_launched, num_begun, plan.num_chunk_tokens)
         num_taken -= self._planner.num_passed_blocks(self._num_launched, num_begun)
@@ -257,15 +265,15 @@ class EngineCore:
         return Metrics(self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks)
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
-        """What has begun of a plan before that time."""
+        """The part of a plan that has begun before that time; at least one pass."""
         return self._plan(plan.leap, self.num_begun(plan, now_s), plan.num_chunk_tokens)
 
     def commit(self, plan: Plan) -> Sequence[Request]:
-        """Do the passes that were planned; who has finished with the last of them."""
+        """Do the planned passes; returns the requests that finish with the last of them."""
         return self._do_steady(plan.leap, plan.num_passes, plan.num_chunk_tokens)
 
     def launch(self) -> bool:
-        """Schedule a pass and launch what it decides; whether another may be launched before a batch comes back."""
+        """Schedule a pass and launch its batch; returns whether another may be launched before a batch comes back."""
         if not self.state.has_requests:
             return False
         batch = self._scheduler.schedule(self._num_launched)
@@ -279,11 +287,11 @@ class EngineCore:
 
     @property
     def next_collect_s(self) -> float:
-        """When the oldest batch in flight comes back."""
+        """The time at which the oldest batch in flight comes back."""
         return max(self.now_s, self._ends_s[0])
 
     def collect(self) -> Sequence[Request]:
-        """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
+        """Go to the end of the oldest batch in flight and take its tokens in; returns the requests that finish with it."""
         self.now_s = self.next_collect_s
         num_in_flight = self.num_in_flight
         self._ends_s.pop(0)
@@ -292,7 +300,7 @@ class EngineCore:
     # -- both ways -------------------------------------------------------------------------------------------------
 
     def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> Sequence[Request]:
-        """The first passes of a leap, after the last of which requests may leave."""
+        """Do the first passes of a leap; returns the requests that finish with the last of them."""
         state, step = self.state, self._num_launched
         num_decodes, chunk = state.decodes.count, self._planner.filling_chunk(num_chunk_tokens)
         context_tokens = state.decodes.context_sum(step)
@@ -310,7 +318,7 @@ class EngineCore:
         return self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
     def _bring_back(self, leap: Leap, num_passes: int) -> None:
-        """The first passes of a leap have been launched, each as the oldest batch in flight came back."""
+        """Set the times after the first passes of a leap, each of which was launched as the oldest batch came back."""
         num_left = self._most_in_flight - 1
         if num_passes >= num_left:  # all that were in flight before have come back
             self.now_s = end_s(leap, num_passes - num_left)
@@ -321,7 +329,7 @@ class EngineCore:
             self.now_s = max(self.now_s, self._ends_s.pop(0))
 
     def _require_progress(self, batch: Batch) -> None:
-        """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
+        """Raise ConfigError if requests only preempt each other, without a token, as vLLM would let them do for ever."""
         if batch.shape and batch.shape.num_sampled:
             self._num_fruitless_preemptions = 0
             return
@@ -350,7 +358,10 @@ class EngineCore:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))
 
     def _take_in(self, batch: int, *, is_full: bool) -> Sequence[Request]:
-        """A batch has come back now, at its end; there were as many in flight as can be, or the last pass had launched none."""
+        """A batch has come back now: end aborted requests, release those that finish, and return these.
+
+        `is_full`: as many batches were in flight as can be; if not, the pass before this launched none.
+        """
         state = self.state
         num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
         if self._aborts:

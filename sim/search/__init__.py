@@ -1,4 +1,4 @@
-"""The optimizer. `objective` is the function it optimises, for anyone's own."""
+"""Searches: optimize and capacity. `objective` gives the function that `optimize` optimises, for an optimizer of your own."""
 
 from sim.search.scoring import Objective, objective
 

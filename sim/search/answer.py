@@ -44,16 +44,16 @@ class Optimization:
 
     @cached_property
     def pareto(self) -> "pd.DataFrame":
-        """Those candidates that none beats in every goal."""
+        """The Pareto front: candidates that no other dominates."""
         return _frame(map(candidate_row, self.summary["pareto"]))
 
     @cached_property
     def sensitivity(self) -> "pd.DataFrame":
-        """One row a knob and value, the winner's others held."""
+        """One row for each value of each knob, the other knobs as the winner has them."""
         return _frame(sensitivity_rows(self.summary["sensitivity"]))
 
     def plot(self, knob: str | None = None) -> "Figure":
-        """A matplotlib Figure: all candidates, or what one knob of `sensitivity` does. Raises ConfigError for another."""
+        """A matplotlib Figure of all candidates, or of the effect of one knob. Raises ConfigError for a knob not in `sensitivity`."""
         from sim.report.search_plots import pareto_figure, sensitivity_figure
 
         if knob is None:
@@ -112,12 +112,12 @@ def sensitivity_rows(sensitivity: Mapping[str, Iterable[Mapping[str, Any]]]) -> 
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics that are numbers, without those that have a column already."""
+    """The metrics of a row, without those that have a column of their own."""
     return {name: value for name, value in row["metrics"].items() if name not in {REPLICAS, "num_gpus"}}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as text, so that each value is one cell."""
+    """The values with lists as text, one cell each."""
     return {
         name: " ".join(map(str, value)) if isinstance(value, list | tuple) else value for name, value in values.items()
     }
@@ -163,7 +163,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
 
 
 def unservable_json(scenario: Scenario) -> dict[str, Any] | None:
-    """Requests that no configuration serves, None where there are none."""
+    """The requests that no configuration serves; None if there are none."""
     found = scenario.unservable
     return found and found.to_json()
 
@@ -176,7 +176,7 @@ def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
 
 
 def deploy_commands(scenario: Scenario, params: Params) -> str:
-    """The line to paste; each replica runs it once."""
+    """The `vllm serve` line, and how many times to run it."""
     command = serve_command(scenario.model.name, scenario.engine(params))
     count = num_replicas(params)
     return command if count == 1 else f"{command}  # {count} times, behind a {scenario.router.replace('_', '-')} router"
@@ -196,7 +196,7 @@ def _score(scenario: Scenario, metrics: Mapping[str, Any]) -> float | None:
 
 
 def _row(scenario: Scenario, candidate: Candidate) -> dict[str, Any]:
-    """A candidate in the list of all, with its latest replay."""
+    """A candidate in the list of all candidates, with its latest replay."""
     return _config(scenario, candidate.params) | {
         "feasible": candidate.outcome.is_feasible,
         "reason": candidate.outcome.reason,
@@ -267,7 +267,7 @@ def _sensitivity(findings: Findings) -> dict[str, list[dict[str, Any]]]:
 
 
 def _confidence(findings: Findings) -> dict[str, Any]:
-    """That of the winner's forecast, and what the search adds to it."""
+    """The confidence in the winner's forecast, with notes on how the search compared candidates."""
     return {**findings.verdict.winner.forecast, "notes": list(_notes(findings.verdict))}
 
 

@@ -52,8 +52,8 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """`trace` is what reaches the server; `flags` make the bench send it from the file that `write` writes; `notes` say
-    where it differs from the trace that was asked for.
+    """A load for `vllm bench serve`: `trace` is what reaches the server, `flags` are the options that make the bench send it
+    from the file that `write` writes, `notes` say where it differs from the trace that was asked for.
     """
 
     trace: Trace
@@ -132,7 +132,7 @@ def _timed(trace: Trace, notes: tuple[str, ...]) -> BenchLoad:
 
 
 def _chunks(trace: Trace) -> tuple[int, list[list[int]]]:
-    """Chunks of one size and an id for each, as this dataset has them: what is not a whole chunk equals only its like."""
+    """The size of the dataset's chunks, and the chunk ids of each prompt. A partial chunk is equal only to the same partial chunk."""
     prompts = _prompts(trace)
     size = _chunk_size(prompts, shared=trace.segments is not None)
     known: dict[tuple[int, int, int], int] = {}
@@ -200,7 +200,7 @@ def _switches(version: Version) -> Iterator[str]:
 
 
 def _file_order(count: int, version: Version) -> tuple[int, ...]:
-    """The rows of the trace in the order that the bench's shuffle undoes."""
+    """The rows of the trace in such an order that the bench's shuffle puts them back in order."""
     shuffled = list(range(count))
     if version < _DISABLE_SHUFFLE:
         random.Random(SEED).shuffle(shuffled)  # noqa: S311 - the bench's own shuffle
@@ -214,7 +214,7 @@ DATASET = "verify.jsonl"
 
 @dataclass(frozen=True)
 class Verification:
-    """A line to run, the load that it sends and what is forecast for it (keys of `simulate`)."""
+    """A line to run, the load that it sends, and the forecast for that load (keys of `simulate`)."""
 
     command: str
     load: BenchLoad
@@ -230,7 +230,7 @@ class Verification:
 
 
 def verification(scenario: Scenario, params: Params, trace: Trace, dataset: str | Path = DATASET) -> Verification:
-    """How to check a candidate on `trace`; the line reads the load from the file `dataset`, which is not written here."""
+    """How to check a candidate on a real server. The line reads its load from the file `dataset`, which is not written here."""
     deployed = scenario.deploy(params)
     load = bench_load(trace, deployed.engine.vllm_version)
     metrics = scenario.metrics(params, deployed, scenario.replay(load.trace, params, deployed))

@@ -1,4 +1,4 @@
-"""How much traffic a deployment takes, and how large it must be for a given rate."""
+"""The highest request rate that a deployment serves within limits, and the replicas that a given rate needs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ OnProbe = Callable[[str], None]
 
 
 class Sizing(NamedTuple):
-    """Replicas for a rate: simulated behind the router, and as multiplying one replica's capacity has it."""
+    """Replicas for a rate: as simulated behind the router, and as the rate divided by one replica's capacity says (`multiplied`)."""
 
     probe: Probe
     multiplied: int
@@ -37,7 +37,7 @@ class Sizing(NamedTuple):
 
 
 def highest_rate(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
-    """The highest rate that keeps all limits, to PRECISION, and the lowest tried that does not; None where there is none."""
+    """The highest rate that keeps all limits, to PRECISION, and the lowest tried rate that does not; None for one not found."""
     unservable = prober.scenario.unservable
     if unservable and unservable.broken:
         return None, prober.measure(prober.trace_rate, replicas)
@@ -50,7 +50,7 @@ def highest_rate(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[
 
 
 def _bracket(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[Probe | None, Probe | None]:
-    """Doubling or halving from the trace's own rate."""
+    """Two rates around the highest one, found by doubling or halving the trace's own rate."""
     probe = _probe(prober, prober.trace_rate, replicas, on_probe)
     factor = 2.0 if probe.keeps else 0.5
     for _ in range(MOST_DOUBLINGS):
@@ -67,7 +67,7 @@ def _probe(prober: RateProber, rate: float, replicas: int, on_probe: OnProbe) ->
 
 
 def replicas_for(prober: RateProber, rate: float, one: Probe, on_probe: OnProbe) -> Sizing:
-    """The fewest replicas that keep all limits at that rate, sought around what multiplication says.
+    """The fewest replicas that keep all limits at that rate, searched from the multiplied number on.
 
     Raises ConfigError where more than MOST_REPLICAS would be needed.
     """
@@ -90,7 +90,7 @@ def replicas_for(prober: RateProber, rate: float, one: Probe, on_probe: OnProbe)
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """The rate at which latency turns up: farthest below the line from first to last point; None where it does not."""
+    """The rate at which latency begins to rise: the point farthest below the line from the first to the last; None if there is none."""
     if len(points) < 3 or points[-1][1] <= points[0][1]:
         return None
     (first_x, first_y), (last_x, last_y) = points[0], points[-1]
@@ -139,7 +139,7 @@ def capacity(
 
 
 def _confidence(prober: RateProber, kept: Probe | None, *, intervals: bool) -> dict[str, Any]:
-    """That of the figures at the highest rate; without one, that of the deployment."""
+    """The confidence in the figures at the highest rate; if there is none, that of the deployment."""
     deployment, metrics = prober.deployment, kept.metrics if kept else None
     if kept is None or not intervals:
         return confidence_json(confidence_of(deployment, metrics))
@@ -180,7 +180,7 @@ def _size(scenario: Scenario, replicas: int) -> dict[str, Any]:
 
 
 def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: Verification | None) -> dict[str, Any]:
-    """The highest rate and what it means; without one, what to relax."""
+    """The highest rate and what follows from it; if there is none, which limit to relax."""
     if kept is None or check is None:
         assert broken is not None, "without a rate that keeps the limits, one was broken"
         return {
@@ -229,7 +229,7 @@ def _curve_row(scenario: Scenario, probe: Probe) -> dict[str, Any]:
 
 
 def _knee(scenario: Scenario, curve: Sequence[Probe]) -> float | None:
-    """That of the first limited latency."""
+    """The knee of the first latency that is limited."""
     key = scenario.target.limits[0].judged_key
     return knee([(probe.request_rate, probe.metrics[key]) for probe in curve if probe.metrics[key] is not None])
 

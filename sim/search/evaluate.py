@@ -1,4 +1,4 @@
-"""One candidate, tried: it passes the memory plan, then the trace is replayed."""
+"""Tries a candidate: plans its memory, and if it can serve the trace, replays the trace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ from sim.workload.trace import Trace
 
 
 class Task(NamedTuple):
-    """What to try: a candidate, on which part of the trace, at how many times its rate, with step times how far off.
+    """A replay to do: a candidate on a part of the trace, at `rate_scale` times its rate, with perturbed step times.
 
-    `explains` asks for what limits it as well.
+    With `explains` the outcome says what limits the candidate as well.
     """
 
     params: Params
@@ -42,12 +42,12 @@ class Task(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same for equal tasks, in any process."""
+        """Equal for equal tasks, in any process."""
         return canonical([self.params, self.part.windows, self.perturbation, self.rate_scale, self.explains])
 
 
 class Outcome(NamedTuple):
-    """What became of a task: `reason` says why the candidate cannot serve the trace, or None; `metrics` are then there."""
+    """The result of a task. `reason` says why the candidate cannot serve the trace; if it is None, `metrics` has the figures."""
 
     reason: str | None
     metrics: dict[str, Any]
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """What all candidates share. Picklable; `try_out` gives the same outcome for the same task in any process.
+    """Everything that all candidates have in common. Picklable; `try_out` gives equal outcomes for equal tasks in any process.
 
     `base` holds the engine arguments that a candidate does not name.
     """
@@ -80,20 +80,20 @@ class Scenario:
         return self.load.trace
 
     def to_json(self) -> dict[str, Any]:
-        """What is replayed under which arguments, as answers say it."""
+        """The load and the fixed engine arguments, under the keys of the answers."""
         load = self.load.to_json() | {"num_prompts": len(self.trace)} | self.clients.to_json()
         return {"engine": self.base.to_json(), **load}
 
     @cached_property
     def longest_request(self) -> int:
-        """Tokens of the longest request whose prompt the model takes, as far as its own context allows."""
+        """Tokens of the longest request whose prompt fits into the model's context, capped by that context."""
         trace, most = self.trace, self.model.max_model_len
         taken = trace.prompt_tokens < most
         return min(int((trace.prompt_tokens + trace.output_tokens)[taken].max(initial=1)), most)
 
     @cached_property
     def unservable(self) -> Unservable | None:
-        """Requests that every candidate rejects. Raises TraceError where these are all."""
+        """Requests that every candidate rejects. Raises TraceError if there are no others."""
         return unservable(self.trace, self.model, self.target.limits)
 
     def engine(self, params: Params) -> EngineConfig:
@@ -105,7 +105,7 @@ class Scenario:
         return deploy(self.model, self.gpu, engine, vllm_version=version, step_times=self.step_times)
 
     def try_out(self, task: Task) -> Outcome:
-        """Plan, replay, measure."""
+        """The outcome of a task: plan memory, replay, measure."""
         try:
             deployed = self.deploy(task.params)
         except SimError as error:
@@ -121,7 +121,7 @@ class Scenario:
         return Outcome(None, self.metrics(task.params, deployed, records), found)
 
     def why_not(self, deployed: Deployment) -> str | None:
-        """Why the candidate cannot serve every request of the trace; None where it can."""
+        """Why the candidate cannot serve every request of the trace; None if it can."""
         if reason := deployed.why_not(what_if=False):
             return reason
         plan, longest = deployed.plan, self.longest_request
@@ -136,7 +136,7 @@ class Scenario:
     def replay(
         self, trace: Trace, params: Params, deployed: Deployment, perturbation: Perturbation = AS_MODELLED
     ) -> ClusterRecords:
-        """Any trace through the candidate's replicas."""
+        """Replay a trace, which need not be the scenario's, through the candidate's replicas."""
         step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
@@ -148,7 +148,7 @@ class Scenario:
         return limits(records.merged, deployed.config, self.gpu, deployed.roofline_on, span_s=span_s)
 
     def metrics(self, params: Params, deployed: Deployment, records: ClusterRecords) -> dict[str, Any]:
-        """The keys of `simulate`, GPUs, cost, each limited percentile, and goodput where requests can be judged."""
+        """The figures of a replay: the keys of `simulate`, GPUs, cost, each limited percentile, and goodput if it is defined."""
         metrics = summary_of(deployed, records.merged)
         metrics["gpu_busy_fraction"] = records.busy_fraction
         metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}

@@ -1,4 +1,4 @@
-"""Screening on short slices, promotion to longer ones, and the finals on all that the search may see."""
+"""Successive rounds: candidates are screened on short slices, the best promoted to longer ones, the finals on all seen windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from sim.search.space import Params, Space, num_flags, num_gpus
 from sim.search.strategies import ENUMERABLE, Distinct, propose
 
 LITTLE_WORK = 60_000  # requests replayed in all; up to here every candidate is replayed in full
-FEWEST_REQUESTS = 300  # in a screening slice: below, a P99 means nothing
+FEWEST_REQUESTS = 300  # in a screening slice; with fewer a P99 means nothing
 SHARES = (0.05, 0.15)  # of the trace, by round of screening
-PROMOTED = 4  # one in so many goes on
+PROMOTED = 4  # one in this many is promoted
 FINALISTS = 8
-MANY_VALUES = 20  # of a knob, as replicas may have: each in the finals would be more than the search itself
+MANY_VALUES = 20  # of a knob, such as replicas: one finalist for each value would cost more than the search
 
 
 class Round(NamedTuple):
-    """A stage of the search: which part of the trace, and what share of all that may be seen."""
+    """A round of the search: its name, the slice that it replays, and the share of the seen windows that this is (0 to 1)."""
 
     name: str
     part: Slice
@@ -31,7 +31,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """One search of a space; `split` says what it may look at."""
+    """One search of a space, on the windows that `split` lets it see."""
 
     scenario: Scenario
     space: Space
@@ -40,7 +40,7 @@ class Search:
     seed: int
 
     def run(self, trials: int) -> list[Candidate]:
-        """Every candidate tried, each with its longest replay; the finalists were replayed on all that may be seen."""
+        """All candidates that were tried, each with its longest replay; the finalists were replayed on all seen windows."""
         found = self._enumerated()
         if found is not None and len(found) <= trials:
             first, *later = self._rounds(len(found))
@@ -57,7 +57,7 @@ class Search:
         return [self._candidate(params, outcome, stage.share) for params, outcome in zip(found, outcomes, strict=True)]
 
     def _enumerated(self) -> list[Params] | None:
-        """All that differ, or None where they are too many to look at."""
+        """All candidates that behave differently; None if the space has more than ENUMERABLE."""
         if self.space.size > ENUMERABLE:
             return None
         return Distinct(self.scenario).simplest(self.space.candidates())
@@ -70,7 +70,7 @@ class Search:
         return list(propose(self.scenario, self.space, try_out, trials=trials, seed=self.seed).values())
 
     def _rounds(self, num_candidates: int) -> list[Round]:
-        """Screening rounds for which the trace is long enough, and the finals."""
+        """The screening rounds for which the trace is long enough, and the finals; only the finals if there is little work."""
         num_requests = len(self.scenario.trace)
         finals = Round("finals", Slice(self.split.seen), 1.0)
         if num_candidates * num_requests <= LITTLE_WORK or num_candidates <= FINALISTS:
@@ -80,7 +80,7 @@ class Search:
         return [*(Round("screening", representative(self.split.seen, share, rng), share) for share in shares), finals]
 
     def _promote(self, candidates: Sequence[Candidate], following: Round) -> list[Candidate]:
-        """The best go on; the rest keep what they have."""
+        """Replay the best on the following round's slice; the rest keep the outcome that they have."""
         order = ranked(candidates, self.scenario.target)
         wanted = FINALISTS if following.share == 1.0 else max(FINALISTS, len(order) // PROMOTED)
         kept = [*order[:wanted], *self._of_other_values(order, wanted)]
@@ -89,7 +89,7 @@ class Search:
         return promoted + [candidate for candidate in candidates if candidate.key not in keys]
 
     def _of_other_values(self, order: Sequence[Candidate], wanted: int) -> list[Candidate]:
-        """The best with each value that the first `wanted` lack: what a slice does not show must not rule a value out."""
+        """For each value of a knob that none of the first `wanted` has, the best candidate with it: a short slice must not exclude it."""
         chosen: dict[str, Candidate] = {}
         for name, values in self.space.knobs.items():
             for value in values if len(values) <= MANY_VALUES else ():

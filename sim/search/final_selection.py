@@ -1,4 +1,4 @@
-"""The last word: the best few again over slices and perturbed step times, who is tied, and who is accepted."""
+"""The final selection: replays the best few on more slices and with perturbed step times, finds ties, and accepts a winner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from sim.search.uncertainty import forecast_band, forecasts, perturbations, step
 from sim.steptime.perturbed import AS_MODELLED, Perturbation
 
 CONTENDERS = 5
-SIMPLEST = 2  # of them, in for needing few flags
+SIMPLEST = 2  # contenders chosen because they need few flags
 NUM_SLICES = 4
 SLICE_SHARE = 0.2
 ACCEPTED_LOSS = 0.03  # how far a winner may be behind another contender on the whole trace
@@ -32,10 +32,10 @@ ACCEPTED_LOSS = 0.03  # how far a winner may be behind another contender on the 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """A contender with its replay on the whole trace and on the part that the search has not seen.
+    """A candidate of the final selection, with its replays of the whole trace and of the held-out windows.
 
-    `robustness` is the share of the re-scoring replays in which all limits were kept; `forecast` is how sure its figures on
-    the whole trace are, as answers carry it.
+    `robustness` is the share (0 to 1) of the re-scoring replays that kept all limits; `forecast` has the confidence in its
+    figures on the whole trace, under the keys of the answers.
     """
 
     candidate: Candidate
@@ -47,9 +47,10 @@ class Finalist:
 
 
 class Verdict(NamedTuple):
-    """Finalists, the winner first, then those tied with it, simplest first, then the rest in order.
+    """The finalists: the winner, those tied with it, simplest first, then the rest, best first.
 
-    `band` is the share inside which the forecast does not tell them apart, None where step times are given.
+    `band` is the share by which step times may be off, so that closer candidates cannot be told apart; None if step times
+    were given by the user.
     """
 
     finalists: tuple[Finalist, ...]
@@ -61,14 +62,14 @@ class Verdict(NamedTuple):
 
     @property
     def tied(self) -> tuple[Finalist, ...]:
-        """None where the whole trace spoke against all that were level."""
+        """The finalists tied with the winner; empty if the whole trace confirmed none of those that were tied."""
         return tuple(finalist for finalist in self.finalists[1:] if finalist.is_tied and self.winner.is_tied)
 
 
 def judge(
     scenario: Scenario, candidates: Sequence[Candidate], split: Split, runner: Runner, *, seed: int
 ) -> Verdict | None:
-    """The verdict on the candidates that were replayed in full; None where none is feasible."""
+    """The verdict on the candidates that were replayed in full; None if none of them is feasible."""
     in_full = [candidate for candidate in candidates if candidate.share == 1.0]
     contenders = _contenders(scenario, in_full)
     if not contenders:
@@ -80,7 +81,7 @@ def judge(
 
 
 def with_forecasts(scenario: Scenario, verdict: Verdict, runner: Runner, *, intervals: bool) -> Verdict:
-    """The verdict with how sure each finalist's figures are; `intervals` costs two more replays of each."""
+    """The verdict with the confidence in each finalist's figures; `intervals` costs two more replays of each."""
     wholes = [(one.candidate.params, one.whole.metrics) for one in verdict.finalists]
     found = forecasts(scenario, wholes, runner, intervals=intervals)
     finalists = tuple(replace(one, forecast=how) for one, how in zip(verdict.finalists, found, strict=True))
@@ -88,7 +89,7 @@ def with_forecasts(scenario: Scenario, verdict: Verdict, runner: Runner, *, inte
 
 
 def _contenders(scenario: Scenario, in_full: Sequence[Candidate]) -> list[Candidate]:
-    """The leader, the simplest of those within noise of it, and the best of the rest, none doing exactly what another does."""
+    """The leader, the SIMPLEST within noise of it, and the best of the rest; no two that do exactly the same."""
     target = scenario.target
     order = different(ranked(in_full, target), target)
     level = [one for one in order[1:] if is_near(target, order[0].metrics, one.metrics)]
@@ -105,7 +106,7 @@ def _band(scenario: Scenario, contenders: Sequence[Candidate]) -> float | None:
 def _rescored(
     contenders: Sequence[Candidate], split: Split, runner: Runner, off_by: Sequence[Perturbation], *, seed: int
 ) -> list[list[Outcome]]:
-    """For each contender its replays: on other slices of what may be seen, and with step times that are off."""
+    """For each contender its further replays: on other seen slices, and with step times that are off."""
     rng = np.random.default_rng([seed, 2])
     parts = [representative(split.seen, SLICE_SHARE, rng) for _ in range(NUM_SLICES)]
     variants = [(part, AS_MODELLED) for part in parts]
@@ -122,7 +123,7 @@ def _finalists(
     split: Split,
     runner: Runner,
 ) -> list[Finalist]:
-    """The leader and those that cannot be told from it come first, simplest first."""
+    """The finalists: first the leader and those that cannot be told apart from it, simplest first."""
     wholes = runner.run([Task(one.params, WHOLE, explains=True) for one in contenders], "verifying")
     held_out = runner.run([Task(one.params, Slice(split.held_out)) for one in contenders], "verifying")
     tied = _tied(scenario, contenders, [[*rest, *ends] for *ends, rest in zip(held_out, wholes, replays, strict=True)])
@@ -136,10 +137,10 @@ def _finalists(
 
 
 def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence[Sequence[Outcome]]) -> list[bool]:
-    """Whether each is level with the first, over its replay in full and all others, the last that of the whole trace.
+    """For each contender whether it is tied with the first, by all its replays; the last replay is that of the whole trace.
 
-    The forecast may be off by the band; that hides a difference only as far as it moves the score. Whatever the replays
-    scatter, scores further apart on the whole trace than an accepted loss are different.
+    Step times may be off by the band, which hides a difference only as far as it moves the score. Scores that differ by
+    more than ACCEPTED_LOSS on the whole trace are never tied, however much the replays scatter.
     """
     target, leader = scenario.target, contenders[0].metrics
     band = _band(scenario, contenders) or 0.0
@@ -159,7 +160,7 @@ def _tied(scenario: Scenario, contenders: Sequence[Candidate], replays: Sequence
 
 
 def _reaction(losses: Sequence[float]) -> float:
-    """By what share the loss moves at most when step times are off: after the first, slices as modelled and then so."""
+    """The largest relative change of the loss when step times are off. Replays: in full, of slices as modelled, then perturbed."""
     pairs = zip(losses[1 : 1 + NUM_SLICES], losses[1 + NUM_SLICES : 1 + 2 * NUM_SLICES], strict=True)
     return max((abs(relative(off, modelled)) for modelled, off in pairs), default=0.0)
 
@@ -170,7 +171,7 @@ def _robustness(scenario: Scenario, outcomes: Sequence[Outcome]) -> float:
 
 
 def _accepted_first(scenario: Scenario, finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
-    """The first that the whole trace does not speak against wins; the order is not changed otherwise."""
+    """Put the first tied finalist at the front that the whole trace confirms; the order of the others stays."""
     target = scenario.target
     best = min((finalist.whole.metrics for finalist in finalists), key=target.rank)
     winner = next(one for one in finalists if is_near(target, best, one.whole.metrics, share=ACCEPTED_LOSS))

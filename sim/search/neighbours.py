@@ -1,6 +1,7 @@
-"""Candidates beside the best one: without its flags, and with each other value of each knob.
+"""Neighbours of the best candidate: without one of its flags, or with another value of one knob.
 
-First what makes no difference is taken back; then what neighbours show is fed back, until none beats the answer.
+First, flags that make no difference are removed from the leader. Then its neighbours are replayed, and while one of them beats
+the winner, the search goes on from there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ SHARE = 0.15
 
 
 class Point(NamedTuple):
-    """A value of a knob and what came of it on a share of the trace."""
+    """A value of a knob, and the outcome with it on a share of the trace."""
 
     value: Any
     outcome: Outcome
@@ -33,7 +34,7 @@ Sensitivity = Mapping[str, tuple[Point, ...]]
 
 
 def simplified(search: Search, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates and, replayed in full, the leader without each of its flags and without all that do not matter."""
+    """The candidates, and the leader without each of its flags and without all flags that do not matter, replayed in full."""
     in_full = [candidate for candidate in candidates if candidate.share == 1.0]
     order = ranked(in_full, search.scenario.target)
     if not order:
@@ -52,30 +53,30 @@ def simplified(search: Search, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _without_one(search: Search, leader: Candidate) -> dict[str, Candidate]:
-    """By flag: the leader with that knob left to vLLM, where the space allows it."""
+    """By flag: the leader with that knob left to vLLM, if the space allows that."""
     flags = [name for name, value in leader.params.items() if value is not None and None in search.space.knobs[name]]
     return _replay(search, {name: {**leader.params, name: None} for name in flags})
 
 
 def _replay(search: Search, params: Mapping[str, Params]) -> dict[str, Candidate]:
-    """Those that the space allows, by their names."""
+    """Replay the named candidates that the space allows; by name."""
     stage = Round("simplifying", Slice(search.split.seen), 1.0)
     allowed = {name: one for name, one in params.items() if search.space.allows(one)}
     return dict(zip(allowed, search.replay(list(allowed.values()), stage), strict=True))
 
 
 def _first_look(split: Split, seed: int) -> Slice:
-    """The slice on which the winner's neighbours are looked at first."""
+    """The slice on which the winner's neighbours are replayed first."""
     return representative(split.seen, SHARE, np.random.default_rng([seed, 3])) if len(split.seen) > 1 else WHOLE
 
 
 def sensitivity(winner: Params, space: Space, part: Slice, runner: Runner) -> Sensitivity:
-    """For each knob its values in the order of the space, on one slice for all; values that conditions forbid are out."""
+    """For each knob the outcomes of its values, all on the same slice, in the order of the space; without forbidden values."""
     return _varied(winner, space, [name for name, values in space.knobs.items() if len(values) > 1], part, runner)
 
 
 def settled(found: Sensitivity, winner: Params, space: Space, target: Target, runner: Runner) -> Sensitivity:
-    """Knobs of which a value beats the winner on the slice, on the whole trace instead: there its score is from."""
+    """`found`, with knobs replayed on the whole trace, where the winner's score is from, if a value beats the winner on the slice."""
 
     def is_doubted(name: str) -> bool:
         own = _own_outcome(found[name], winner[name])
@@ -86,7 +87,7 @@ def settled(found: Sensitivity, winner: Params, space: Space, target: Target, ru
 
 
 def _own_outcome(points: tuple[Point, ...], winning: Any) -> Outcome:
-    """What came of the winner's own value."""
+    """The outcome of the winner's own value."""
     return next(point.outcome for point in points if point.value == winning)
 
 
@@ -102,7 +103,7 @@ def _varied(winner: Params, space: Space, names: list[str], part: Slice, runner:
 def refined(
     search: Search, candidates: Sequence[Candidate], verdict: Verdict, *, feeds_back: bool = True
 ) -> tuple[list[Candidate], Verdict, Sensitivity]:
-    """All candidates, those included that were found beside the winner, the last verdict, and how its winner reacts."""
+    """Search on among the winner's neighbours: all candidates, the last verdict, and how its winner reacts to each knob."""
     found, part = list(candidates), _first_look(search.split, search.seed)
     while True:
         winner = verdict.winner.candidate

@@ -1,4 +1,4 @@
-"""What is to be optimised within which limits, how candidates compare, and which requests no candidate can serve."""
+"""The target of a search: its goals and limits, how candidates compare by them, and requests that no candidate can serve."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from sim.workload.trace import Trace
 
 
 class Target(NamedTuple):
-    """One goal or several, the first of them deciding, and the limits that a good candidate keeps."""
+    """One goal or several, of which the first decides, and the limits that a good candidate keeps."""
 
     goals: tuple[Goal, ...]
     slos: tuple[Slo, ...]
@@ -23,32 +23,32 @@ class Target(NamedTuple):
         return () if any(goal.name == "goodput" for goal in self.goals) else self.slos
 
     def violation(self, metrics: Metrics) -> float:
-        """How far the worst percentile is above its limit, as a share of it; 0 where all are kept.
+        """How far the worst percentile is above its limit, as a share of the limit; 0 if all are kept.
 
-        Where requests that were not served make a percentile infinite: their share, and that of the others.
+        A percentile that unserved requests make infinite counts as that of the served requests, plus the share of unserved ones.
         """
         return max((excess(slo, metrics) + _unserved(slo, metrics) for slo in self.limits), default=0.0)
 
     def lateness(self, metrics: Metrics) -> float:
-        """The same without requests that were not served, which are the same for all candidates."""
+        """The violation without the share of unserved requests, which is the same for all candidates."""
         return max((excess(slo, metrics) for slo in self.limits), default=0.0)
 
     def rank(self, metrics: Metrics) -> tuple[float, ...]:
-        """Sorts candidates: kept limits first, then the goals in order."""
+        """Sort key, smaller is better: the violation of limits, then the loss of each goal in order."""
         return (self.violation(metrics), *(goal.loss(metrics) for goal in self.goals))
 
 
 def excess(slo: Slo, metrics: Metrics) -> float:
-    """How far a percentile is above its limit, as a share of it; 0 where it is kept or nothing was measured.
+    """How far a percentile is above its limit, as a share of the limit; 0 if it is kept or nothing was measured.
 
-    Where requests that were not served make it infinite, it is that of the others.
+    If unserved requests make it infinite, the percentile of the served requests counts.
     """
     value = metrics.get(slo.key if _unserved(slo, metrics) else slo.judged_key)
     return 0.0 if value is None else max(0.0, value / slo.limit_ms - 1.0)
 
 
 def _unserved(slo: Slo, metrics: Metrics) -> float:
-    """The share of requests that were not served, where that makes the percentile infinite."""
+    """The share of requests that were not served if they make the percentile infinite, else 0."""
     return share_unserved(metrics) if metrics.get(slo.judged_key) is None else 0.0
 
 
@@ -80,7 +80,7 @@ def _check_goodput(slos: Sequence[Slo]) -> None:
 
 
 def pareto(rows: Sequence[tuple[float, ...]]) -> list[int]:
-    """Places of the rows that no other row beats in one loss without losing in another; of equal rows the first."""
+    """Places of the rows that no other row dominates (better in one loss, worse in none); of equal rows the first."""
     kept: list[int] = []
     for place in sorted(range(len(rows)), key=lambda index: (rows[index], index)):
         if not any(all(a <= b for a, b in zip(rows[other], rows[place], strict=True)) for other in kept):
@@ -89,7 +89,7 @@ def pareto(rows: Sequence[tuple[float, ...]]) -> list[int]:
 
 
 class Unservable(NamedTuple):
-    """How many of a trace's requests are rejected whatever the engine arguments are, and the limits that break for it."""
+    """The number of requests that every configuration rejects, and the limits that no configuration can keep because of them."""
 
     num_requests: int
     num_arrived: int
@@ -115,7 +115,7 @@ class Unservable(NamedTuple):
 
 
 def unservable(trace: Trace, model: ModelSpec, limits: Sequence[Slo]) -> Unservable | None:
-    """None where the model's context holds every prompt and a token. Raises TraceError where it holds none."""
+    """Requests whose prompts leave no room for a token in the model's context; None if there are none. Raises TraceError if all do."""
     count, arrived = int((trace.prompt_tokens >= model.max_model_len).sum()), len(trace)
     if not count:
         return None
@@ -130,5 +130,5 @@ def unservable(trace: Trace, model: ModelSpec, limits: Sequence[Slo]) -> Unserva
 
 
 def _breaks(slo: Slo, count: int, arrived: int) -> bool:
-    """Whether the percentile is read off, at least in part, at a request that is infinitely late."""
+    """Whether `count` infinitely late requests of `arrived` make the percentile infinite, as numpy interpolates it."""
     return math.ceil(slo.percentile / 100 * (arrived - 1)) >= arrived - count

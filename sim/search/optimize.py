@@ -1,4 +1,4 @@
-"""A whole search, from candidates to the answer's facts."""
+"""The steps of a search in order: candidates, final selection, neighbours, advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ BASELINE: Params = {}  # the engine arguments as given, nothing searched
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a search found out. `baseline` is the deployment without any knob of the space, on the whole trace."""
+    """All results of a search. `baseline` is the outcome of the given engine arguments, nothing searched, on the whole trace."""
 
     scenario: Scenario
     space: Space

@@ -1,6 +1,6 @@
-"""Worker processes that no signal entangles: a pipe each, and no threads, locks, semaphores or files in the parent.
+"""A pool of worker processes that a signal can interrupt at any time: one pipe a worker, no threads, locks or files in the parent.
 
-`concurrent.futures` has all of these: interrupted inside one of its locks it hangs, and workers that are starting write tracebacks.
+`concurrent.futures` does not allow that: interrupted while it holds one of its locks it hangs, and starting workers write tracebacks.
 """
 
 import multiprocessing
@@ -27,13 +27,13 @@ class Worker(NamedTuple):
 
 
 class ProcessPool:
-    """Tasks on worker processes that hold the scenario."""
+    """Runs tasks on worker processes, each of which has the scenario."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
-        """Each task's place and outcome, as they finish. Raises ConfigError where a worker has died."""
+        """Yields the place and outcome of each task as it finishes. Raises ConfigError if a worker has died."""
         waiting = iter(enumerate(tasks))
         places: dict[Any, int] = {}
         for worker in self._workers:
@@ -46,10 +46,10 @@ class ProcessPool:
 
 
 def _hand_out(waiting: Iterator[tuple[int, Task]], pipe: Any, places: dict[Any, int]) -> None:
-    """The next task, if there is one."""
+    """Send the next task, if there is one, to the worker behind `pipe`."""
     for place, task in waiting:
         places[pipe] = place
-        with suppress(OSError):  # a worker that is gone is noticed when its outcome is due
+        with suppress(OSError):  # that the worker has died is noticed when its outcome is read
             pipe.send(task)
         return
 
@@ -69,8 +69,8 @@ def _outcome(pipe: Any) -> Outcome:
 
 @contextmanager
 def process_pool(scenario: Scenario, workers: int) -> Iterator[ProcessPool]:
-    """Workers that start afresh, as on every platform, and end with this process however it ends."""
-    resource_tracker.ensure_running()  # it is started with the first worker otherwise, and lets signals through then
+    """Spawned workers, which end with this process in whatever way it ends."""
+    resource_tracker.ensure_running()  # else the first worker starts it, and it unblocks signals then
     started: list[Worker] = []
     try:
         for _ in range(workers):
@@ -91,7 +91,7 @@ def process_pool(scenario: Scenario, workers: int) -> Iterator[ProcessPool]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Signals wait, and a process started meanwhile never hears them: its parent ends it."""
+    """Block signals; a process started meanwhile keeps them blocked for good, since its parent ends it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -112,7 +112,7 @@ def _start() -> Worker:
 
 
 def _work(pipe: "Connection[Any, Any]") -> None:
-    """Tries out what it is sent, until nobody is there to send."""
+    """The worker: tries out tasks from its pipe until the parent closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     with suppress(EOFError, OSError):
@@ -129,7 +129,7 @@ def _try_out(scenario: Scenario, task: Task) -> Outcome | Exception:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot tell its workers: each watches for itself, to end in the middle of a task as well."""
+    """End this worker, even within a task, when the parent is gone: a thread waits for that, as a killed parent tells nobody."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this runs in a child process"
 

@@ -1,4 +1,4 @@
-"""Which candidates are ahead, and which of them cannot be told apart."""
+"""Compares candidates: their order, and which of them cannot be told apart."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NOISE = 0.02  # mean differences up to here are noise, whatever their spread: ru
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration with what its last replay found; `share` of the trace was replayed."""
+    """A configuration with the outcome of its last replay, which was of `share` (0 to 1) of the trace."""
 
     params: Params
     num_flags: int
@@ -33,25 +33,25 @@ class Candidate:
 
 
 def ranked(candidates: Sequence[Candidate], target: Target) -> list[Candidate]:
-    """Feasible candidates, best first: by Pareto fronts where there are several goals; equals by simplicity."""
+    """Feasible candidates, best first; with several goals by Pareto fronts; equal ones by simplicity."""
     feasible = [candidate for candidate in candidates if candidate.outcome.is_feasible]
     ordered = sorted(feasible, key=lambda candidate: (target.rank(candidate.metrics), *simplicity(candidate)))
     return ordered if len(target.goals) == 1 else _by_fronts(ordered, target)
 
 
 def different(ordered: Sequence[Candidate], target: Target) -> list[Candidate]:
-    """Without those that do exactly what one before them does."""
+    """The candidates without those that do exactly the same as one before them."""
     first = {target.rank(candidate.metrics): candidate for candidate in reversed(ordered)}
     return [candidate for candidate in ordered if first[target.rank(candidate.metrics)] is candidate]
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, str]:
-    """Fewer GPUs, then fewer flags, are simpler."""
+    """Sort key, simplest first: fewer GPUs, then fewer flags."""
     return candidate.num_gpus, candidate.num_flags, candidate.key
 
 
 def front(candidates: Sequence[Candidate], target: Target) -> list[Candidate]:
-    """Those that none beats in one goal without losing in another, among those nearest to keeping all limits."""
+    """The Pareto front over all goals of the candidates that are nearest to keeping all limits."""
     least = min((target.violation(candidate.metrics) for candidate in candidates), default=0.0)
     nearest = [candidate for candidate in candidates if target.violation(candidate.metrics) <= least]
     losses = [tuple(goal.loss(candidate.metrics) for goal in target.goals) for candidate in nearest]
@@ -69,8 +69,8 @@ def _by_fronts(ordered: Sequence[Candidate], target: Target) -> list[Candidate]:
 
 
 def decisive_loss(target: Target, leader: Metrics, metrics: Metrics) -> float:
-    """What candidates are compared by: the first goal, or the worst percentile as a multiple of its limit where even the
-    leader breaks one.
+    """The loss by which candidates are compared: that of the first goal; if even the leader breaks a limit, the worst
+    percentile as a multiple of its limit.
     """
     return 1 + target.violation(metrics) if target.lateness(leader) > 0 else target.goals[0].loss(metrics)
 
@@ -84,16 +84,16 @@ def is_near(target: Target, leader: Metrics, metrics: Metrics, *, share: float =
 
 
 def beats(target: Target, outcome: Outcome, best: Outcome) -> bool:
-    """Whether one replay says that this is better, by more than noise."""
+    """Whether a replay shows that `outcome` is better than `best` by more than noise."""
     if not outcome.is_feasible or is_near(target, outcome.metrics, best.metrics):
         return False
     return target.rank(outcome.metrics) < target.rank(best.metrics)
 
 
 def is_tied(leader: Sequence[float], other: Sequence[float], noise: float = NOISE) -> bool:
-    """Whether paired losses leave open who is better.
+    """Whether paired losses, of replays that differ only in the candidate, do not show which candidate is better.
 
-    They do where the mean relative difference is up to `noise`, or to two standard errors of the differences.
+    That is so if their mean relative difference is at most `noise`, or at most two standard errors of the differences.
     """
     differences = [relative(loss, best) for best, loss in zip(leader, other, strict=True)]
     if not all(map(math.isfinite, differences)):
@@ -106,7 +106,7 @@ def is_tied(leader: Sequence[float], other: Sequence[float], noise: float = NOIS
 
 
 def relative(loss: float, base: float) -> float:
-    """By what share of `base` a loss is above it; two that are infinite do not differ."""
+    """How far `loss` is above `base`, as a share of `base`; 0 if both are infinite."""
     if loss == base:
         return 0.0
     return (loss - base) / abs(base) if base and math.isfinite(base) else math.copysign(math.inf, loss - base)

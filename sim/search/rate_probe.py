@@ -1,4 +1,4 @@
-"""One request rate, tried: does the deployment keep its limits at it."""
+"""Replays a trace at one request rate, to see whether a deployment keeps its limits at it."""
 
 import math
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from sim.workload.rates import scale_rate
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
 
-LEAST_DURATION_S = 60.0  # a shorter replay ends before queues have shown themselves
+LEAST_DURATION_S = 60.0  # in a shorter replay queues have no time to build up
 MOST_REQUESTS = 20_000
-PREFIXES = (0.125, 0.5)  # of the trace, looked at first
+PREFIXES = (0.125, 0.5)  # of the trace, replayed first
 
 
 class Probe(NamedTuple):
-    """What came of a rate. Where `keeps` is false, `metrics` may be empty: the replay was cut off as hopeless."""
+    """The result at a rate in requests/s. If `keeps` is false, `metrics` may be empty: a part of the trace sufficed to see it."""
 
     request_rate: float
     replicas: int
@@ -36,7 +36,7 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True)
 class RateProber:
-    """A deployment to be probed. Raises DoesNotFitError where it cannot serve the trace at any rate."""
+    """Probes one deployment. Raises DoesNotFitError if it cannot serve the trace at any rate, ConfigError for a trace without gaps."""
 
     scenario: Scenario
 
@@ -52,13 +52,13 @@ class RateProber:
 
     @cached_property
     def trace_rate(self) -> float:
-        """Requests a second as the trace has them."""
+        """The trace's own rate in requests/s."""
         rate = self.scenario.trace.request_rate
         assert rate is not None, "a trace without gaps was refused"
         return rate
 
     def probe(self, rate: float, replicas: int = 1) -> Probe:
-        """Replay at that rate; beginnings of the trace that already break a limit for good end it early."""
+        """Replay at that rate in requests/s; it ends early if the beginning of the trace already breaks a limit for good."""
         trace = self.at_rate(rate)
         for share in PREFIXES:
             begun = trace.first(max(1, math.ceil(share * len(trace))))
@@ -68,7 +68,7 @@ class RateProber:
         return self.measure(rate, replicas)
 
     def measure(self, rate: float, replicas: int = 1, off_by: Perturbation = AS_MODELLED) -> Probe:
-        """Replay all of the trace at that rate, with step times that are off by so much, whatever comes of it."""
+        """Replay the whole trace at that rate in requests/s, even if limits break; step times may be off by `off_by`."""
         trace = self.at_rate(rate)
         records = self._replay(trace, replicas, off_by)
         metrics = self.scenario.metrics({REPLICAS: replicas}, self.deployment, records)
@@ -82,7 +82,7 @@ class RateProber:
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
 
     def _is_overloaded(self, trace: Trace, requests: RequestRecords) -> bool:
-        """Whether a backlog stood when the last request arrived, or was to be sent by clients who hold back too many."""
+        """Whether there was a backlog when the last request arrived; with limited concurrency, when it should have been sent."""
         last_s = (requests if self.scenario.clients.max_concurrency is None else trace).arrival_s[-1]
         begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
         return is_backlog(int(np.count_nonzero(begun_s > last_s)), len(requests))
@@ -92,7 +92,7 @@ class RateProber:
 
 
 def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:
-    """Whether so many requests are over the limit that those still to come cannot make up for it."""
+    """Whether so many requests exceed the limit that the percentile breaks it, whatever the remaining requests do."""
     if slo.latency == "itl":
         return False
     num_over = int(np.count_nonzero(is_over(slo, requests)))

@@ -1,4 +1,4 @@
-"""What to do next: advice in words, each with the figure behind it, and limits to raise where no candidate keeps all."""
+"""Advice on the result of a search: sentences with the figures behind them, and limits to raise if no candidate keeps all."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ MANY_WAIT = 0.05
 
 
 class Facts(NamedTuple):
-    """The winner: as started, as replayed on the whole trace, beside its neighbours, and how far off re-scored steps were."""
+    """What the advice is based on: the winner as started, its replay of the whole trace, its neighbours, the perturbation."""
 
     engine: ResolvedEngine
     plan: MemoryPlan
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """What may help: a move of a knob."""
+    """A change of a knob that may help."""
 
     text: str
     knob: str
@@ -43,7 +43,7 @@ class Remedy(NamedTuple):
 
 
 def _advised(facts: Facts, *remedies: Remedy) -> str:
-    """Those that the search has not tried beside the winner: what it has tried is no better, or it would be the answer."""
+    """The remedies that the search has not tried beside the winner; one that it has tried is no better than the winner."""
 
     def is_tried(remedy: Remedy) -> bool:
         points = facts.neighbours.get(remedy.knob, ())
@@ -62,7 +62,7 @@ def _fewer_than(current: float) -> Callable[[Any], bool]:
 
 
 def recommendations(facts: Facts) -> tuple[str, ...]:
-    """What to watch and what to try next; empty where nothing stands out."""
+    """Sentences on what to watch and what to try next; empty if nothing stands out."""
     return tuple(
         sentence for advise in (_graphs, _kv_cache, _memory, _queues, _load, _limits) for sentence in advise(facts)
     )
@@ -109,7 +109,7 @@ def _kv_cache(facts: Facts) -> Iterator[str]:
 
 
 def _roomier(facts: Facts) -> tuple[Remedy, ...]:
-    """What gives the KV cache more room."""
+    """Remedies that enlarge the KV cache."""
     num_sizes, ranks = len(facts.engine.cudagraph_capture_sizes), facts.engine.tensor_parallel_size
     return (
         Remedy("capture fewer sizes", "cudagraph_capture_sizes", lambda sizes: bool(sizes) and len(sizes) < num_sizes),
@@ -170,7 +170,7 @@ def _limits(facts: Facts) -> Iterator[str]:
 
 
 class Relaxation(NamedTuple):
-    """One limit to raise, with the others as they are, and the candidate that then keeps all."""
+    """A limit to be raised to `to_ms`, the others unchanged, and the candidate that then keeps all limits."""
 
     slo: Slo
     to_ms: float
@@ -181,9 +181,9 @@ class Relaxation(NamedTuple):
 
 
 def relaxations(candidates: Sequence[Candidate], target: Target) -> tuple[Relaxation, ...]:
-    """For each limit the least it has to be raised to, on its own.
+    """For each limit the least value to which it alone has to be raised, so that some candidate keeps all limits.
 
-    Limits for which that is not enough are left out, as are those that rejected requests break however high they are.
+    Limits are left out if raising them alone does not suffice, or if rejected requests make their percentile infinite.
     """
     return tuple(_each(candidates, target))
 

@@ -44,7 +44,7 @@ def _by_version(vllm_version: str | None) -> Mapping[str, str]:
 
 
 def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str, str]:
-    """Knobs all of whose values come to the same."""
+    """Knobs whose values all have the same effect."""
     reasons = {}
     thresholds = space.knobs.get("long_prefill_token_threshold")
     longest = int(trace.prompt_tokens.max())

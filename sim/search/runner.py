@@ -1,4 +1,4 @@
-"""Where trials are run (in this process, in a pool of processes, on a Ray cluster), none of them twice, and how far they are."""
+"""Runs tasks in this process, in a pool of processes or on a Ray cluster, none of them twice, and reports progress."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ ExecutorName = Literal["serial", "process", "ray"]
 
 
 class Executor(Protocol):
-    """Tries tasks out."""
+    """Runs tasks; the order in which outcomes come is all that differs between executors."""
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
-        """Each task's place and outcome, as they finish."""
+        """Yields the place and outcome of each task as it finishes."""
         ...
 
 
 def executor(name: str, scenario: Scenario, workers: int) -> AbstractContextManager[Executor]:
-    """The executor of that name, ready to run; one worker needs no pool. Raises ConfigError for an unknown name."""
+    """The executor of that name; one worker needs no pool. Raises ConfigError for an unknown name or number of workers."""
     if name not in get_args(ExecutorName):
         names = get_args(ExecutorName)
         raise ConfigError(f"--executor must be one of {', '.join(names)}, got {name!r}.{nearest(name, names)}")
@@ -38,7 +38,7 @@ def executor(name: str, scenario: Scenario, workers: int) -> AbstractContextMana
 
 
 class Serial:
-    """One task after the other."""
+    """Runs tasks one after the other in this process."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -49,7 +49,7 @@ class Serial:
 
 
 class RayCluster:
-    """Tasks on a Ray cluster, the scenario in its object store."""
+    """Runs tasks on a Ray cluster; the scenario lies in its object store."""
 
     def __init__(self, ray: Any, scenario: Scenario) -> None:
         self._ray = ray
@@ -70,7 +70,7 @@ def _try_out_shared(scenario: Scenario, task: Task) -> Outcome:
 
 @contextmanager
 def ray_cluster(scenario: Scenario) -> Iterator[Executor]:
-    """The cluster this process is connected to or RAY_ADDRESS names, or else a local one for the time being."""
+    """The Ray cluster that this process is connected to or RAY_ADDRESS names; otherwise a local one, shut down at the end."""
     try:
         import ray
     except ImportError:
@@ -86,7 +86,7 @@ def ray_cluster(scenario: Scenario) -> Iterator[Executor]:
 
 
 class Progress(NamedTuple):
-    """`best` is the leading goal's figure among what this phase has found so far, None before anything fits."""
+    """Tasks done of `total` in a phase. `best` is the best figure of the first goal so far, None before any candidate fits."""
 
     phase: str
     done: int
@@ -99,7 +99,7 @@ OnProgress = Callable[[Progress], None]
 
 
 class Runner:
-    """Remembers every outcome; tasks that are remembered are not run."""
+    """Runs tasks through an executor and remembers their outcomes; a task that is remembered is not run again."""
 
     def __init__(self, target: Target, executor: Executor, memory: Memory, on_progress: OnProgress | None) -> None:
         self._target = target
@@ -130,7 +130,7 @@ class Runner:
 
 
 class _Tally:
-    """What has come in so far."""
+    """Counts the outcomes of a phase, and keeps the best."""
 
     def __init__(self, target: Target, known: Iterable[Outcome]) -> None:
         self._target = target

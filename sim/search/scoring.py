@@ -1,4 +1,4 @@
-"""What a search is told, and a deployment and a trace as a function of engine arguments, for an optimizer of your own."""
+"""The options of a search, the scenario made of them, and that scenario as a function for an optimizer of your own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from sim.workload.readers import TraceLike
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """As users give them; `sim.optimize` explains each."""
+    """The options that `optimize` and `capacity` share, as users give them; `sim.optimize` explains each."""
 
     objective: str = "throughput"
     slo: Sequence[str] = ()
@@ -51,7 +51,7 @@ class SearchOptions:
 
 
 def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:
-    """Everything looked up and checked. Raises SimError for bad input."""
+    """The scenario of these inputs, looked up and checked. Raises SimError for bad input."""
     require_one_stage(options.engine)
     router_options(options.router)
     target, profile = parse_target(options.objective, parse_slos(options.slo)), as_gpu(gpu)
@@ -77,7 +77,7 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
 
 @dataclass(frozen=True)
 class Objective:
-    """Callable and picklable: engine arguments, and `replicas`, to a dict of figures."""
+    """A function from engine arguments, and `replicas`, to a dict of figures. Picklable."""
 
     scenario: Scenario
 

@@ -1,4 +1,4 @@
-"""Parts of a trace: short stretches of it, closed up in time, that stand for the whole."""
+"""Slices of a trace: some of its windows, moved together in time, replayed in place of the whole because that is cheaper."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,12 +13,12 @@ HELD_OUT_EVERY = 5  # of the windows, one in so many is held out from the search
 
 
 class Slice(NamedTuple):
-    """Some of NUM_WINDOWS equally long runs of requests, in order; none named means all of the trace."""
+    """Some of the NUM_WINDOWS windows of a trace, each with equally many consecutive requests; () means the whole trace."""
 
     windows: tuple[int, ...] = ()
 
     def cut(self, trace: Trace) -> Trace:
-        """The requests of these windows; where something is left out in between, one mean gap stands for it."""
+        """The trace of these windows alone; where windows between them are left out, one mean gap takes their place."""
         if not self.windows:
             return trace
         edges = window_edges(len(trace))
@@ -30,7 +30,7 @@ WHOLE = Slice()
 
 
 class Split(NamedTuple):
-    """Windows that the search may look at, and those that it may not."""
+    """The windows that the search may replay, and those held out to judge its result."""
 
     seen: tuple[int, ...]
     held_out: tuple[int, ...]
@@ -41,12 +41,12 @@ def num_windows(num_requests: int) -> int:
 
 
 def window_edges(num_requests: int) -> NDArray[np.int64]:
-    """Where windows begin, and the end of the last."""
+    """The row at which each window begins, and the number of requests."""
     return np.linspace(0, num_requests, num_windows(num_requests) + 1).astype(np.int64)
 
 
 def split_windows(num_requests: int, seed: int) -> Split:
-    """One window of every five in a row is held out; which one is drawn. A lone request is all there is to see."""
+    """Hold out one window of every five consecutive ones, drawn by `seed`. A trace of one request is both seen and held out."""
     count, rng = num_windows(num_requests), np.random.default_rng([seed, 0])
     starts = range(0, count - count % HELD_OUT_EVERY, HELD_OUT_EVERY)
     held_out = tuple(start + int(rng.integers(HELD_OUT_EVERY)) for start in starts)
@@ -56,7 +56,7 @@ def split_windows(num_requests: int, seed: int) -> Split:
 
 
 def representative(windows: tuple[int, ...], share: float, rng: np.random.Generator) -> Slice:
-    """About that share of the windows, one drawn from each of as many equal stretches of time."""
+    """About that share of the windows, drawn so that they spread evenly over the trace."""
     wanted = min(len(windows), max(1, round(share * len(windows))))
     edges = np.linspace(0, len(windows), wanted + 1)
     drawn = [windows[int(rng.integers(int(low), max(int(low) + 1, int(high))))] for low, high in pairwise(edges)]
@@ -64,7 +64,7 @@ def representative(windows: tuple[int, ...], share: float, rng: np.random.Genera
 
 
 def _closed_up(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gaps as in the trace, but for those over what was left out."""
+    """Arrival times in seconds of these rows: gaps as in the trace, the mean gap where rows are left out."""
     mean_gap_s = trace.duration_s / max(1, len(trace) - 1)
     gaps_s = np.diff(trace.arrival_s[rows])
     gaps_s[np.diff(rows) > 1] = mean_gap_s

@@ -25,7 +25,7 @@ KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Where all knobs of `when` have one of their values, the knobs of `only` take no others than theirs."""
+    """If every knob in `when` has one of the values given there, every knob in `only` must have one of its values there."""
 
     when: Mapping[str, tuple[Any, ...]]
     only: Mapping[str, tuple[Any, ...]]
@@ -60,7 +60,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Combinations before conditions."""
+        """Number of combinations, including those that conditions forbid."""
         return math.prod(map(len, self.knobs.values()))
 
     def candidates(self) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ class Space:
         return self.gpus is None or num_gpus(params) <= self.gpus
 
     def without(self, fixed: Mapping[str, str]) -> "Space":
-        """The space with some knobs left to vLLM, each for its reason."""
+        """The space without some knobs, which are left to vLLM; `fixed` has the reasons by knob."""
         knobs = {name: values for name, values in self.knobs.items() if name not in fixed}
         conditions = tuple(
             condition for condition in self.conditions if fixed.keys().isdisjoint((*condition.when, *condition.only))
@@ -109,7 +109,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def engine_config(base: EngineConfig, params: Params) -> EngineConfig:
-    """The engine arguments of a candidate; what it does not name comes from `base`, None is vLLM's default."""
+    """The engine arguments of a candidate: from `base` where it does not name them, vLLM's default where its value is None."""
     defaults = EngineConfig()
     changes = {name: getattr(defaults, name) if value is None else value for name, value in params.items()}
     changes.pop(REPLICAS, None)
@@ -121,18 +121,18 @@ def num_replicas(params: Params) -> int:
 
 
 def num_gpus(params: Params, base: EngineConfig | None = None) -> int:
-    """GPUs that a candidate takes."""
+    """GPUs of all replicas of a candidate."""
     ranks = params.get("tensor_parallel_size") or (base.tensor_parallel_size if base else 1)
     return num_replicas(params) * int(ranks)
 
 
 def num_flags(engine: EngineConfig) -> int:
-    """Flags that the `vllm serve` line of these arguments would have: the fewer, the simpler."""
+    """Number of flags in the `vllm serve` line of these arguments."""
     return len(engine.given)
 
 
 def canonical(value: Any) -> str:
-    """The same text for equal values, however they were written."""
+    """JSON text that is equal for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -150,7 +150,7 @@ class RangeBlock(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named_from(cls, block: Any) -> Any:
-        """`from` is a word of Python's own."""
+        """Rename `from`, which cannot be the name of a field in Python."""
         if isinstance(block, Mapping):
             return {"start" if key == "from" else key: value for key, value in block.items()}
         return block
@@ -168,7 +168,7 @@ class RangeBlock(Strict):
         return self
 
     def values(self) -> tuple[float | int, ...]:
-        """Steps are counted from the start, so that rounding does not pile up."""
+        """The values of the range, each computed from the start, so that rounding errors do not add up."""
         if self.step is not None:
             count = math.floor((self.to - self.start) / self.step + 1e-9) + 1
             found = [self.start + index * self.step for index in range(min(count, MAX_VALUES + 1))]
@@ -187,7 +187,7 @@ class ConditionBlock(Strict):
 
 
 def _kind(given: Any) -> str:
-    """What a knob's entry is meant to be, so that an error speaks of that alone."""
+    """Whether an entry of a knob is a range or a list, so that an error message speaks of only one of them."""
     return "range" if isinstance(given, Mapping | RangeBlock) else "values"
 
 
@@ -198,7 +198,7 @@ Values = Annotated[
 
 
 class SpaceFile(Strict):
-    """The YAML of a search space; knobs alone need no heading."""
+    """The YAML of a search space; a file with knobs alone needs no `knobs` heading."""
 
     knobs: dict[str, Values]
     conditions: list[ConditionBlock] | None = None

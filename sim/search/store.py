@@ -1,4 +1,4 @@
-"""Outcomes of trials in SQLite as they finish, so that a search that was interrupted goes on where it was."""
+"""Keeps the outcomes of trials in SQLite as they finish, so that an interrupted search can be resumed."""
 
 import hashlib
 import json
@@ -22,8 +22,8 @@ _SCHEMA = """
 """
 
 
-PATIENCE_S = 30.0  # with whoever else holds the file
-UNSAID_S = 1.0  # another search writes for milliseconds: nothing to speak of
+PATIENCE_S = 30.0  # how long a locked file is waited for
+UNSAID_S = 1.0  # a lock this short is not reported: another search writes for milliseconds
 RETRY_S = 0.1
 
 Notify = Callable[[str], None]
@@ -31,11 +31,11 @@ Result = TypeVar("Result")
 
 
 def ignore(_: str) -> None:
-    """Nobody wants to know."""
+    """A Notify that drops what it is told."""
 
 
 class Memory(Protocol):
-    """Outcomes of tasks by their keys."""
+    """Outcomes by the keys of their tasks."""
 
     def get(self, key: str) -> Outcome | None: ...
 
@@ -43,17 +43,17 @@ class Memory(Protocol):
 
 
 class DictMemory(dict[str, Outcome]):
-    """Lasts as long as the process."""
+    """Outcomes in the memory of this process."""
 
     def put(self, key: str, outcome: Outcome) -> None:
         self[key] = outcome
 
 
 class TrialStore:
-    """Outcomes in a SQLite file, of any number of searches; one search sees its own. Each is on disk once put.
+    """Outcomes in a SQLite file that many searches may share; each sees its own study. An outcome is on disk once it is put.
 
-    `notify` is told where another process holds the file; after PATIENCE_S of that, as for any file that is no store,
-    ConfigError is raised.
+    If another process has locked the file, `notify` is told. Raises ConfigError if it is still locked after PATIENCE_S
+    seconds, or is not such a store.
     """
 
     def __init__(self, path: Path, study: str, notify: Notify = ignore) -> None:
@@ -71,7 +71,10 @@ class TrialStore:
             raise ConfigError(f"--store {path} cannot be used for trials: {error}; name another file.") from None
 
     def _open(self) -> list[tuple[str, str]]:
-        """Without waiting for the disk, which no signal ends: a new file has nothing to lose, and rows outlive the process."""
+        """Create the table, and read the rows of this study.
+
+        The first writes do not wait for the disk, since no signal can interrupt that wait, and a new file has nothing to lose.
+        """
         self._database.execute("PRAGMA synchronous=OFF")
         self._database.execute("PRAGMA journal_mode=WAL")
         with self._database as database:
@@ -95,7 +98,7 @@ class TrialStore:
             self._database.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
 
     def _patiently(self, act: Callable[[], Result]) -> Result:
-        """`act`, again and again while the file is locked. SQLite's own patience would not hear Ctrl-C."""
+        """Call `act` again while the file is locked, up to PATIENCE_S. SQLite's own waiting could not be ended by Ctrl-C."""
         begun_s, is_said = time.monotonic(), False
         while True:
             try:
@@ -125,7 +128,7 @@ class TrialStore:
 
 
 def study_id(scenario: Scenario) -> str:
-    """Equal for searches whose tasks have equal outcomes, in any process; a few hexadecimal digits."""
+    """16 hexadecimal digits, equal in any process for searches whose equal tasks have equal outcomes."""
     trace, digest = scenario.trace, hashlib.sha256()
     facts = (
         __version__,
@@ -158,12 +161,12 @@ def from_json(text: str) -> Outcome:
 
 
 def sealed(study: str, task: str, outcome: str) -> str:
-    """The outcome behind a digest of its row: whoever changed one by hand would make the search's figures his own."""
+    """The outcome behind a digest of its row, so that an outcome changed by hand is noticed, and not taken for a simulated one."""
     return f"{_digest(study, task, outcome)} {outcome}"
 
 
 def unsealed(study: str, task: object, row: object) -> str:
-    """The outcome in a row. Raises ValueError where the row is not as it was written."""
+    """The outcome in a row. Raises ValueError if the row was changed since it was written."""
     digest, _, outcome = str(row).partition(" ")
     if digest != _digest(study, str(task), outcome):
         raise ValueError(f"the trial {str(task)[:80]} is not as it was written")
@@ -176,7 +179,7 @@ def _digest(*parts: str) -> str:
 
 @contextmanager
 def remembered(shared: Scenario, store: str | Path | None, notify: Notify, *, resume: bool) -> Iterator[Memory]:
-    """Where trials are remembered; a file of the cache is deleted when the search is over, one that was named is kept."""
+    """The memory of a search: the file `store`, which is kept; with `resume` a cache file, deleted at the end; or this process."""
     if store is not None:
         with closing(TrialStore(Path(store), study_id(shared), notify)) as kept:
             yield kept
@@ -193,7 +196,7 @@ def remembered(shared: Scenario, store: str | Path | None, notify: Notify, *, re
 
 
 def _cached(shared: Scenario, notify: Notify) -> TrialStore | None:
-    """None where the cache cannot be written: the search then cannot be resumed, and need not fail for it."""
+    """The cache file of this search. None if the cache cannot be written: the search then runs, but cannot be resumed."""
     try:
         return TrialStore(cache_folder() / f"{study_id(shared)}.sqlite", study_id(shared), notify)
     except ConfigError:
@@ -201,7 +204,7 @@ def _cached(shared: Scenario, notify: Notify) -> TrialStore | None:
 
 
 def cache_folder() -> Path:
-    """Where unfinished searches are kept, by the platform's custom."""
+    """The folder for unfinished searches, by the platform's custom."""
     if given := os.environ.get("XDG_CACHE_HOME"):
         return Path(given, "servecast")
     if sys.platform == "win32":

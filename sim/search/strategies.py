@@ -1,4 +1,4 @@
-"""How candidates are found: all of them where they are few, else every layout of GPUs, then what Optuna proposes."""
+"""Finds candidates in a space: every layout of GPUs first, then what Optuna proposes. A small space is enumerated instead."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +11,15 @@ from sim.search.evaluate import Outcome, Scenario
 from sim.search.objectives import Target
 from sim.search.space import REPLICAS, Params, Space, canonical, num_flags, num_gpus, num_replicas
 
-NEAR = 4  # times as many GPUs, or as few
+NEAR = 4  # up to this many times as many GPUs as the winner, and as few
 LAYOUT = ("tensor_parallel_size", REPLICAS)
 
 
 def layouts(scenario: Scenario, space: Space) -> list[dict[str, Any]]:
-    """A candidate a layout, fewest GPUs first: other knobs as they come first, or one changed where else nothing starts.
+    """One candidate for each layout of GPUs, fewest GPUs first; empty if the space has only one layout.
 
-    Of layouts whose engine cannot serve the trace the smallest stands for all. Empty where the space has one layout.
+    Other knobs have their first values; if the engine cannot serve the trace with these, one of them is changed. If it
+    cannot serve it at a tensor parallel size at all, only the smallest layout of that size is included.
     """
     knobs = {name: space.knobs[name] for name in LAYOUT if len(space.knobs.get(name, ())) > 1}
     if not knobs:
@@ -41,14 +42,14 @@ def layouts(scenario: Scenario, space: Space) -> list[dict[str, Any]]:
 
 
 def spread(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """All of them, or so many at equal distances where they are more."""
+    """All of them, or `most` at equal distances if there are more."""
     if len(found) <= most:
         return list(found)
     return [found[place * (len(found) - 1) // max(1, most - 1)] for place in range(most)]
 
 
 def around(winner: Params, space: Space) -> list[dict[str, Any]]:
-    """The winner on every layout that the space allows, of a quarter to four times its GPUs."""
+    """The winner on every layout that the space allows with a quarter to four times its GPUs."""
     knobs = {name: space.knobs[name] for name in LAYOUT if name in space.knobs}
     size = num_gpus(winner)
 
@@ -64,7 +65,7 @@ def _laid_out(knobs: Params) -> Iterator[dict[str, Any]]:
 
 
 def _others(space: Space) -> Iterator[dict[str, Any]]:
-    """All other knobs at their first values, then each in turn at its further ones."""
+    """All knobs at their first values, then each knob that is not part of a layout at its other values in turn."""
     first = {name: values[0] for name, values in space.knobs.items()}
     yield first
     for name, values in space.knobs.items():
@@ -79,7 +80,7 @@ def _serves(scenario: Scenario, params: Params) -> bool:
         return False
 
 
-ENUMERABLE = 2_000  # combinations; beyond, nobody looks at each to find those that differ
+ENUMERABLE = 2_000  # combinations; a larger space is not enumerated
 BATCH = 16  # proposals at once; the same for any number of workers, so that results are the same
 OF_A_VIOLATION, OF_AN_INFEASIBLE = 1e9, 1e12  # losses above any real one
 
@@ -88,14 +89,14 @@ TryOut = Callable[[Sequence[Params], int], Sequence[Outcome]]
 
 
 class Distinct:
-    """Candidates that behave alike count as one: the simplest stands for all."""
+    """Tells candidates apart by what they start; of those that start the same, the one with the fewest flags is kept."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._known: dict[str, Params] = {}
 
     def key(self, params: Params) -> str:
-        """Equal for candidates that start alike. `max_model_len` only decides whether the trace's requests fit."""
+        """Equal for candidates that behave alike. Of `max_model_len` only counts whether the trace's requests fit."""
         try:
             deployed = self._scenario.deploy(params)
         except SimError:
@@ -111,7 +112,7 @@ class Distinct:
         )
 
     def simplest(self, candidates: Iterator[dict[str, Any]]) -> list[Params]:
-        """One of each kind, in order of first appearance."""
+        """One candidate of each kind, in order of first appearance."""
         for params in candidates:
             key = self.key(params)
             known = self._known.get(key)
@@ -124,9 +125,9 @@ class Distinct:
 
 
 def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:
-    """Every layout of GPUs, then what Optuna proposes, until `trials` different candidates were tried, or it has no new ones.
+    """Try every layout of GPUs, then what Optuna proposes, until `trials` different candidates are tried or no new ones come.
 
-    Returns them by their key. TPE for one goal, NSGA-II for several; `try_out` gets batches of new candidates.
+    Returns the candidates by key. Optuna uses TPE for one goal, NSGA-II for several; `try_out` gets batches of new ones.
     """
     distinct, losses, tried = Distinct(scenario), _Losses(scenario.target), dict[str, Params]()
     study, knobs = _study(scenario.target, seed), dict(space.knobs)
@@ -151,7 +152,7 @@ def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, s
 
 
 class _Losses:
-    """What Optuna is told: less is better; whatever breaks a limit is worse than all that does not."""
+    """The losses that Optuna is told, less is better: breaking a limit is worse than any loss, being infeasible worst."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -162,7 +163,7 @@ class _Losses:
             self._found[key] = [self._loss(outcome, place) for place in range(len(self._target.goals))]
 
     def of(self, key: str | None) -> list[float]:
-        """A candidate that conditions rule out, or for which there was no room, is as bad as an infeasible one."""
+        """The losses of a candidate. One that was not tried, because conditions forbid it or trials ran out, counts as infeasible."""
         return self._found.get(key or "", [OF_AN_INFEASIBLE] * len(self._target.goals))
 
     def _loss(self, outcome: Outcome, place: int) -> float:
@@ -185,7 +186,7 @@ def _study(target: Target, seed: int) -> Any:
 
 
 def _told(params: Params, knobs: Mapping[str, tuple[Any, ...]], losses: list[float]) -> Any:
-    """A candidate that was tried, as Optuna would have asked for it."""
+    """A finished Optuna trial for a candidate that Optuna did not propose."""
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import create_trial
 
@@ -197,5 +198,5 @@ def _told(params: Params, knobs: Mapping[str, tuple[Any, ...]], losses: list[flo
 
 
 def _suggest(trial: Any, knobs: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Values by their places: Optuna's categories are numbers, ours may be lists."""
+    """A proposal. Optuna chooses places in the lists of values, since values may be lists, which it does not take."""
     return {name: values[trial.suggest_categorical(name, range(len(values)))] for name, values in knobs.items()}

@@ -1,4 +1,4 @@
-"""How far the forecast of a candidate can be trusted, and how far off its step times may be."""
+"""The confidence in the forecast of a candidate, from how far off its step times may be."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import expm1
@@ -14,13 +14,13 @@ from sim.steptime.perturbed import Perturbation, all_off_by
 
 
 def forecast_band(scenario: Scenario, candidates: Iterable[Candidate]) -> float | None:
-    """The widest band on step times among the candidates, as a share; None where step times are given."""
+    """The widest uncertainty of step times among the candidates, as a share; None if step times were given by the user."""
     found = [confidence_of(scenario.deploy(one.params), one.metrics) for one in candidates]
     return max((expm1(one.bands.step) for one in found if one), default=None)
 
 
 def step_times_off(band: float | None) -> float:
-    """By what share step times may be off."""
+    """The share by which step times may be off; GIVEN_BAND if they were given."""
     return GIVEN_BAND if band is None else band
 
 
@@ -54,7 +54,7 @@ def forecasts(
 
 
 def _at_ends(scenario: Scenario, params: Params, metrics: Mapping[str, Any]) -> list[Task]:
-    """What every interval takes, to be run side by side."""
+    """The replays that every interval needs, to be run in parallel."""
     found = confidence_of(scenario.deploy(params), metrics)
     return [Task(params, perturbation=all_off_by(factor)) for factor in ends(found.bands if found else AS_GIVEN)]
 

@@ -1,4 +1,4 @@
-"""A search by the design's formulas alone."""
+"""A search by the formulas of the autotuning design, without simulation of each candidate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ MOST_CANDIDATES = 20_000
 
 
 def analytic_search(search: Search, workload: WorkloadProfile, parameters: AutotuningParameters) -> list[Candidate]:
-    """All candidates with the formulas' figures; the best of them is replayed, as are those before it that cannot serve."""
+    """All candidates with the formulas' figures. They are replayed in order of score up to the first that can serve the trace."""
     if search.space.size > MOST_CANDIDATES:
         raise ConfigError(
             f"the analytic scorer tries every candidate, at most {MOST_CANDIDATES:,}, got {search.space.size:,}."
@@ -35,9 +35,9 @@ def analytic_search(search: Search, workload: WorkloadProfile, parameters: Autot
 def analytic_outcome(
     scenario: Scenario, params: Params, workload: WorkloadProfile, parameters: AutotuningParameters
 ) -> Outcome:
-    """The design's predictions and score, or why it takes the configuration for infeasible.
+    """The design's predictions and score, or why it holds the configuration infeasible.
 
-    It knows utilisation, capture sizes, context length and the cache's dtype; what else differs, it scores alike.
+    It knows only memory utilisation, capture sizes, context length and the dtype of the cache; other knobs change nothing.
     """
     try:
         engine = scenario.deploy(params).engine

@@ -1,4 +1,4 @@
-"""The space that is searched where none is given: derived from the workload, as the autotuning design describes."""
+"""The space that is searched if none is given, derived from the workload as the autotuning design describes."""
 
 from sim.errors import ConfigError
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
@@ -12,7 +12,7 @@ MODEL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 CONSERVATIVE_SIZES = (1, 2, 4)
 BALANCED_LIMIT, AGGRESSIVE_LIMIT = 32, 128
 NUM_SEQS = (32, 64, 128, 256, 512)
-EVERY_COUNT = 16  # numbers of replicas up to here are tried each
+EVERY_COUNT = 16  # up to here every number of replicas is tried
 LAID_OUT_REPLICAS = 128  # a replica of eight GPUs takes some 8 MB while it is simulated
 BATCHED_TOKENS = (1024, 2048, 4096, 8192, 16384)
 
@@ -50,7 +50,7 @@ def default_space(
 
 
 def _capture_sizes(workload: WorkloadProfile) -> list[tuple[int, ...]]:
-    """Conservative, balanced and aggressive, as far as batches of this workload grow; each once."""
+    """The design's conservative, balanced and aggressive sizes, capped by the workload's batch sizes; equal ones once."""
     largest = workload.get_expected_max_batch_size(percentile=0.95)
     balanced = get_vllm_default_capture_sizes(min(BALANCED_LIMIT, largest))
     aggressive = get_vllm_default_capture_sizes(min(AGGRESSIVE_LIMIT, largest))
@@ -66,7 +66,7 @@ def _tries_fp8(workload: WorkloadProfile, gpu: HardwareProfile) -> bool:
 
 
 def _ranks(most: int, num_heads: int) -> tuple[int, ...]:
-    """Powers of two that share out the attention heads."""
+    """Powers of two up to `most` that divide the number of attention heads."""
     powers = (1 << power for power in range(num_heads.bit_length()))
     return tuple(ranks for ranks in powers if ranks <= max(1, most) and num_heads % ranks == 0)
 

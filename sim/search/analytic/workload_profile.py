@@ -1,4 +1,4 @@
-"""What a workload looks like to the autotuning design: batch sizes, sequence lengths, and what matters."""
+"""A workload as the autotuning design sees it: batch sizes, sequence lengths, target metric."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sim.workload.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProfile:
-    """Expected patterns; the distributions map a batch size or a sequence length in tokens to its frequency.
+    """The profile of a workload. The distributions map a batch size, or a sequence length in tokens, to its frequency (0 to 1).
 
     `latency_budget_ms` is on the P99. Raises ConfigError for an unknown target metric.
     """
