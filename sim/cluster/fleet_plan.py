@@ -1,24 +1,43 @@
 """What a fleet is made of: pools of equal replicas, and the router before them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.network import NetworkCosts
 from sim.engine.config import SchedulerConfig
+from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 
+DeciderLike = str | Mapping[str, Any]
+"""A decider's name, with options behind a colon, or `{policy: prefix_based, non_cached_tokens: 512}`."""
 RouterLike = str | Mapping[str, Any]
 """A router's name, with options behind a colon, or `{policy: llm_d, queue: 2}`."""
 
 
+Role = Literal["both", "prefill", "decode"]
+"""What replicas do of a request: all of it, its prompt for others, or its answer and so much of its prompt as nobody else does."""
+
+
 class Pool(NamedTuple):
-    """Equal replicas: how they schedule, how long their steps take, and how long a new one takes to start."""
+    """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves."""
 
     config: SchedulerConfig
     step_time: StepTimeModel
     num_replicas: int = 1
     start_up_s: float = 0.0
+    role: Role = "both"
+    kv: ReplicaKV = ReplicaKV((), 1)
+
+
+@dataclass(frozen=True)
+class Disaggregation:
+    """Which requests are prefilled elsewhere, by whom, and what it costs to move their KV; `router` None is the fleet's."""
+
+    costs: NetworkCosts
+    decider: DeciderLike = "always"
+    router: RouterLike | None = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +47,7 @@ class FleetPlan:
     pools: tuple[Pool, ...]
     router: RouterLike = "least_loaded"
     dynamics: Dynamics | None = None
+    disaggregation: Disaggregation | None = None
 
     @classmethod
     def alike(
@@ -56,3 +76,16 @@ class FleetPlan:
     def configs(self) -> tuple[SchedulerConfig, ...]:
         """Of each pool."""
         return tuple(pool.config for pool in self.pools)
+
+    @property
+    def limits(self) -> tuple[SchedulerConfig, ...]:
+        """Of each pool, with the longest requests that it may be sent: prefilling for others, those that the first other pool serves."""
+        if not self.disaggregation:
+            return self.configs
+        first = next(pool.config for pool in self.pools if pool.role != "prefill")
+        return tuple(
+            replace(pool.config, max_model_len=first.max_model_len, num_gpu_blocks=first.num_gpu_blocks)
+            if pool.role == "prefill"
+            else pool.config
+            for pool in self.pools
+        )

@@ -38,6 +38,10 @@ class Gateway:
         chosen = self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
         if self._fit:
             self._fit(request, chosen.pool)
+        self.send(request, chosen)
+
+    def send(self, request: Request, chosen: Replica) -> None:
+        """Send a request to the replica that was chosen for it."""
         chosen.submit(request)
 
     def _candidates(self, request: Request) -> Sequence[Replica]:

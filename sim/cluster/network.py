@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import simpy
 
@@ -24,11 +25,19 @@ class NetworkCosts:
     handshake_s: float = 0.0
 
 
+class ReplicaPort(NamedTuple):
+    """One direction of a replica's cards."""
+
+    replica: int
+    direction: Literal["out", "in"]
+    port: Port
+
+
 class Network:
     """Ports of replicas, by the order in which they were added, and the pairs that have met."""
 
     def __init__(self, env: simpy.Environment, costs: NetworkCosts) -> None:
-        self._env = env
+        self.env = env
         self._costs = costs
         self._links = Links(env)
         self._out: list[Port] = []
@@ -43,15 +52,15 @@ class Network:
         return number
 
     @property
-    def ports(self) -> Iterator[Port]:
+    def ports(self) -> Iterator[ReplicaPort]:
         """Each replica's way out and way in, one replica after the other."""
-        for out, into in zip(self._out, self._in, strict=True):
-            yield out
-            yield into
+        for number, (out, into) in enumerate(zip(self._out, self._in, strict=True)):
+            yield ReplicaPort(number, "out", out)
+            yield ReplicaPort(number, "in", into)
 
     def pull(self, sender: int, receiver: int, load: Load) -> Process:
         """A process: from the moment at which the receiver asks to that at which all has come."""
-        env, costs = self._env, self._costs
+        env, costs = self.env, self._costs
         met_s = self._met_s.setdefault((sender, receiver), env.now + costs.handshake_s)
         ready_s = max(env.now, met_s) + costs.latency_s + costs.descriptor_s * load.num_descriptors
         if ready_s > env.now:

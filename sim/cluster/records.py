@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
 from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records, RequestRecords
 from sim.engine.request_table import RequestTable
@@ -18,7 +19,8 @@ class ClusterRecords:
     """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
-    number of each replica's pool. `lives` say when replicas started and were gone, where they came and went.
+    number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
+    `handovers` are those of a fleet in which some prefill for others.
     """
 
     merged: Records
@@ -26,6 +28,7 @@ class ClusterRecords:
     replica: Ints
     pool_of: tuple[int, ...]
     lives: tuple[Life, ...] = ()
+    handovers: HandoverRecords | None = None
 
     @classmethod
     def of(
@@ -34,9 +37,10 @@ class ClusterRecords:
         requests: RequestTable,
         pool_of: tuple[int, ...],
         lives: tuple[Life, ...] = (),
+        handovers: HandoverRecords | None = None,
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of, lives)
+        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of, lives, handovers)
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:

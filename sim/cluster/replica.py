@@ -282,6 +282,8 @@ class LiveReplica:
         self._tell(self._core.commit(plan))
 
     def _open_inbox(self) -> None:
+        if self._inbox:  # whose requests may have arrived elsewhere before
+            self._core.now_s = max(self._core.now_s, self._env.now)
         for request in self._inbox:
             self._core.add_request(request)
         self._inbox.clear()

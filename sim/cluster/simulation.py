@@ -11,6 +11,7 @@ import simpy
 from sim.cluster.arrivals import arrivals
 from sim.cluster.changing import ChangingFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
+from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
@@ -50,12 +51,14 @@ def simulate(
     clients.check(trace)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
-    source = RequestSource(trace, *plan.configs)
+    source = RequestSource(trace, *plan.limits)
     table = RequestTable(source, sent_by_clients=clients.wait_for_answers(trace))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     load = _Load(env, trace, source, _telling(source, on_progress) if on_progress else source, clients)
     if plan.dynamics:
         found = _serve_changing(load, table, plan, plan.dynamics, seed)
+    elif plan.disaggregation:
+        found = _serve_disaggregated(load, table, plan, seed)
     else:
         found = _serve_fixed(load, table, plan, seed, StepLogger(step_log) if step_log else None)
     if on_progress:
@@ -82,6 +85,14 @@ class _Load(NamedTuple):
             self.clients.start(self.env, self.trace, self.requests, ask)
         else:
             self.env.process(arrivals(self.env, self.requests, submit))
+
+
+def _serve_disaggregated(load: _Load, table: RequestTable, plan: FleetPlan, seed: int) -> ClusterRecords:
+    """A fleet with replicas that prefill for others."""
+    fleet = DisaggregatedFleet(load.env, plan, load.source, table, seed=seed)
+    load.start(fleet.gateway.submit, fleet.gateway.ask)
+    load.env.run()
+    return ClusterRecords.of(fleet.records(), table, plan.pool_of, handovers=fleet.handovers())
 
 
 def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int) -> ClusterRecords:

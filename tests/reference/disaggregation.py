@@ -5,10 +5,11 @@ generates one token and keeps the KV until it has been pulled; that token is thr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import simpy
 
 from sim.cluster.network import Network, NetworkCosts
@@ -17,7 +18,7 @@ from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import Due, arrivals
+from tests.reference.arrivals import ANSWERED, Due, arrivals
 from tests.reference.connector import Job, Remote
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager
@@ -102,11 +103,13 @@ class Cluster:
         self.env = env
         self._pools = pools
         self._least_uncached_tokens = least
+        self._done: list[int] = []
         self._modes = Modes(transfers=NIXL, idle_sleep_s=idle_sleep_s)
         self._network = Network(env, costs)
         self._prefills = make_requests(trace, pools[0].config, [Script(is_sent_on=True)] * len(trace))
-        for request in self._prefills:
-            request.max_tokens = 1
+        of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+        for request, alone in zip(self._prefills, make_requests(of_one_token, pools[0].config), strict=True):
+            request.max_tokens, request.rejected = 1, alone.rejected
         self.served = Disaggregated(make_requests(trace, pools[1].config))
         self._routers = [_router(pool, trace) for pool in pools]
         self._prefill, self._decode = ([self._replica(pool) for _ in range(pool.num_replicas)] for pool in pools)
@@ -116,7 +119,7 @@ class Cluster:
 
     def _replica(self, pool: Pool) -> Replica:
         replica = Replica(
-            self.env, pool.config, pool.step_time, Recorder(), modes=self._modes, on_finished=self._hand_over
+            self.env, pool.config, pool.step_time, Recorder(), modes=self._modes, on_finished=self._prefill_done
         )
         replica.scheduler.connector = Pulled(self, pool.config, replica.scheduler.kv)
         self.env.process(replica.run())
@@ -126,29 +129,35 @@ class Cluster:
         """A request arrives: its decode replica is chosen first, then whether and where it is prefilled."""
         chosen = self._chosen(1, request, self._decode)
         num_cached = self._decode[chosen].scheduler.kv.find_prefix(request).num_tokens
-        if request.num_prompt_tokens - num_cached < self._least_uncached_tokens:
+        prefill = self._prefills[request.index]
+        if prefill.rejected or request.num_prompt_tokens - num_cached < self._least_uncached_tokens:
             self._decode[chosen].submit(request)
             return
-        prefill = self._prefills[request.index]
         there = self._chosen(0, prefill, self._prefill)
         self.served.pulls[request.index] = Pull(there, chosen)
         self._prefill[there].submit(prefill)
 
     def _chosen(self, pool: int, request: Request, replicas: Sequence[Replica]) -> int:
         router = self._routers[pool]
-        chosen = router.choose(request, replicas)
+        chosen = router.choose(request, replicas) if len(replicas) > 1 else 0
         router.sent.append((request, chosen))
         return chosen
 
-    def _hand_over(self, request: Request) -> None:
-        """A prefill is done: the decode replica gets the request."""
-        if not request.script.is_sent_on:
-            return
-        pull = self.served.pulls[request.index]
-        pull.prefill_end_s = self.env.now
-        there = self.served.requests[request.index]
-        there.script = Script(is_remote=True)
-        self._decode[pull.decode_replica].submit(there)
+    def _prefill_done(self, request: Request) -> None:
+        """Prefills that end at one instant are handed over when all have, in trace order."""
+        if request.script.is_sent_on:
+            self._done.append(request.index)
+            self.env.process(self._hand_over())
+
+    def _hand_over(self) -> Process:
+        yield Due(self.env, 0, ANSWERED)
+        for row in sorted(self._done):
+            pull = self.served.pulls[row]
+            pull.prefill_end_s = self.env.now
+            there = self.served.requests[row]
+            there.script = Script(is_remote=True)
+            self._decode[pull.decode_replica].submit(there)
+        self._done = []
 
     def pull(self, job: Job, start_s: float) -> Process:
         """What a decode replica asks for, from when its batch begins."""

@@ -1,0 +1,52 @@
+"""The records of what was handed over: by request, and by port of the network."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from sim.cluster.handovers import HandoverTable
+from sim.cluster.network import ReplicaPort
+from sim.engine.records import Floats, Ints
+from sim.engine.request_table import RequestTable
+
+
+class PortUse(NamedTuple):
+    """What went out of a replica or into it: bytes, the seconds in which anything did, and the bandwidth there is."""
+
+    replica: int
+    direction: str
+    moved_bytes: float
+    busy_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class HandoverRecords:
+    """One entry a request, NO_REPLICA and NaN where it was not handed over; and the ports.
+
+    A request is prefilled by `prefill_end_s`; its decode replica asks for the KV at `pull_start_s` and has it at `pull_end_s`.
+    """
+
+    prefill_replica: Ints
+    prefill_end_s: Floats
+    pull_start_s: Floats
+    pull_end_s: Floats
+    pulled_bytes: Ints
+    ports: tuple[PortUse, ...]
+
+    @classmethod
+    def of(cls, prefills: RequestTable, pulls: HandoverTable, ports: Iterable[ReplicaPort]) -> Self:
+        uses = [
+            PortUse(number, direction, port.moved_bytes, port.busy_s, port.bytes_per_s)
+            for number, direction, port in ports
+        ]
+        return cls(
+            prefills.replica, prefills.records().finish_s, pulls.start_s, pulls.end_s, pulls.num_bytes, tuple(uses)
+        )
+
+    @property
+    def are_handed_over(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Requests whose KV was moved."""
+        return ~np.isnan(self.pull_end_s)

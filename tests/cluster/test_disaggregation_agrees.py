@@ -1,0 +1,96 @@
+"""Pools that hand KV over do what naive ones do, with blocks for everybody at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster import fleet_plan
+from sim.cluster.arrivals import arrivals
+from sim.cluster.disaggregated_fleet import DisaggregatedFleet
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.network import NetworkCosts
+from sim.cluster.records import ClusterRecords
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+from sim.memory.kv_cache import KVGroup
+from sim.memory.transfers import ReplicaKV
+from sim.workload.trace import Trace
+from tests.configs import changed
+from tests.engine.test_engines_agree import Telling
+from tests.properties import examples
+from tests.reference.disaggregation import Pool, simulate_disaggregated
+from tests.workloads import configs, step_times, traces
+
+POLLING_S = 2.0
+costs = st.builds(
+    NetworkCosts,
+    bytes_per_s=st.integers(1, 20),
+    latency_s=st.integers(0, 9),
+    descriptor_s=st.integers(0, 3),
+    handshake_s=st.sampled_from((0, 0, 25)),
+)
+
+
+class Fleet(NamedTuple):
+    """A trace, the pool that prefills and the pool that decodes."""
+
+    trace: Trace
+    prefill: Pool
+    decode: Pool
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    trace = draw(traces())
+    pools = []
+    for _ in range(2):
+        config = draw(configs(trace, versions=("0.33.0", "0.32.0")).filter(lambda config: len(config.kv_groups) == 1))
+        config = changed(config, num_gpu_blocks=4 * int((trace.prompt_tokens + trace.output_tokens).sum() + 9))
+        kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 4)))
+        router = draw(st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two")))
+        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router))
+    return Fleet(trace, *pools)
+
+
+def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> ClusterRecords:
+    """With engines that poll as seldom as the naive ones here."""
+    trace, prefill, decode = fleet
+    decider = f"prefix_based:non_cached_tokens={least_uncached_tokens}"
+    pools = (
+        fleet_plan.Pool(prefill.config, prefill.step_time, prefill.num_replicas, role="prefill", kv=prefill.kv),
+        fleet_plan.Pool(decode.config, decode.step_time, decode.num_replicas, role="decode", kv=decode.kv),
+    )
+    plan = FleetPlan(pools, decode.router, disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router))
+    source = RequestSource(trace, *plan.limits)
+    table = RequestTable(source)
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    found = DisaggregatedFleet(env, plan, source, table, idle_sleep_s=POLLING_S)
+    env.process(arrivals(env, source, found.gateway.submit))
+    env.run()
+    return ClusterRecords.of(found.records(), table, plan.pool_of, handovers=found.handovers())
+
+
+@examples(60)
+@given(fleet=fleets(), network=costs, least_uncached_tokens=st.sampled_from((1, 1, 6, 12)))
+def test_requests_of_a_trace(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> None:
+    """Who prefilled and who answered, every request's times, every pull's times and bytes."""
+    found = simulate(fleet, network, least_uncached_tokens)
+    expected = simulate_disaggregated(
+        *fleet, network, least_uncached_tokens=least_uncached_tokens, idle_sleep_s=POLLING_S
+    )
+    requests, handovers = found.merged.requests, found.handovers
+    assert handovers is not None
+    assert requests.rejected == {row: r.rejected for row, r in enumerate(expected.requests) if r.rejected}
+    for name in ("first_token_s", "finish_s"):
+        times_s = [np.nan if value is None else value for value in (getattr(r, name) for r in expected.requests)]
+        np.testing.assert_allclose(getattr(requests, name), times_s, rtol=1e-9, err_msg=name)
+    assert np.flatnonzero(handovers.are_handed_over).tolist() == sorted(expected.pulls)
+    for row, pull in expected.pulls.items():
+        assert handovers.prefill_replica[row] == pull.prefill_replica
+        assert found.replica[row] == pull.decode_replica + fleet.prefill.num_replicas
+        assert handovers.pulled_bytes[row] == pull.num_bytes
+        times_s = [handovers.prefill_end_s[row], handovers.pull_start_s[row], handovers.pull_end_s[row]]
+        np.testing.assert_allclose(times_s, [pull.prefill_end_s, pull.start_s, pull.end_s], rtol=1e-9)
