@@ -1,4 +1,4 @@
-"""Tests that take over a second of CPU. `python -m tests.slow` measures all and writes slow.txt, which conftest.py reads."""
+"""Tests that take over a second of CPU. `EXAMPLES=0.3 python -m tests.slow` writes slow.txt, which conftest.py reads."""
 
 import os
 import sys
