@@ -47,7 +47,7 @@ class Fcfs(SchedulingPolicy):
 class Priority(SchedulingPolicy):
     """Smallest (priority, arrival) first; the largest is preempted first, among equals the one admitted first."""
 
-    ranks_by = "priority"
+    ranks_by: str | None = "priority"
     may_overtake = True
 
     def __init__(self, rules: SchedulingRules) -> None:
