@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from sim.cluster.cold_start import StartUp, phases
+from sim.cluster.cold_start import StartUp
 from sim.units import GIB, GIGA
 
 MEASURED = "cold_start_phases.csv"
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     rows = read(folder / MEASURED)
     OUTPUT.write_text(json.dumps(fitted(rows), indent=2) + "\n")
     for name, weights_gb, start_up, measured_s in TOTALS:
-        found = sum(phases(weights_gb * GIGA, start_up)._asdict().values())
+        found = sum(start_up.phases(weights_gb * GIGA).values())
         print(f"{name}: {measured_s:.0f} s measured, {found:.0f} s by phases")
 
 

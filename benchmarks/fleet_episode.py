@@ -7,11 +7,12 @@ H100, three to eight of them, about 100 s until a new one is ready; seven stages
 
 import argparse
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import yaml
 
 import sim
 
@@ -60,7 +61,9 @@ def row(name: str, seed: int, measured: Figures, found: Figures) -> str:
     off = found.mean_replicas / measured.mean_replicas - 1
     kept = abs(points) <= MOST_POINTS and abs(off) <= MOST_OFF
     verdict = f"{'' if kept else 'not '}within {MOST_POINTS * 100:.0f} points and {MOST_OFF:.0%}"
-    figures = f"{measured.attainment:.1%} | {found.attainment:.1%} | {measured.mean_replicas:.2f} | {found.mean_replicas:.2f}"
+    figures = (
+        f"{measured.attainment:.1%} | {found.attainment:.1%} | {measured.mean_replicas:.2f} | {found.mean_replicas:.2f}"
+    )
     return f"| {name} | {seed} | {figures} | {verdict} |"
 
 
@@ -68,7 +71,7 @@ def replayed(folder: Path, fleet: dict[str, Any], seed: int) -> Figures:
     """The episode through a fleet."""
     with TemporaryDirectory() as place:
         load = Path(place) / "episode.yaml"
-        load.write_text(json.dumps({"load": {"type": "constant", "stages": stages(folder)}, "data": LENGTHS}, indent=1))
+        load.write_text(yaml.safe_dump({"load": {"type": "constant", "stages": stages(folder)}, "data": LENGTHS}))
         found = sim.simulate(
             "Qwen3-32B", "h100-sxm", load, engine=sim.EngineConfig(tensor_parallel_size=2), fleet=fleet,
             slo=("ttft_p90=3s", "tpot_p90=100ms"), seed=seed, intervals=False,

@@ -24,7 +24,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
-from sim.metrics.fleet import fleet_parts, fleet_summary, same
+from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.stages import stage_figures
@@ -195,7 +195,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
     `{policy: llm_d, queue: 2}`, which draws from `seed`; `fleet` instead, a YAML file or what stands in one, has pools of unlike
-    ones. Turns of a session wait for the answer before them, and stages for the one
+    ones, and may scale them, lose some and turn requests away. Turns of a session wait for the answer before them, and stages for the one
     before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
@@ -215,10 +215,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     deployed = _deployed(
         model, gpu, engine, replicas, router, fleet, vllm_version=vllm_version, step_times=step_times
     )  # fmt: skip
-    if deployed.num_replicas > 1 and step_log is not None:
-        raise ConfigError(
-            f"a step log has the steps of one engine, got {deployed.num_replicas} replicas; log a run of one."
-        )
+    if step_log is not None and (deployed.num_replicas > 1 or deployed.dynamics):
+        what = "a fleet that changes" if deployed.dynamics else f"{deployed.num_replicas} replicas"
+        raise ConfigError(f"a step log has the steps of one engine, got {what}; log a run of one replica that stays.")
     replayed = _Replayed(deployed, load, slos, clients, seed)
     run = replayed.run(on_progress=progress, step_log=step_log)
     summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
@@ -356,10 +355,11 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         **fleet_parts(fleet, run),
+        **fleet_over_time(fleet, run, figures["duration"]),
         **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
         "limits": what_limits(fleet, run),
         "step_time": fleet.first.step_times.to_json(),
-        **cost(figures, num_gpus=fleet.num_gpus, usd_per_hour=fleet.usd_per_gpu_hour),
+        **cost(figures, num_gpus=gpus_held(fleet, run, figures["duration"]), usd_per_hour=fleet.usd_per_gpu_hour),
     }
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
@@ -33,11 +34,15 @@ class DeployedPool:
 
 @dataclass(frozen=True)
 class DeployedFleet:
-    """At least one pool. `asked` is the fleet file's content, None where a number of replicas was asked for."""
+    """At least one pool. `asked` is the fleet file's content, None where a number of replicas was asked for.
+
+    `dynamics` are what changes while it serves, None where nothing does.
+    """
 
     pools: tuple[DeployedPool, ...]
     router: RouterLike = DEFAULT_ROUTER
     asked: FleetFile | None = None
+    dynamics: Dynamics | None = None
 
     @classmethod
     def alike(
@@ -76,9 +81,26 @@ class DeployedFleet:
     def plan(self, timed: Callable[[StepTimeModel], StepTimeModel] = lambda step_time: step_time) -> FleetPlan:
         """What is simulated; `timed` may change each pool's step times."""
         pools = [
-            Pool(pool.deployment.config, timed(pool.deployment.step_time), pool.num_replicas) for pool in self.pools
+            Pool(
+                pool.deployment.config,
+                timed(pool.deployment.step_time),
+                pool.num_replicas,
+                self.start_up_s(pool.deployment),
+            )
+            for pool in self.pools
         ]
-        return FleetPlan(tuple(pools), self.router)
+        return FleetPlan(tuple(pools), self.router, self.dynamics)
+
+    def start_up_s(self, deployment: Deployment) -> float:
+        """How long a replica takes to start; 0 where none does."""
+        return sum(self.start_up(deployment).values()) if self.dynamics else 0.0
+
+    def start_up(self, deployment: Deployment) -> dict[str, float]:
+        """Seconds of each phase of a start."""
+        if self.dynamics is None:
+            return {}
+        weights_bytes, is_eager = deployment.plan.weights_bytes, deployment.engine.enforce_eager
+        return self.dynamics.start_up.phases(weights_bytes, enforce_eager=is_eager)
 
 
 def deploy_fleet(
@@ -106,7 +128,8 @@ def deploy_fleet(
             pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas))
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
-    return DeployedFleet(tuple(pools), chosen, asked)
+        dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
+    return DeployedFleet(tuple(pools), chosen, asked, dynamics)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sim.cluster.options import option
 from sim.units import GIGA
@@ -27,37 +27,23 @@ class StartUp:
     compile: str = option("cold", choices=COMPILES)
     seconds: float | None = option(None, kind=float, at_least=0)
 
+    def phases(self, weights_bytes: float, *, enforce_eager: bool = False) -> dict[str, float]:
+        """Seconds of each phase, one after the other, with so many bytes of weights on each GPU.
 
-class Phases(NamedTuple):
-    """Seconds of each phase, one after the other."""
-
-    image_s: float
-    process_s: float
-    weights_s: float
-    compile_s: float
-    graphs_s: float
-    profiling_s: float
-
-
-def phases(weights_bytes: float, start_up: StartUp, *, enforce_eager: bool = False) -> Phases:
-    """The phases of a start with so many bytes of weights a GPU; eager engines neither compile nor capture graphs."""
-    known = _measured()
-    bytes_per_s = known["weights_gb_per_s"][start_up.weights]["value"] * GIGA
-    return Phases(
-        image_s=known["image_s"][start_up.image]["value"],
-        process_s=known["process_s"]["value"],
-        weights_s=weights_bytes / bytes_per_s,
-        compile_s=0.0 if enforce_eager else known["compile_s"][start_up.compile]["value"],
-        graphs_s=0.0 if enforce_eager else known["graphs_s"]["value"],
-        profiling_s=known["profiling_s"]["value"],
-    )
-
-
-def start_up_s(weights_bytes: float, start_up: StartUp, *, enforce_eager: bool = False) -> float:
-    """From the decision to start a replica until it is ready, in seconds."""
-    if start_up.seconds is not None:
-        return start_up.seconds
-    return sum(phases(weights_bytes, start_up, enforce_eager=enforce_eager))
+        Eager engines neither compile nor capture graphs.
+        """
+        if self.seconds is not None:
+            return {"given_s": self.seconds}
+        known = _measured()
+        bytes_per_s = known["weights_gb_per_s"][self.weights]["value"] * GIGA
+        compiled = {"compile_s": known["compile_s"][self.compile]["value"], "graphs_s": known["graphs_s"]["value"]}
+        return {
+            "image_s": known["image_s"][self.image]["value"],
+            "process_s": known["process_s"]["value"],
+            "weights_s": weights_bytes / bytes_per_s,
+            **({} if enforce_eager else compiled),
+            "profiling_s": known["profiling_s"]["value"],
+        }
 
 
 @cache

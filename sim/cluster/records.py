@@ -62,8 +62,17 @@ class ClusterRecords:
 
     @property
     def busy_fraction(self) -> float | None:
-        """Share of that time in which steps were running, over all replicas; None if no step ran."""
-        return self.merged.leaps.busy_s / (self.span_s * len(self.replicas)) if self.span_s else None
+        """Share of that time in which steps were running, over all replicas while they were there; None if no step ran."""
+        replica_s = self.replica_s()
+        return self.merged.leaps.busy_s / replica_s if replica_s else None
+
+    def replica_s(self, pool: int | None = None) -> float:
+        """Replicas times the seconds of that time in which they held their GPUs; those of a pool, or all."""
+        if not self.lives:
+            return self.span_s * (len(self.replicas) if pool is None else self.pool_of.count(pool))
+        start_s = float(self.merged.requests.arrival_s[0])
+        lives = [life for life in self.lives if pool is None or life.pool == pool]
+        return sum(life.held_s(start_s, start_s + self.span_s) for life in lives)
 
 
 def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:

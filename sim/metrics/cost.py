@@ -7,7 +7,7 @@ SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
 
 
-def cost(metrics: Mapping[str, Any], *, num_gpus: int, usd_per_hour: float | None) -> dict[str, float | None]:
+def cost(metrics: Mapping[str, Any], *, num_gpus: float, usd_per_hour: float | None) -> dict[str, float | None]:
     """GPU hours of the `duration` of these metrics and their cost in USD; None if no time passed or no price is known."""
     duration_s = metrics["duration"]
     gpu_hours = num_gpus * duration_s / SECONDS_PER_HOUR if duration_s is not None else None
@@ -18,7 +18,7 @@ def cost(metrics: Mapping[str, Any], *, num_gpus: int, usd_per_hour: float | Non
     }
 
 
-def usd_per_million(usd_per_hour: float | None, num_gpus: int, tokens_per_s: float | None) -> float | None:
+def usd_per_million(usd_per_hour: float | None, num_gpus: float, tokens_per_s: float | None) -> float | None:
     """What a million tokens cost at that rate, in USD; None without a price or tokens."""
     if usd_per_hour is None or not tokens_per_s:
         return None

@@ -9,6 +9,7 @@ from sim.cluster.records import ClusterRecords
 from sim.engine.records import LeapRecords
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
+from sim.metrics.lives import life_figures, lives_of, mean_gpus
 from sim.metrics.replicas import replica_figures
 from sim.metrics.summary import max_kv_cache_usage, summary_of
 from sim.metrics.utilization import utilization
@@ -17,7 +18,7 @@ from sim.metrics.utilization import utilization
 def fleet_summary(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """`summary_of` for a fleet; None for what differs between unlike pools."""
     figures = summary_of(fleet.first, run.merged)
-    if fleet.num_replicas > 1:
+    if fleet.num_replicas > 1 or run.lives:
         figures["gpu_busy_fraction"] = run.busy_fraction
     return figures | _over_pools(fleet.pools, run) if fleet.is_unlike else figures
 
@@ -63,7 +64,9 @@ def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     if fleet.asked is None:
         return {"fleet": {"replicas": fleet.num_replicas, "router": fleet.router}, "replicas": replicas}
     pools = [fleet.pools[pool] for pool in run.pool_of]
-    who = [{"pool": pool.name, "gpu": pool.deployment.gpu.name} for pool in pools]
+    who = [
+        {"pool": pool.name, "gpu": pool.deployment.gpu.name, **_lives(run, number)} for number, pool in enumerate(pools)
+    ]
     return {
         "fleet": {"replicas": fleet.num_replicas, "router": fleet.router, **fleet.asked.to_json()},
         "replicas": [about | figures for about, figures in zip(who, replicas, strict=True)],
@@ -81,7 +84,26 @@ def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, An
             "tensor_parallel_size": pool.deployment.engine.tensor_parallel_size,
             "engine": pool.given.to_json(),
             **summary_of(pool.deployment, records),
-            "gpu_busy_fraction": records.leaps.busy_s / (run.span_s * pool.num_replicas) if run.span_s else None,
+            "gpu_busy_fraction": records.leaps.busy_s / replica_s if (replica_s := run.replica_s(number)) else None,
         }
-        for pool, records in zip(fleet.pools, run.pools, strict=True)
+        for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
+
+
+def _lives(run: ClusterRecords, number: int) -> dict[str, Any]:
+    return {"lives": lives_of(run, number)} if run.lives else {}
+
+
+def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float | None) -> dict[str, Any]:
+    """How many replicas there were, and how long each takes to start by phase; nothing for a fleet that stays as it is."""
+    if not run.lives:
+        return {}
+    starts = {pool.name: fleet.start_up(pool.deployment) for pool in fleet.pools}
+    return life_figures(run, duration_s) | {"start_up": starts}
+
+
+def gpus_held(fleet: DeployedFleet, run: ClusterRecords, duration_s: float | None) -> float:
+    """GPUs that the run held, on average over its duration: replicas that start or are lost hold theirs."""
+    if not run.lives:
+        return fleet.num_gpus
+    return mean_gpus(run, [pool.deployment.engine.num_gpus for pool in fleet.pools], duration_s)

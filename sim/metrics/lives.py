@@ -1,5 +1,6 @@
 """Replicas over time, where they come and go."""
 
+from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Any
 
@@ -22,7 +23,7 @@ def life_figures(run: ClusterRecords, duration_s: float | None) -> dict[str, Any
     }
 
 
-def mean_gpus(run: ClusterRecords, num_gpus: tuple[int, ...], duration_s: float | None) -> float:
+def mean_gpus(run: ClusterRecords, num_gpus: Sequence[int], duration_s: float | None) -> float:
     """GPUs held on average during the run; `num_gpus` are those of a replica of each pool."""
     start_s = float(run.merged.requests.arrival_s[0])
     end_s = start_s + (duration_s or 0.0)

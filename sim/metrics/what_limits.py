@@ -31,8 +31,8 @@ def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """
     requests = run.merged.requests
     by_pool = [
-        _of_pool(pool, records, run.span_s * pool.num_replicas)
-        for pool, records in zip(fleet.pools, run.pools, strict=True)
+        _of_pool(pool, records, run.replica_s(number))
+        for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
     found = _together(fleet.pools, run, by_pool) if fleet.is_unlike else by_pool[0]
     over = overload(requests)

@@ -26,10 +26,24 @@ class PoolBlock(Strict):
 
 
 class FleetFile(Strict):
-    """Pools in order, and a router: a name, with options behind a colon, or `{policy: llm_d, queue: 2}`."""
+    """Pools in order, and a router: a name, with options behind a colon, or `{policy: llm_d, queue: 2}`.
 
-    pools: Annotated[list[PoolBlock], Field(min_length=1, max_length=MOST_POOLS)]
+    `changes` are the other sections, of what changes while the fleet serves.
+    """
+
+    pools: Annotated[list[PoolBlock], Field(default_factory=lambda: [PoolBlock()], min_length=1, max_length=MOST_POOLS)]
     router: str | dict[str, Any] | None = None
+    autoscale: str | dict[str, Any] | None = None
+    start_up: float | dict[str, Any] | None = None
+    faults: list[Any] | None = None
+    recovery: dict[str, Any] | None = None
+    admission: dict[str, Any] | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The sections that are given, by name."""
+        names = ("autoscale", "start_up", "faults", "recovery", "admission")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @field_validator("pools")
     @classmethod
