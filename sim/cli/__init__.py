@@ -69,7 +69,7 @@ def _call(args: list[str]) -> int:
     from sim.errors import SimError
 
     if asked := os.environ.get(VARIABLE):
-        return answer(asked)
+        return answer(app, asked)
     try:
         status = app(args=args, prog_name="servecast", standalone_mode=False)
     except SimError as error:

@@ -13,11 +13,9 @@ SHELLS = ("bash", "zsh", "fish")
 INSTALL, SHOW = "--install-completion", "--show-completion"
 
 
-def answer(instruction: str) -> int:
+def answer(app: typer.Typer, instruction: str) -> int:
     """Do what the shell's completion function asks for; the exit status. Errors in the words typed so far are not reported."""
     from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
-
-    from sim.cli.app import app
 
     completion_init()
     try:

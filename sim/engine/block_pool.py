@@ -1,10 +1,12 @@
-"""The free blocks: how many, and in which order cached contents will be evicted.
+"""The free blocks: how many there are, and in which order their cached contents will be evicted.
 
-Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, for which block a request gets never matters.
-Invariants: every block is held or free; free ones without content that stand at the front are a number
-(`_num_blank`), the rest are runs in eviction order; a keyed run holds copies of the prefix cache that nobody holds.
-Which contents went matters only when somebody looks for one: until `settle`, blocks taken from runs are a number too
-(`_num_owed`).
+Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, since it never matters which block a request gets.
+Invariants:
+- Every block is held by a request or free. Free blocks without content at the front of the list are only a number
+  (`_num_blank`); the rest are runs in the order of eviction.
+- A keyed run consists of copies in the prefix cache that no request holds.
+- Which contents are evicted matters only when a request looks for one: until `settle` is called, blocks that were taken
+  from runs are only a number (`_num_owed`).
 """
 
 from collections import deque
@@ -50,7 +52,7 @@ class Run:
 
 
 class BlockPool:
-    """Blocks are taken from the front; released ones with content line up at the end, those without go to the front.
+    """The list of free blocks. Blocks are taken from its front; released ones go to its end, those without content to its front.
 
     Without prefix caching (`keeps_contents`) no block has a content.
     """
@@ -71,7 +73,7 @@ class BlockPool:
         self._num_evictions = 0
 
     def take(self, count: int) -> None:
-        """Hand out blocks from the front; the caller has checked that there are enough."""
+        """Take `count` blocks from the front; the caller has checked that there are enough."""
         self.num_free -= count
         self._num_blank -= count
         if self._num_blank < 0:
@@ -89,12 +91,15 @@ class BlockPool:
 
     @property
     def num_evictions(self) -> int:
-        """Contents lost so far."""
+        """Contents evicted so far."""
         self.settle()
         return self._num_evictions
 
     def num_evictions_within(self, count: int) -> int:
-        """How many of the next `count` blocks would lose a content; those beyond what is free will be passed by windows."""
+        """How many of the next `count` blocks to be taken hold a content.
+
+        Blocks beyond those that are free now will be given back by windows in between, with their contents.
+        """
         if not self._keeps_contents:
             return 0
         self.settle()
@@ -116,7 +121,7 @@ class BlockPool:
         return taken
 
     def _take_keyed(self, run: Run, wanted: int) -> int:
-        """Evict up to `wanted` copies near the front of a run; those that were touched since have left it."""
+        """Evict up to `wanted` copies at the front of a run; copies that were touched since are no longer part of it."""
         assert run.copies is not None
         near = run.copies[run.position : run.position + 4 * wanted + SCANNED_COPIES]
         standing = self._is_standing(run, near).nonzero()[0][:wanted]
@@ -136,7 +141,7 @@ class BlockPool:
         return bears_stamp if run.passed is None else bears_stamp | (copies == NO_COPY)
 
     def release(self, num_hashed: int, num_unhashed: int) -> None:
-        """Give back blocks whose contents nobody will ask for, the unhashed tail first."""
+        """Give back blocks whose contents no request will ask for: the unhashed ones at the tail first."""
         self.num_free += num_hashed + num_unhashed
         if not self._keeps_contents:
             self._num_blank += num_hashed + num_unhashed
@@ -198,7 +203,7 @@ class BlockPool:
         self._stamps[copies] = run.stamp
 
     def release_keyed(self, copies: Copies) -> None:
-        """Give back a request's keyed blocks, the last first; those that others hold stay where they are."""
+        """Give back a request's keyed blocks, the last first; those that other requests hold do not come free."""
         freed = self._cache.drop(copies[::-1])
         if len(freed) == 0:
             return
@@ -208,7 +213,7 @@ class BlockPool:
         self.num_free += len(freed)
 
     def touch(self, copies: Copies) -> None:
-        """Hold copies found by content, taking those that were free out of the free list."""
+        """Hold copies that were found by content, and take those that were free out of the free list."""
         taken = self._cache.hold(copies)
         if len(taken) == 0:
             return

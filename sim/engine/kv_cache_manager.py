@@ -1,7 +1,7 @@
-"""How many blocks a request holds and needs; the pool and the prefix cache behind one door.
+"""The blocks that requests hold and need; wraps the pool and the prefix cache.
 
 Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` computed tokens holds the blocks of `n`
-tokens, and of them the full ones whose tokens are known can be found by content.
+tokens, of which the full ones whose tokens are known can be found by content.
 """
 
 import sys
@@ -34,7 +34,7 @@ NO_HIT = PrefixHit(0, (), 0, 0)
 
 
 def best_hit(request: Request) -> PrefixHit:
-    """What would be found of a request at best: all its keyed blocks, each held by somebody."""
+    """The best possible hit of a request: all its keyed blocks, each held by a running request."""
     return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0, 0)
 
 
@@ -59,7 +59,7 @@ def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
 
 
 def longest_that_fits(config: SchedulerConfig) -> int:
-    """The most tokens whose KV a request that is alone could hold, as far as max_model_len asks."""
+    """The most tokens, up to max_model_len, whose KV fits if a request is alone."""
     tokens = range(config.max_model_len + 1)
     return bisect_left(tokens, True, key=lambda num_tokens: not can_ever_fit(num_tokens, config)) - 1
 
@@ -78,7 +78,7 @@ class KVCacheManager:
         self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
             sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
-        ]  # before its next token, to look back on
+        ]  # last blocks of a hit that the next token attends to, by group
         self.num_groups = len(config.kv_groups)
         self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
         self.has_windows = config.has_windows

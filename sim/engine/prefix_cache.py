@@ -1,7 +1,7 @@
-"""Block contents that more than one request may ask for: which copies of them exist, and who holds those.
+"""The prefix cache: copies of the block contents that several requests may ask for, and how many requests hold each copy.
 
-A content is a key (a number), a copy of it an id: one physical block. Only contents that can be asked for again are
-kept here; the pool counts all others without telling them apart.
+A content is identified by its key, a number; a copy of it, which is one physical block, by its id. Contents that no other
+request can ask for are not kept here; the pool only counts their blocks.
 Invariant: `_oldest[key]` is the copy that a lookup finds; younger ones wait in `_younger[key]` in order of age.
 """
 
@@ -48,7 +48,7 @@ class PrefixCache:
         self.num_registered = 0
 
     def new_keys(self, count: int, num_groups: int) -> Keys:
-        """Keys for blocks that nobody has seen yet; key k stands for the contents k * num_groups and following."""
+        """New keys for `count` blocks; key k stands for contents k * num_groups and following, one for each KV group."""
         first, self._num_keys = self._num_keys, self._num_keys + count * num_groups
         if self._num_keys > len(self._oldest):
             missing = max(self._num_keys - len(self._oldest), len(self._oldest))
@@ -68,7 +68,7 @@ class PrefixCache:
         return found
 
     def num_unheld(self, copies: Copies) -> int:
-        """How many of these copies nobody holds, so that they stand in the free list."""
+        """How many of these copies no request holds, so that they are in the free list."""
         return len(copies) - int(np.count_nonzero(self._num_holders[copies]))
 
     def are_held_once(self, copies: Copies) -> bool:
@@ -76,19 +76,19 @@ class PrefixCache:
         return bool((self._num_holders[copies] == 1).all())
 
     def hold(self, copies: Copies) -> Copies:
-        """One holder more for each copy; those that had none."""
+        """Add a holder to each copy; returns the copies that had none."""
         taken: Copies = copies[self._num_holders[copies] == 0]
         self._num_holders[copies] += 1
         return taken
 
     def drop(self, copies: Copies) -> Copies:
-        """One holder less for each copy; those that now have none, in the order given."""
+        """Remove a holder from each copy; returns the copies that have none now, in the order given."""
         self._num_holders[copies] -= 1
         freed: Copies = copies[self._num_holders[copies] == 0]
         return freed
 
     def register(self, keys: Keys) -> Copies:
-        """New copies of these contents, each with one holder."""
+        """Make new copies of these contents, each with one holder; returns their ids."""
         self._num_unused -= len(keys)
         self.num_registered += len(keys)
         copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
@@ -105,7 +105,7 @@ class PrefixCache:
         return copies
 
     def evict(self, copies: Copies) -> None:
-        """Forget copies that nobody holds; the next older one of a content takes their place."""
+        """Forget copies that no request holds; lookups then find the next oldest copy of the content."""
         keys = self._key[copies]
         if self._younger:
             is_one_of_many = self._has_younger[keys]

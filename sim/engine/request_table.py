@@ -1,4 +1,4 @@
-"""What became of each request: one table for all replicas of a run, each of which fills in the rows that it served."""
+"""The outcomes of all requests: one table for a run, in which each replica fills in the rows of the requests that it served."""
 
 from math import nan
 from struct import Struct

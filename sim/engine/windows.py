@@ -1,12 +1,13 @@
-"""The blocks that attention windows leave behind, counted for all decodes together.
+"""Counts, for all decodes together, the blocks that their attention windows give back.
 
-A window of `w` tokens has passed a block when the next token sees nothing of it; the block is given back.
+A window of `w` tokens has passed a block when the next token attends to nothing in it; the block is then given back.
 A decode in steady progress has processed `step - epoch - n` tokens before pass `step`, where batch `step` is one of `n` in
 flight. So each of its windows passes a block in every pass that is `begin` modulo the block size and comes after it:
 
     begin  =  epoch + n - 1 + window
 
-Blocks whose contents others may ask for are counted as well, but for those that somebody else holds: these do not come free.
+Blocks whose contents other requests may ask for are counted as well, unless another request holds them too: those do not
+come free.
 """
 
 from bisect import insort
@@ -39,7 +40,7 @@ class Windows:
         self._common = StepCalendar()
 
     def num_counted_passes(self, step: int) -> int:
-        """For how many passes from `step` on all decodes stay counted as they are."""
+        """For how many passes from `step` on the counts hold for all decodes; 0 if some are not counted."""
         return 0 if self._settling else min(self._settled.next_begin + 1, self._common.next_pass) - step
 
     def enter(self, request: Request) -> None:
@@ -47,7 +48,7 @@ class Windows:
         self._settling[request] = None
 
     def leave(self, request: Request, step: int) -> None:
-        """A decode has its last pass behind it, `step`."""
+        """A decode leaves after pass `step`, its last."""
         if request in self._settling:
             del self._settling[request]
         else:
@@ -62,11 +63,11 @@ class Windows:
         self._settled.leave(request, step)
 
     def is_preempted(self, request: Request) -> None:
-        """A running request leaves in a pass in which all are looked at one by one."""
+        """A running request is preempted, in a pass in which no decode is counted (see `look_at_each`)."""
         self._settling.pop(request, None)
 
     def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
-        """Before a pass that also runs these prompts: give back the blocks that windows have passed."""
+        """Before pass `step`, give back the blocks that windows have passed; `computing` are the prefills that run in it."""
         self._take_up_common(step)
         keyed = self._pass_keyed(step, 1)
         num_freed = 0
@@ -115,11 +116,11 @@ class Windows:
 
     @property
     def due(self) -> list[int]:
-        """Blocks that decodes in steady progress pass in each pass, by pass modulo the block size."""
+        """Blocks that windows of decodes in steady progress pass in a pass, by the pass's number modulo the block size."""
         return self._settled.due
 
     def pass_steadily(self, step: int, num_passes: int) -> None:
-        """Passes in which all decodes are in steady progress."""
+        """Do `num_passes` passes from `step` on, in which all decodes are in steady progress."""
         keyed = self._pass_keyed(step, num_passes)
         self._free_counted(step, 0, self._settled.num_blocks(step, num_passes), keyed)
         self._settled.advance(step + num_passes - 1)
@@ -130,7 +131,7 @@ class Windows:
             self._settling.update(dict.fromkeys(self._common.pop_next()))
 
     def look_at_each(self, step: int, running: Iterable[Request]) -> None:
-        """Before pass `step`, in which some may starve or be preempted: count nobody."""
+        """Before pass `step`, in which decodes may starve or be preempted: count none of them."""
         self._take_up_common(step)
         for request in running:
             if request.status is RequestStatus.DECODING and request not in self._settling:
@@ -138,7 +139,7 @@ class Windows:
                 self._settling[request] = None
 
     def advance(self, step: int) -> None:
-        """After pass `step` and what it has ended: count those that are in steady progress."""
+        """After pass `step`: count the decodes that have come into steady progress."""
         self._settled.advance(step)
         if self._kv.has_common_window_blocks:
             self._kv.has_common_window_blocks = False
@@ -200,12 +201,12 @@ class WindowFrees:
         self._set(residue, passings)
 
     def _set(self, residue: int, passings: list[Passing]) -> None:
-        """Never changed in place: blocks in the free list know whose they are by the tuples of their time."""
+        """Replace a tuple, never change it: blocks in the free list refer to the tuples of the time when they were freed."""
         self._passings[residue] = tuple(passings)
         self.due[residue] = len(passings)
 
     def leave(self, request: Request, step: int) -> None:
-        """Count it no more, nor in pass `step` + 1; its `passed_blocks` are set to what pass `step` has left."""
+        """Stop counting a decode after pass `step`; set its `passed_blocks` to the blocks passed by then."""
         passed = [0] * self._num_groups
         for group, delay in self._delays:
             begin = request.epoch + delay
@@ -220,7 +221,7 @@ class WindowFrees:
         request.passed_blocks = passed
 
     def advance(self, step: int) -> None:
-        """Pass `step` has been done: windows that begin with it pass blocks from now on."""
+        """After pass `step`: count the windows that pass blocks from now on."""
         while (begin := self.next_begin) <= step:
             for request in dict.fromkeys(self._beginning.pop_next()):
                 for group, delay in self._delays:
@@ -232,7 +233,7 @@ class WindowFrees:
         return occurrences(self.due, first, num_passes)
 
     def num_blocks_before(self, step: int, request: Request) -> int:
-        """Blocks passed in one pass by those that were admitted before a request."""
+        """Blocks passed in pass `step` by decodes that were admitted before a request."""
         return sum(passing.serial < request.serial for passing in self._passings[step % self._block_size])
 
     def passed_by(self, request: Request, step: int) -> list[PassedBlock]:
@@ -245,7 +246,7 @@ class WindowFrees:
         ]
 
     def passed_from(self, step: int) -> PassedByMany:
-        """Whose the blocks are that are passed in pass `step` and following, while all stay counted as they are."""
+        """The owners of the blocks passed from pass `step` on, as long as the same decodes are counted."""
         return PassedByMany(step, self._passings.copy())
 
     def next_passing(self, request: Request, step: int) -> int:

@@ -1,0 +1,1 @@
+"""The memory of a GPU: weights, activations, CUDA graphs, and the KV cache that is left."""

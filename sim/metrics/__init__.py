@@ -1,0 +1,1 @@
+"""Figures computed from the records of a run: summary, limits, bottlenecks, cost."""

@@ -1,0 +1,1 @@
+"""Requests to be served: trace formats, arrivals, lengths, sessions, generated traces."""
