@@ -7,6 +7,7 @@ from sim.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sim.api import Result, calibrate, plan_memory, read_measured, simulate, validate
+    from sim.comparison import Comparison, compare
     from sim.errors import SimError
     from sim.memory.plan import MemoryPlan
     from sim.search.entry import capacity, optimize
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Comparison",
     "EngineConfig",
     "HardwareProfile",
     "MemoryPlan",
@@ -27,6 +29,7 @@ __all__ = [
     "Trace",
     "calibrate",
     "capacity",
+    "compare",
     "optimize",
     "plan_memory",
     "read_measured",
@@ -36,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "sim.comparison",
     "EngineConfig": "sim.specs.engine",
     "HardwareProfile": "sim.specs.hardware",
     "MemoryPlan": "sim.memory.plan",
@@ -45,6 +49,7 @@ _HOMES = {
     "Trace": "sim.workload.trace",
     "calibrate": "sim.api",
     "capacity": "sim.search.entry",
+    "compare": "sim.comparison",
     "optimize": "sim.search.entry",
     "plan_memory": "sim.api",
     "read_measured": "sim.api",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from sim import __version__
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
 from sim.cluster.fleet_plan import FleetPlan, RouterLike
@@ -41,6 +40,7 @@ from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, StepTimeOptions, step_time_options
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.steptime.protocol import StepTimeModel
+from sim.version import __version__
 from sim.workload.load import Load, as_load
 from sim.workload.rates import scale_rate
 from sim.workload.readers import TraceLike

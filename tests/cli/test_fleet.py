@@ -13,3 +13,27 @@ def test_a_fleet_shows_a_row_a_replica(trace: Path, servecast: Servecast) -> Non
     summary = json.loads(servecast(*line, "vllm_dp:api_servers=2", "--json").out)
     assert summary["fleet"] == {"replicas": 20, "router": "vllm_dp:api_servers=2"}
     assert sum(replica["requests"] for replica in summary["replicas"]) == summary["arrived"]
+
+
+def test_unlike_pools_have_a_row_each(trace: Path, tmp_path: Path, servecast: Servecast) -> None:
+    """What the file does not say is the command line's; the router is, where the file has none."""
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("pools: [{replicas: 2}, {name: large, gpu: h200-sxm, engine: {tensor_parallel_size: 2}}]")
+    line = ("simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", trace, "--fleet", fleet, "--router", "random")
+    table = servecast(*line, "--max-num-seqs", "32").out
+    rows = table.partition("Pools")[2].splitlines()[1:4]
+    assert [row[:6] for row in rows] == ["pool  ", "pool 0", "large "]
+    summary = json.loads(servecast(*line, "--max-num-seqs", "32", "--json").out)
+    assert [pool["engine"] for pool in summary["pools"]] == [
+        {"max_num_seqs": 32},
+        {"max_num_seqs": 32, "tensor_parallel_size": 2},
+    ]
+    assert servecast(*line, "--replicas", "2").err.endswith("got replicas 2 as well; leave it out.\n")
+
+
+def test_routers_are_compared(servecast: Servecast) -> None:
+    """A row each, and talk beside them."""
+    call = ("compare", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", "multi-turn", "--limit", "30", "--no-intervals")
+    _, out, err = servecast(*call, "--replicas", "2", "--router", "random", "--router", "llm_d:queue=3")
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["router", "random", "llm_d:queue=3"]
+    assert "each run by itself" in err

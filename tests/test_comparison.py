@@ -1,0 +1,53 @@
+"""Routers side by side."""
+
+from typing import Any
+
+import pytest
+
+import sim
+from sim.errors import ConfigError
+
+DEPLOYED: tuple[Any, ...] = ("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl")
+
+
+def test_each_router_has_the_run_that_it_has_alone() -> None:
+    """Its summary, and a row of the table; progress goes once through the requests of all."""
+    done: list[tuple[int, int]] = []
+    routers: tuple[Any, ...] = ("round_robin", {"policy": "llm_d", "prefix": 5})
+    found = sim.compare(
+        *DEPLOYED,
+        routers=routers,
+        replicas=3,
+        limit=60,
+        intervals=False,
+        slo=["ttft_p99=1s"],
+        progress=lambda *at: done.append(at),
+    )
+    assert list(found.results) == ["round_robin", "llm_d:prefix=5"]
+    for router, summary in zip(routers, found.summary["routers"], strict=True):
+        alone = sim.simulate(
+            *DEPLOYED, router=router, replicas=3, limit=60, intervals=False, slo=["ttft_p99=1s"]
+        ).summary
+        assert {**alone, "router": summary["router"], "wall_time_s": summary["wall_time_s"]} == summary
+    assert done == sorted(done)
+    assert done[-1] == (120, 120)
+    first, second = found.rows
+    assert second["hit %"] == found.results["llm_d:prefix=5"].summary["prefix_cache_hit_rate"] * 100 > first["hit %"]
+    assert first["within limits %"] == 100
+    assert first["most / mean"] >= 1
+    assert "3 replicas of 1 x h100-sxm behind each router" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"routers": ["llm_d"], "replicas": 2}, "two different routers or more, got llm_d"),
+        ({"routers": [], "replicas": 2}, "two different routers or more, got none"),
+        ({"routers": ["llm_d", {"policy": "llm_d"}], "replicas": 2}, "two different routers or more, got llm_d, llm_d"),
+        ({"routers": ["llm_d", "random"]}, "a single replica needs no router; give --replicas or --fleet"),
+        ({"routers": ["llm_d", "lmd"], "replicas": 2}, "Did you mean llm_d"),
+    ],
+)
+def test_what_cannot_be_compared(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        sim.compare(*DEPLOYED, limit=3, intervals=False, **arguments)
