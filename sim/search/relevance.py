@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim.engine.scheduling_policy import POLICIES
+from sim.engine.scheduling_policy import scheduling_policy
 from sim.search.space import Space
 from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.columns import Ints
@@ -14,16 +14,17 @@ from sim.workload.trace import Trace
 
 def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> dict[str, str]:
     """Each such knob of the space with the reason, to be left at vLLM's default."""
-    found = {name: reason for name, reason in _by_workload(space, trace).items() if name in space.knobs}
+    found = {name: reason for name, reason in _by_workload(space, trace, vllm_version).items() if name in space.knobs}
     found |= {name: reason for name, reason in _by_version(vllm_version).items() if name in space.knobs}
     return found | _by_values(space, trace, found)
 
 
-def _by_workload(space: Space, trace: Trace) -> Mapping[str, str]:
+def _by_workload(space: Space, trace: Trace, vllm_version: str | None) -> Mapping[str, str]:
     reasons = {}
     if not reusable_tokens(trace, block_size=1):
         reasons["enable_prefix_caching"] = "no prompts of the trace share a prefix"
-    policies = [POLICIES[name] for name in space.knobs.get("scheduling_policy", ()) if name]
+    rules = release_for(vllm_version).rules
+    policies = [scheduling_policy(name, rules) for name in space.knobs.get("scheduling_policy", ()) if name]
     ranks = sorted({policy.ranks_by for policy in policies if policy.ranks_by})
     if ranks and all(_is_same_for_all(getattr(trace, column)) for column in ranks):
         reasons["scheduling_policy"] = f"all requests of the trace have the same {' and '.join(ranks)}"
