@@ -9,6 +9,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.block_pool import BlockPool
 from sim.engine.config import KVGroup, SchedulerConfig
@@ -292,13 +293,8 @@ class KVCacheManager:
         """A preempted request can ask for everything that it had: make it findable, where it is held or free."""
         if not self._config.engine.enable_prefix_caching:
             return
-        keyed = request.keyed
+        keyed = self._with_keys(request, (request.num_prompt_tokens + request.max_tokens) // self._block_size)
         passed = request.passed_blocks or [0] * self.num_groups
-        if keyed is None:
-            keyed = request.keyed = KeyedBlocks(NO_COPIES, [NO_COPIES] * self.num_groups, list(passed))
-        missing = (request.num_prompt_tokens + request.max_tokens) // self._block_size - len(keyed.keys)
-        if missing > 0:
-            keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
         if self.has_windows:
             keys = [self._group_keys(keyed.keys, group) for group in range(self.num_groups)]
             self.pool.name_passed_blocks(request.serial, keys)
@@ -306,3 +302,24 @@ class KVCacheManager:
                 if keyed.end(group) < passed[group]:
                     keyed.first[group], keyed.held[group] = passed[group], NO_COPIES
         self._keep_blocks(keyed, num_hashed_tokens // self._block_size)
+
+    def name_blocks(self, request: Request, num_blocks: int) -> None:
+        """Tell the leading blocks of a waiting request from all others, also those that nobody else will ask for."""
+        self._with_keys(request, num_blocks)
+        request.num_shared_blocks = max(request.num_shared_blocks, num_blocks)
+
+    def _with_keys(self, request: Request, num_blocks: int) -> KeyedBlocks:
+        """A request's keyed blocks, which get keys of their own where the trace has none for so many."""
+        keyed = request.keyed
+        if keyed is None:
+            passed = request.passed_blocks or [0] * self.num_groups
+            keyed = request.keyed = KeyedBlocks(NO_COPIES, [NO_COPIES] * self.num_groups, list(passed))
+        missing = num_blocks - len(keyed.keys)
+        if missing > 0:
+            keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
+        return keyed
+
+    def drain_handed_out(self) -> NDArray[np.bool_]:
+        """By number, the copies that were taken or evicted since the last time that this was asked."""
+        self.pool.settle()
+        return self._cache.drain_handed_out()

@@ -46,6 +46,7 @@ class PrefixCache:
         self._unused = np.arange(capacity - 1, -1, -1, dtype=np.int64)
         self._num_unused = capacity
         self.num_registered = 0
+        self._handed_out: NDArray[np.bool_] | None = None
 
     def new_keys(self, count: int, num_groups: int) -> Keys:
         """New keys for `count` blocks; key k stands for contents k * num_groups and following, one for each KV group."""
@@ -67,6 +68,11 @@ class PrefixCache:
         found: Copies = copies[: missing[0]] if len(missing) else copies
         return found
 
+    def drain_handed_out(self) -> NDArray[np.bool_]:
+        """Which copies somebody has taken hold of, or were evicted, since the last time; it is noted from the first time on."""
+        drained, self._handed_out = self._handed_out, np.zeros(len(self._key), dtype=np.bool_)
+        return self._handed_out if drained is None else drained
+
     def num_unheld(self, copies: Copies) -> int:
         """How many of these copies no request holds, so that they are in the free list."""
         return len(copies) - int(np.count_nonzero(self._num_holders[copies]))
@@ -79,6 +85,8 @@ class PrefixCache:
         """Add a holder to each copy; returns the copies that had none."""
         taken: Copies = copies[self._num_holders[copies] == 0]
         self._num_holders[copies] += 1
+        if self._handed_out is not None:
+            self._handed_out[copies] = True
         return taken
 
     def drop(self, copies: Copies) -> Copies:
@@ -107,6 +115,8 @@ class PrefixCache:
     def evict(self, copies: Copies) -> None:
         """Forget copies that no request holds; lookups then find the next oldest copy of the content."""
         keys = self._key[copies]
+        if self._handed_out is not None:
+            self._handed_out[copies] = True
         if self._younger:
             is_one_of_many = self._has_younger[keys]
             for key, copy in zip(keys[is_one_of_many].tolist(), copies[is_one_of_many].tolist(), strict=True):

@@ -21,6 +21,7 @@ from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 from sim.errors import ConfigError, EngineCrashError
+from tests.configs import changed
 from tests.conformance.case import Case
 from tests.conformance.scripts import Scripts, walking_modes, with_adapters
 from tests.reference.arrivals import arrivals
@@ -70,10 +71,13 @@ def run_fast(case: Case) -> Run:
 
 def run_walking(case: Case) -> Run:
     """Replay with the product's engine that walks. Raises ConfigError for what it does not simulate."""
-    if case.modes.limits_queue or (case.modes.transfers and case.modes.transfers.offload):
-        raise ConfigError("offload and limits of the queue are not simulated by this engine.")
+    if case.modes.limits_queue:
+        raise ConfigError("limits of the queue are not simulated by this engine.")
     steps: list[LogRow] = []
-    source = RequestSource(with_adapters(case.trace, case.scripts), case.config, capacity_too=False)
+    keyed = (
+        changed(case.config, enable_prefix_caching=True) if case.modes.transfers else case.config
+    )  # a CPU has contents too
+    source = RequestSource(with_adapters(case.trace, case.scripts), keyed, capacity_too=False)
     table = RequestTable(source)
     recorder, log = WalkRecorder(table), WalkLogger(steps.append, tells_modes="ext" in case.recorded)
     scripts = Scripts(case)

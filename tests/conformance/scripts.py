@@ -6,7 +6,7 @@ from dataclasses import replace
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
 from sim.engine.walking.modes import Modes
-from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy
+from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import StepShape
 from sim.workload.trace import Trace
@@ -96,8 +96,9 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         stages=RecordedStages(case) if modes.pipeline.num_stages > 1 else None,
         max_loras=modes.max_loras,
         adapters=scripts,
-        kv_transfer=_kv_transfer(modes.transfers) if modes.transfers else None,
+        kv_transfer=_kv_transfer(modes.transfers) if modes.transfers and not modes.transfers.offload else None,
         peer=scripts,
+        offload=_offload(modes.transfers) if modes.transfers else None,
         idle_sleep_s=modes.idle_sleep_s,
         throttle_interval=modes.throttle_interval,
     )
@@ -122,3 +123,19 @@ def _speculation(recorded: dict[str, object], derived: Derived) -> Speculation:
 def _kv_transfer(transfers: Transfers) -> KVTransferConfig:
     policy: LoadFailurePolicy = "recompute" if transfers.recomputes_failed else "fail"
     return KVTransferConfig(transfers.role, policy, reports_at_start=transfers.reports_at_start)
+
+
+def _offload(transfers: Transfers) -> OffloadConfig | None:
+    offload = transfers.offload
+    if offload is None:
+        return None
+    return OffloadConfig(
+        offload.cpu_chunks,
+        offload.load_base_s,
+        offload.load_block_s,
+        offload.store_base_s,
+        offload.store_block_s,
+        offload.blocks_per_chunk,
+        offload_prompt_only=offload.prompt_only,
+        reports_at_start=transfers.reports_at_start,
+    )

@@ -48,14 +48,14 @@ def test_the_naive_engine_reproduces_further_modes(path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.endswith("1 passed, 0 failed\n")
 
 
-NOT_WALKED = ("dp4", "max_queued", "off")
+NOT_WALKED = ("dp4", "max_queued")
 
 
 @pytest.mark.parametrize("path", MODES, ids=lambda path: path.name.removeprefix("mode_").removesuffix(".json.gz"))
 def test_the_walking_engine_reproduces_them_or_says_that_it_does_not(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Speculation, stages, adapters, transfers, throttling."""
+    """Speculation, stages, adapters, transfers, offload, throttling."""
     is_walked = not path.name.removeprefix("mode_").startswith(NOT_WALKED)
     assert main([str(path), "--engine", "walking"]) == int(not is_walked)
     assert ("1 passed, 0 failed" if is_walked else "not simulated by this engine") in capsys.readouterr().out

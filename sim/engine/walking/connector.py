@@ -61,6 +61,9 @@ class Connector:
         """These are the engine's blocks."""
         self.slots = slots
 
+    def added(self, progress: Progress) -> None:
+        """A request has come in."""
+
     @property
     def has_pending(self) -> bool:
         """Whether anything is still to be told of."""
@@ -94,6 +97,9 @@ class Connector:
     def finished(self, progress: Progress, now_s: float) -> bool:
         """A request has ended; whether it holds its blocks until they have been sent."""
         raise NotImplementedError
+
+    def aborted(self, progress: Progress) -> None:
+        """A request is dropped."""
 
     def reported(self, until_s: float) -> list[Transfer]:
         """What is over by then and has not been told of, in order of completion."""

@@ -17,6 +17,7 @@ from sim.engine.walking.batch import Batch
 from sim.engine.walking.connector import Connector, Transfer
 from sim.engine.walking.device import Device
 from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.offload import Offload
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.remote import Remote
 from sim.engine.walking.scheduler import Scheduler
@@ -43,7 +44,7 @@ class WalkingCore:
         log: WalkLogger | None = None,
         max_passes: int = sys.maxsize,
     ) -> None:
-        self._connector = _connector(modes)
+        self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         self._scheduler = Scheduler(config, modes, self._connector, num_keys)
         self.state = self._scheduler.state
@@ -235,7 +236,7 @@ class WalkingCore:
         for request in batch.admitted:
             if math.isnan(request.first_scheduled_s):
                 request.first_scheduled_s = self.now_s
-        if self._log and not batch.did_nothing:
+        if self._log:
             self._log.launched(self.state, batch, self.now_s, self._in_flight)
         self._in_flight.append(batch)
 
@@ -302,7 +303,10 @@ class WalkingCore:
             self._is_stuck = all(batch.did_nothing for batch in self._in_flight)
 
 
-def _connector(modes: Modes) -> Connector | None:
+def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
+    if modes.offload is not None:
+        assert modes.kv_transfer is None, "either other engines or the CPU have KV"
+        return Offload(modes.offload, config.block_size, caches_prefixes=config.engine.enable_prefix_caching)
     if modes.kv_transfer is None:
         return None
     assert modes.peer is not None, "KV is transferred from and to a peer"

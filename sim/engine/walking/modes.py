@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
-from sim.specs.kv_transfer import KVTransferConfig
+from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import StepShape
 
@@ -50,7 +50,7 @@ class Modes:
     """The plain engine is `Modes()`.
 
     `num_stages` above 1 are timed by `stages`. `max_loras` counts the adapters of `adapters` that one batch may hold.
-    `peer` is the other side of `kv_transfer`.
+    `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
     """
@@ -63,6 +63,7 @@ class Modes:
     adapters: Adapters | None = None
     kv_transfer: KVTransferConfig | None = None
     peer: Peer | None = None
+    offload: OffloadConfig | None = None
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0
 

@@ -1,6 +1,7 @@
 """How far a request has come, in counters that every pass moves on."""
 
 from sim.engine.request import Request
+from sim.engine.walking.chunks import Chunks
 
 
 class Progress:
@@ -10,7 +11,8 @@ class Progress:
     the device; `num_placeholders` of them are for tokens on their way (async scheduling only), drafts included.
     `num_drafts` may be verified in the next pass. `num_samples_in_flight` batches on the device sample for it, of which
     `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group; those of `num_hashed` tokens can
-    be found. `attempt` counts its preemptions.
+    be found. `attempt` counts its preemptions. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
+    is a CPU tier.
     """
 
     num_computed: int = 0
@@ -35,11 +37,13 @@ class Progress:
     num_free_at_release: int = 0
     last_batch: int = -2
     sampled_s: float = -1.0
+    chunks: Chunks
 
     def __init__(self, request: Request, accepted: bytes, proposed: bytes) -> None:
         self.request = request
         self.num_prompt = request.num_prompt_tokens
         self.num_tokens = request.num_prompt_tokens
         self.last_token = request.num_prompt_tokens + request.max_tokens
+        self.num_trace_blocks = request.num_shared_blocks
         self.accepted = accepted
         self.proposed = proposed

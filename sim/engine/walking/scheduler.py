@@ -47,6 +47,8 @@ class Scheduler:
         progress = Progress(request, accepted, proposed)
         if adapters:
             progress.lora = adapters.adapter(request)
+        if self._connector is not None:
+            self._connector.added(progress)
         self.state.progress[request] = progress
         self.state.waiting.add(request)
 
@@ -131,6 +133,8 @@ class Scheduler:
     def abort(self, request: Request) -> None:
         """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and what is loaded still comes."""
         progress = self.state.progress[request]
+        if self._connector is not None:
+            self._connector.aborted(progress)
         self._outputs.leave(progress)
         if not progress.is_loading:
             self._outputs.free(progress)

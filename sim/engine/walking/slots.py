@@ -1,7 +1,7 @@
 """Room in the KV cache for requests that are walked: how many blocks each holds, and which of them can be found."""
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.kv_cache_manager import KVCacheManager, PrefixHit
+from sim.engine.kv_cache_manager import NO_HIT, KVCacheManager, PrefixHit
 from sim.engine.walking.progress import Progress
 from sim.specs.speculation import Speculation
 
@@ -20,13 +20,14 @@ class Slots:
         self._has_windows = config.has_windows
         self._max_model_len = config.max_model_len
         self._lookahead = speculation.num_lookahead_tokens if speculation else 0
+        self._caches_prefixes = config.engine.enable_prefix_caching
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
         self._num_never_kept = max(0, speculation.num_prefill_lookahead - 1) if speculation else 0
         self.lowest_free = self.pool.num_free
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
         """The longest cached prefix of a waiting request that can be used."""
-        return self.kv.find_prefix(progress.request, self._num_dropped)
+        return self.kv.find_prefix(progress.request, self._num_dropped) if self._caches_prefixes else NO_HIT
 
     def can_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
@@ -84,7 +85,7 @@ class Slots:
     def keep(self, progress: Progress, num_tokens: int) -> None:
         """Make blocks findable that are filled with known tokens."""
         known = min(num_tokens - self._num_never_kept, progress.num_tokens)
-        if known > progress.num_hashed:
+        if known > progress.num_hashed and self._caches_prefixes:
             shared = progress.request.num_shared_blocks
             if shared and progress.num_hashed // self._block_size < min(shared, known // self._block_size):
                 self.kv.keep_shared_blocks(progress.request, known)

@@ -31,8 +31,11 @@ class WalkLogger:
         self._arrived.append(request.request_id)
 
     def launched(self, state: State, batch: Batch, now_s: float, in_flight: Sequence[Batch]) -> None:
-        """A batch that does something has been launched behind others."""
-        num_evictions = state.slots.pool.num_evictions
+        """A batch has been launched behind others; one that does nothing has no row."""
+        num_evictions, before = state.slots.pool.num_evictions, self._num_evictions
+        self._num_evictions = num_evictions
+        if batch.did_nothing:
+            return
         row: LogRow = {
             "i": self._num_rows,
             "t": now_s,
@@ -50,7 +53,7 @@ class WalkLogger:
             "resumed": [request.request_id for request in batch.admitted if request.num_preemptions],
             "preempted": [request.request_id for request in batch.preempted],
             "hits": batch.hits,
-            "evicted": num_evictions - self._num_evictions,
+            "evicted": num_evictions - before,
             "running": [progress.request.request_id for progress in state.running],
             "waiting": [request.request_id for request in state.waiting],
             "sampled": [row.progress.request.request_id for row in batch.rows if row.samples],
@@ -61,7 +64,6 @@ class WalkLogger:
         if ghosts:
             row["ghosts"] = ghosts
         self._open[batch.call] = row
-        self._num_evictions = num_evictions
         self._arrived = []
         self._num_rows += 1
 

@@ -1,0 +1,248 @@
+"""KV kept on the CPU as well: write-through stores, loads of a prefix, and a queue of the worker for either.
+
+Mirrors vLLM's OffloadingConnector with its LRU cache (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32)
+as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
+attention, and loads never come within the step that asks for them.
+"""
+
+from math import inf
+from typing import Any
+
+from sim.engine.prefix_cache import NO_COPIES, Copies
+from sim.engine.walking.chunks import Chunks, CpuCache
+from sim.engine.walking.connector import Connector, Transfer, completion_order
+from sim.engine.walking.progress import Progress
+from sim.engine.walking.slots import Slots
+from sim.specs.kv_transfer import OffloadConfig
+
+MOST_CHUNKS = 2**32
+"""Of one request."""
+
+
+class Job(Transfer):
+    """A load or a store of the chunks with these keys. A store reads the blocks before `end_block`, of which `copies` can be found."""
+
+    def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: list[int]) -> None:
+        super().__init__(progress, kind, num_tokens, num_blocks)
+        self.keys = keys
+        self.copies: Copies = NO_COPIES
+        self.end_block = 0
+        self.is_waited_for = False
+
+
+class Worker:
+    """Does jobs of one kind one after the other."""
+
+    def __init__(self, base_s: float, block_s: float) -> None:
+        self._base_s = base_s
+        self._block_s = block_s
+        self._free_s = -inf
+
+    def begin(self, jobs: list[Job], start_s: float) -> None:
+        """Line up jobs at that time."""
+        for job in jobs:
+            job.start_s = max(start_s, self._free_s)
+            job.end_s = self._free_s = job.start_s + self._base_s + self._block_s * job.num_blocks
+
+
+class Offload(Connector):
+    """Stores are offered at the end of a pass and begin with the next one's batch (`_due`), loads with their own."""
+
+    def __init__(self, config: OffloadConfig, block_size: int, *, caches_prefixes: bool) -> None:
+        self.reports_at_start = config.reports_at_start
+        self._prompt_only = config.offload_prompt_only
+        self._chunk_blocks = config.blocks_per_chunk
+        self._chunk_tokens = config.blocks_per_chunk * block_size
+        self._block_size = block_size
+        self._caches_prefixes = caches_prefixes
+        self._cpu = CpuCache(config.cpu_chunks)
+        self._loads = Worker(config.load_base_s, config.load_block_s)
+        self._stores = Worker(config.store_base_s, config.store_block_s)
+        self._finished: list[tuple[Progress, Copies]] = []
+        self._offered: list[Job] = []
+        self._due: list[Job] = []
+        self._asked: list[Job] = []
+        self._under_way: list[Job] = []
+
+    def attach(self, slots: Slots) -> None:
+        super().attach(slots)
+        if self._caches_prefixes:
+            slots.kv.drain_handed_out()
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._under_way or self._asked or self._due or self._offered)
+
+    def added(self, progress: Progress) -> None:
+        """Every block that may be stored gets a name of its own, so that it is known who takes it."""
+        request = progress.request
+        progress.chunks = Chunks()
+        if self._caches_prefixes:
+            num_tokens = request.num_prompt_tokens + (0 if self._prompt_only else request.max_tokens)
+            self.slots.kv.name_blocks(request, num_tokens // self._block_size)
+
+    # -- loads -----------------------------------------------------------------------------------------------------
+
+    def find(self, progress: Progress, num_hit_tokens: int) -> int:
+        """The prefix behind the local hit that is on the CPU, in whole chunks."""
+        chunks = progress.chunks
+        if chunks.num_jobs:
+            return -1
+        first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
+        keys = self._keys(progress, end)
+        last = first
+        while last < end and self._cpu.holds(keys[last]):
+            last += 1
+        num_tokens = last * self._chunk_tokens - num_hit_tokens
+        if num_tokens < self._chunk_tokens:
+            return 0
+        for key in keys[first:last]:
+            if not self._cpu.is_ready(key) or (self._caches_prefixes and self._cpu.is_loading(key)):
+                return -1
+        return num_tokens
+
+    def loads_in_step(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
+        return False
+
+    def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
+        first = num_hit_tokens // self._chunk_tokens
+        end = (num_hit_tokens + num_tokens) // self._chunk_tokens
+        keys = self._keys(progress, end)[first:end]
+        self._cpu.use(keys)
+        progress.chunks.num_stored = end
+        progress.chunks.dealt_with += keys
+        progress.chunks.num_jobs += 1
+        self._asked.append(Job(progress, "load", num_tokens, num_tokens // self._block_size, keys))
+
+    def _keys(self, progress: Progress, num_chunks: int) -> list[int]:
+        """At least so many: by the trace's key of a chunk's last block, or numbers of the request's own."""
+        keys = progress.chunks.keys
+        if len(keys) < num_chunks:
+            keyed, row = progress.request.keyed, progress.request.index
+            for chunk in range(len(keys), num_chunks):
+                last_block = (chunk + 1) * self._chunk_blocks - 1
+                if keyed is not None and last_block < progress.num_trace_blocks:
+                    keys.append(int(keyed.keys[last_block]))
+                else:
+                    keys.append(-1 - row * MOST_CHUNKS - chunk)
+        return keys
+
+    # -- stores ----------------------------------------------------------------------------------------------------
+
+    def preempted(self, progress: Progress) -> None:
+        for job in self._stores_under_way():
+            if job.progress is progress:
+                job.is_waited_for = True
+
+    def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
+        """Blocks come free at once; who takes them waits for their stores."""
+        self._finished.append((progress, self._copies(progress)))
+        self._cpu.renew(progress.chunks.dealt_with)
+        return False
+
+    def aborted(self, progress: Progress) -> None:
+        self._finished.append((progress, self._copies(progress)))
+
+    def _copies(self, progress: Progress) -> Copies:
+        keyed = progress.request.keyed
+        return keyed.held[0] if self._caches_prefixes and keyed is not None else NO_COPIES
+
+    def computes(self, progress: Progress, num_tokens: int) -> None:
+        self._offer(progress, min(num_tokens, progress.num_tokens), self._copies(progress))
+
+    def close_pass(self) -> None:
+        """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
+        self._wait_for_lost_blocks()
+        for progress, copies in self._finished:
+            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies)
+        self._finished = []
+
+    def _offer(self, progress: Progress, num_tokens: int, copies: Copies) -> None:
+        """Store what is complete and not there yet, if the CPU has room for all of it."""
+        chunks = progress.chunks
+        if self._prompt_only:
+            num_tokens = min(num_tokens, progress.num_prompt)
+        first, end = chunks.num_stored, num_tokens // self._chunk_tokens
+        if end <= first:
+            return
+        keys = self._keys(progress, end)[first:end]
+        new = self._cpu.offer(keys)
+        if new is None:
+            return
+        chunks.num_stored = end
+        chunks.dealt_with += keys
+        if not new:
+            return
+        job = Job(progress, "store", 0, len(new) * self._chunk_blocks, new)
+        blocks = [
+            (first + number) * self._chunk_blocks + block
+            for number, key in enumerate(keys)
+            if key in new
+            for block in range(self._chunk_blocks)
+        ]
+        job.end_block = blocks[-1] + 1
+        job.copies = copies[[block for block in blocks if block < len(copies)]]
+        chunks.num_jobs += 1
+        self._offered.append(job)
+
+    def _stores_under_way(self) -> list[Job]:
+        return [job for job in (*self._under_way, *self._due, *self._offered) if job.kind == "store"]
+
+    def _wait_for_lost_blocks(self) -> None:
+        left = [job for job in self._stores_under_way() if job.progress.is_finished]
+        if self._caches_prefixes:
+            handed_out = self.slots.kv.drain_handed_out()
+            for job in left:
+                is_lost = handed_out[job.copies]
+                if is_lost.any():
+                    job.is_waited_for = True
+                    job.copies = job.copies[~is_lost]
+        else:  # free blocks are a pile: a request's own lie on those that were free before it gave them back
+            lowest = self.slots.lowest_free
+            for job in left:
+                num_below = job.progress.num_free_at_release
+                if job.progress.num_blocks == 0 and lowest < num_below + job.end_block:
+                    job.is_waited_for = True
+                    job.end_block = max(0, lowest - num_below)
+            self.slots.lowest_free = self.slots.pool.num_free
+
+    # -- the worker ------------------------------------------------------------------------------------------------
+
+    def begin(self, now_s: float, start_s: float) -> float:
+        """Stores that were offered before this pass, and its loads; the batch waits for stores whose blocks it takes."""
+        self._stores.begin(self._due, start_s)
+        self._loads.begin(self._asked, start_s)
+        begins_s, num_waited_for = start_s, 0
+        for job in (*self._under_way, *self._due, *self._offered):
+            if job.is_waited_for:
+                job.is_waited_for = False
+                if job.end_s < inf:
+                    num_waited_for += 1
+                    begins_s = max(begins_s, job.end_s)
+        if self.events is not None:
+            self._tell(self.events, now_s, begins_s - start_s, num_waited_for)
+        self._under_way += self._due
+        self._under_way += self._asked
+        self._due, self._offered, self._asked = self._offered, [], []
+        return begins_s
+
+    def _tell(self, events: list[list[Any]], now_s: float, waited_s: float, num_waited_for: int) -> None:
+        num_chunks = len(self._cpu)
+        events += [[now_s, "store", job.request.request_id, job.num_blocks, num_chunks] for job in self._offered]
+        if waited_s > 0:
+            events.append([now_s, "flush_wait", waited_s, num_waited_for])
+        for job in self._asked:
+            num_free = self.slots.pool.num_free
+            events.append([now_s, "load_start", job.request.request_id, job.num_tokens, num_free])
+
+    def reported(self, until_s: float) -> list[Transfer]:
+        over = [job for job in self._under_way if job.end_s <= until_s]
+        if over:
+            self._under_way = [job for job in self._under_way if job.end_s > until_s]
+        for job in over:
+            job.progress.chunks.num_jobs -= 1
+            if job.kind == "store":
+                self._cpu.stored(job.keys)
+            else:
+                self._cpu.leave(job.keys)
+        return sorted(over, key=completion_order)
