@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import simpy
 
+from sim.cluster.arrivals import arrivals as arrivals_at
 from sim.cluster.gateway import Gateway
-from sim.cluster.replica import Member
+from sim.cluster.queue_limits import QueueLimits
+from sim.cluster.replica import Core, LiveReplica, Member
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.simulation import serve_open
 from sim.engine.core import EngineCore
@@ -20,12 +22,13 @@ from sim.engine.step_log import StepLogger
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
-from sim.errors import ConfigError, EngineCrashError
+from sim.errors import EngineCrashError
 from tests.configs import changed
 from tests.conformance.case import Case
 from tests.conformance.scripts import Scripts, walking_modes, with_adapters
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.modes import Modes
 from tests.reference.recorder import Recorder as ReferenceRecorder
 from tests.reference.replica import Replica as ReferenceReplica
 
@@ -45,11 +48,9 @@ class Run(NamedTuple):
 
 
 def run_fast(case: Case) -> Run:
-    """Replay with counters and leaps. Raises ConfigError for what it does not simulate."""
+    """Replay with what the product uses: counters and leaps, or, for what cannot be leapt over, the engine that walks."""
     if not case.modes.are_plain:
-        raise ConfigError(
-            "speculation, stages, adapters, transfers and limits of the queue are not simulated by this engine."
-        )
+        return run_walking(case)
     steps: list[LogRow] = []
     source = RequestSource(case.trace, case.config, capacity_too=False)
     table = RequestTable(source)
@@ -70,9 +71,7 @@ def run_fast(case: Case) -> Run:
 
 
 def run_walking(case: Case) -> Run:
-    """Replay with the product's engine that walks. Raises ConfigError for what it does not simulate."""
-    if case.modes.limits_queue:
-        raise ConfigError("limits of the queue are not simulated by this engine.")
+    """Replay with the product's engine that walks."""
     steps: list[LogRow] = []
     keyed = (
         changed(case.config, enable_prefix_caching=True) if case.modes.transfers else case.config
@@ -93,13 +92,30 @@ def run_walking(case: Case) -> Run:
     )
     env = simpy.Environment()
     try:
-        serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
+        if case.modes.limits_queue:
+            serve_limited(env, core, case.modes, source, table)
+        else:
+            serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
     except EngineCrashError:
         if case.recorded["result"]["status"] != "assert":
             raise
         return Run([*steps, *log.unreturned_rows], {}, crashed=True)
     core.records()  # which writes down who has not ended
     return _run(case, steps, table.records())._replace(kv_events=log.kv_events)
+
+
+def serve_limited(env: simpy.Environment, core: Core, modes: Modes, source: RequestSource, table: RequestTable) -> None:
+    """Serve what vLLM's own limits let in."""
+    replica = LiveReplica(env, core, 0, 0, lambda finished: limits.answered(finished))  # noqa: PLW0108 - made below
+    limits = QueueLimits(
+        env,
+        replica.submit,
+        lambda request, reason: table.reject(request.index, reason),
+        modes.max_num_queued_reqs,
+        modes.max_num_queued_tokens,
+    )
+    env.process(arrivals_at(env, source, limits.submit))
+    env.run()
 
 
 def run_reference(case: Case) -> Run:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from sim.cluster.routers.vllm_dp import Balancer as FastBalancer
 from sim.engine.metrics import Metrics
-from sim.errors import ConfigError
 from tests.conformance.case import load_parts
+from tests.conformance.lockstep import ranks_in_lock_step
 from tests.reference.front_door import make_requests
 from tests.reference.waves import Balancer, Counts, Iteration, Ranks
 
@@ -81,8 +81,18 @@ def choices_difference(data: Data, engine: str) -> str | None:
 
 def wave_difference(data: Data, engine: str) -> str | None:
     """Where the ranks' steps part from the recorded ones, or None."""
-    if engine != "reference":
-        raise ConfigError("ranks in lock step are not simulated by this engine.")
+    routes, iterations = naive_ranks(data) if engine == "reference" else ranks_in_lock_step(data)
+    compact = json.dumps([routes, iterations], separators=(",", ":"))
+    if sha256(compact.encode()).hexdigest() == data["result"]["digest"]:
+        return None
+    for number, (recorded, got) in enumerate(zip(data.get("iterations", ()), iterations, strict=False)):
+        if recorded != got:
+            return f"iteration {number} is {got}, recorded {recorded}"
+    return f"{len(routes)} routes and {len(iterations)} iterations have another digest than those recorded"
+
+
+def naive_ranks(data: Data) -> tuple[list[Any], list[Any]]:
+    """Routes and iterations of the naive ranks."""
     trace, config, step_time = load_parts(data)
     parallel = data["dp"]
     ranks = Ranks(
@@ -95,14 +105,7 @@ def wave_difference(data: Data, engine: str) -> str | None:
     )
     ranks.serve(make_requests(trace, config, capacity_too=False))
     routes = [[int(arrival_s), name, rank] for arrival_s, name, rank in ranks.routes]
-    iterations = [_recorded_form(iteration) for iteration in ranks.iterations]
-    compact = json.dumps([routes, iterations], separators=(",", ":"))
-    if sha256(compact.encode()).hexdigest() == data["result"]["digest"]:
-        return None
-    for number, (recorded, got) in enumerate(zip(data.get("iterations", ()), iterations, strict=False)):
-        if recorded != got:
-            return f"iteration {number} is {got}, recorded {recorded}"
-    return f"{len(routes)} routes and {len(iterations)} iterations have another digest than those recorded"
+    return routes, [_recorded_form(iteration) for iteration in ranks.iterations]
 
 
 def _recorded_form(iteration: Iteration) -> list[Any]:

@@ -41,40 +41,23 @@ def test_every_version_is_reproduced(engine: str, capsys: pytest.CaptureFixture[
 MODES = sorted(GOLDEN.glob("mode_*.json.gz"))
 
 
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize("path", MODES, ids=lambda path: path.name.removeprefix("mode_").removesuffix(".json.gz"))
-def test_the_naive_engine_reproduces_further_modes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_reproduces_further_modes(path: Path, engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Speculation, stages, adapters, transfers, offload, throttling, limits of the queue, ranks in lock step."""
-    assert main([str(path), "--engine", "reference"]) == 0
+    assert main([str(path), "--engine", engine]) == 0
     assert capsys.readouterr().out.endswith("1 passed, 0 failed\n")
 
 
-NOT_WALKED = ("dp4", "max_queued")
-
-
-@pytest.mark.parametrize("path", MODES, ids=lambda path: path.name.removeprefix("mode_").removesuffix(".json.gz"))
-def test_the_walking_engine_reproduces_them_or_says_that_it_does_not(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Speculation, stages, adapters, transfers, offload, throttling."""
-    is_walked = not path.name.removeprefix("mode_").startswith(NOT_WALKED)
-    assert main([str(path), "--engine", "walking"]) == int(not is_walked)
-    assert ("1 passed, 0 failed" if is_walked else "not simulated by this engine") in capsys.readouterr().out
-
-
 @needs_shared
-def test_all_recordings_of_further_modes(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_all_recordings_of_further_modes(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Step by step, transfer by transfer, and by the digests of their full logs."""
     golden = SHARED / "golden"
     modes = ("spec", "pp", "lora", "kv_pd", "offload", "knobs", "dp_lb", "dp_wave")
     paths = [path for mode in modes for path in golden.glob(f"{mode}/*.json.gz")]
-    assert main([*map(str, sorted(paths)), "--engine", "reference"]) == 0
+    assert main([*map(str, sorted(paths)), "--engine", engine]) == 0
     assert "98 passed, 0 failed" in capsys.readouterr().out
-
-
-def test_what_the_fast_engine_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A recording of speculation is a failure with its reason, not a wrong schedule."""
-    assert main([str(GOLDEN / "mode_spec_pad_full_hit.json.gz"), "--engine", "fast"]) == 1
-    assert "are not simulated by this engine" in capsys.readouterr().out
 
 
 def test_a_changed_digest_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
