@@ -363,18 +363,27 @@ class EngineCore:
         `is_full`: as many batches were in flight as can be; if not, the pass before this launched none.
         """
         state = self.state
-        num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
-        if self._aborts:
-            state.num_collected = batch
-            self._end_aborted(self.now_s, self._num_launched - is_full, is_scheduled=is_full)
+        finished: Sequence[Request] = ()
+        self._num_left_waiting = self._num_left_running = self._num_released = 0
+        if self._aborts or batch in state.ended:
+            finished = self._release(batch, is_full=is_full)
         state.num_collected = batch + 1
-        finished = state.release_ended(batch) if batch in state.ended else ()
-        self._num_left_waiting = num_waiting - state.num_waiting
-        self._num_left_running = num_running - state.num_running
-        self._num_released = state.num_free_blocks - num_free
         self._last_collect_s = self.now_s
         if self._log:
             self._log.collected(state, batch, finished)
         for request in finished:
             self._recorder.request(request, request.max_tokens, self.now_s)
+        return finished
+
+    def _release(self, batch: int, *, is_full: bool) -> Sequence[Request]:
+        """Release the requests that leave with a batch, and note how many requests and blocks those are."""
+        state = self.state
+        num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
+        if self._aborts:
+            state.num_collected = batch
+            self._end_aborted(self.now_s, self._num_launched - is_full, is_scheduled=is_full)
+        finished = state.release_ended(batch) if batch in state.ended else ()
+        self._num_left_waiting = num_waiting - state.num_waiting
+        self._num_left_running = num_running - state.num_running
+        self._num_released = state.num_free_blocks - num_free
         return finished
