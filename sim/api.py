@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
 from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same
+from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.stages import stage_figures
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
 
-PlotKind = Literal["timeline", "latency"]
+PlotKind = Literal["latency", "timeline"]
 
 
 @dataclass(frozen=True)
@@ -95,26 +96,29 @@ class Result:
         return _frame(self._step_columns())
 
     def write(self, folder: str | Path) -> None:
-        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png; whole or not at all.
+        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png, of a fleet replicas.csv; whole or not at all.
 
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
         from sim.report.folder import write_folder
-        from sim.report.plots import TITLE_WIDTH
 
-        requests = self._request_columns()
-        title = run_title(self.summary, TITLE_WIDTH)
-        write_folder(Path(folder), self.summary, requests, self._step_columns(), self.records, title=title)
+        tables = {"requests.csv": self._request_columns(), "steps.csv": self._step_columns()}
+        if self._is_fleet:
+            pools = [self.fleet.pools[pool].name for pool in self.run.pool_of]
+            tables["replicas.csv"] = replica_columns(self._replicas_over_time, pools)
+        plots = {f"{kind}.png": self.plot(kind) for kind in get_args(PlotKind)}
+        write_folder(Path(folder), self.summary, tables, plots)
 
     def plot(self, kind: PlotKind = "timeline") -> "Figure":
-        """A matplotlib Figure, as `write` draws it: the engine over time, or the distributions of latencies."""
+        """A matplotlib Figure, as `write` draws it: the engine or the replicas over time, or the distributions of latencies."""
         from sim.report import plots
+        from sim.report.fleet_plots import fleet_figure
 
         title = run_title(self.summary, plots.TITLE_WIDTH)
         if kind == "latency":
             return plots.latency_figure(self.records, title=title)
         if kind == "timeline" and self._is_fleet:
-            raise ConfigError("a timeline shows one engine, and this run has several; simulate one replica.")
+            return fleet_figure(self._replicas_over_time, title=title)
         if kind == "timeline":
             return plots.timeline_figure(self.records, num_gpu_blocks=self.summary["num_gpu_blocks"], title=title)
         raise ConfigError(f"plot draws `timeline` or `latency`, got {kind!r}.")
@@ -122,6 +126,11 @@ class Result:
     @property
     def _is_fleet(self) -> bool:
         return len(self.run.replicas) > 1
+
+    @cached_property
+    def _replicas_over_time(self) -> ReplicasOverTime:
+        blocks = [self.fleet.pools[pool].deployment.plan.num_gpu_blocks for pool in self.run.pool_of]
+        return replicas_over_time(self.run, blocks)
 
     def _request_columns(self) -> Columns:
         return request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)

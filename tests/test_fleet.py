@@ -50,7 +50,8 @@ def test_one_replica_says_nothing_of_a_fleet(tmp_path: Path) -> None:
     found.write(tmp_path / "one")
     fleet(replicas=2).write(tmp_path / "two")
     names = {folder: {path.name for path in (tmp_path / folder).iterdir()} for folder in ("one", "two")}
-    assert names["one"] - names["two"] == {"timeline.png"}
+    assert names["two"] - names["one"] == {"replicas.csv"}
+    assert names["one"] < names["two"]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sim.engine.records import Records
 from sim.metrics.columns import Columns
-from sim.report.plots import latency_figure, save, timeline_figure
+from sim.report.plots import save
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ROWS_AT_ONCE = 1 << 18
-FILES = ("summary.json", "requests.csv", "steps.csv", "latency.png", "timeline.png")
+FILES = ("summary.json", "requests.csv", "steps.csv", "replicas.csv", "latency.png", "timeline.png")
 
 
 def check_folder(folder: Path) -> None:
@@ -19,20 +21,18 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(
-    folder: Path, summary: Mapping[str, Any], requests: Columns, steps: Columns, records: Records, *, title: str
+    folder: Path, summary: Mapping[str, Any], tables: Mapping[str, Columns], plots: Mapping[str, "Figure"]
 ) -> None:
-    """Write all result files and then put them in place at once, instead of an earlier run's. A fleet has no timeline.
+    """Write all result files and then put them in place at once, instead of an earlier run's; tables and plots by file name.
 
     Raises ConfigError where `check_folder` does or where the folder cannot be written.
     """
     with replacing(folder, "a result", FILES.__contains__) as written:
         write_json(written / "summary.json", summary)
-        _write_csv(written / "requests.csv", requests)
-        _write_csv(written / "steps.csv", steps)
-        save(latency_figure(records, title=title), written / "latency.png")
-        if "fleet" not in summary:
-            timeline = timeline_figure(records, num_gpu_blocks=summary["num_gpu_blocks"], title=title)
-            save(timeline, written / "timeline.png")
+        for name, columns in tables.items():
+            _write_csv(written / name, columns)
+        for name, figure in plots.items():
+            save(figure, written / name)
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

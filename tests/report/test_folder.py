@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from sim.engine.records import Records
 from sim.errors import ConfigError
@@ -12,6 +11,7 @@ from sim.metrics.step_parts import step_parts
 from sim.metrics.summary import summarize
 from sim.report import folder as folder_module
 from sim.report.folder import FILES, check_folder, write_folder
+from sim.report.plots import latency_figure, timeline_figure
 from tests.metrics.makers import DISPATCH, Life, Step, make_records, make_trace
 from tests.search.makers import STEPS
 
@@ -22,24 +22,27 @@ RECORDS = make_records(
     itl_s={0.35: 2},
 )
 
+WRITTEN = [name for name in FILES if name != "replicas.csv"]  # which a fleet has
+
 
 def write(folder: Path, records: Records = RECORDS) -> None:
     """Write that run's results."""
-    write_folder(
-        folder,
-        summarize(records, num_gpu_blocks=11, dispatch=DISPATCH),
-        request_columns(make_trace(records), records.requests),
-        step_columns(records.steps, step_parts(records.steps, STEPS), num_gpu_blocks=11, dispatch=DISPATCH),
-        records,
-        title="a run",
-    )
+    parts = step_parts(records.steps, STEPS)
+    tables = {
+        "requests.csv": request_columns(make_trace(records), records.requests),
+        "steps.csv": step_columns(records.steps, parts, num_gpu_blocks=11, dispatch=DISPATCH),
+    }
+    plots = {
+        "latency.png": latency_figure(records, title="a run"),
+        "timeline.png": timeline_figure(records, num_gpu_blocks=11, title="a run"),
+    }
+    write_folder(folder, summarize(records, num_gpu_blocks=11, dispatch=DISPATCH), tables, plots)
 
 
 @pytest.fixture
 def _plain_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty plots, quickly drawn, where a test is about something else."""
-    for name in ("latency_figure", "timeline_figure"):
-        monkeypatch.setattr(folder_module, name, lambda *_, **__: Figure(figsize=(1, 1)))
+    """Empty files for plots, where a test is about something else."""
+    monkeypatch.setattr(folder_module, "save", lambda _, path: path.touch())
 
 
 def names(folder: Path) -> list[str]:
@@ -51,7 +54,7 @@ def test_a_folder_holds_summary_requests_steps_and_two_plots(tmp_path: Path) -> 
     """The files say what the records say, times to the nanosecond, nothing else is left beside them."""
     write(tmp_path / "out")
     assert names(tmp_path) == ["out"]
-    assert names(tmp_path / "out") == sorted(FILES)
+    assert names(tmp_path / "out") == sorted(WRITTEN)
     assert json.loads((tmp_path / "out/summary.json").read_text())["completed"] == 1
     requests = pd.read_csv(tmp_path / "out/requests.csv")
     assert requests["first_token_s"].tolist()[0] == 0.3
@@ -75,8 +78,8 @@ def test_the_same_run_writes_the_same_bytes(tmp_path: Path) -> None:
     """Plots too: no date, no version in them."""
     write(tmp_path / "one")
     write(tmp_path / "two")
-    assert [(tmp_path / "one" / name).read_bytes() for name in FILES] == [
-        (tmp_path / "two" / name).read_bytes() for name in FILES
+    assert [(tmp_path / "one" / name).read_bytes() for name in WRITTEN] == [
+        (tmp_path / "two" / name).read_bytes() for name in WRITTEN
     ]
 
 
@@ -98,7 +101,7 @@ def test_a_failing_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
 
     write(tmp_path / "out")
     before = (tmp_path / "out/summary.json").read_bytes()
-    monkeypatch.setattr(folder_module, "timeline_figure", full_disk)
+    monkeypatch.setattr(folder_module, "save", full_disk)
     with pytest.raises(ConfigError, match="No space left on device"):
         write(tmp_path / "out", make_records(Life(rejected="too long")))
     assert (tmp_path / "out/summary.json").read_bytes() == before
@@ -125,11 +128,11 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 def test_a_run_without_steps_still_has_its_plots(tmp_path: Path) -> None:
     """Nothing ran: panels say so instead of failing."""
     write(tmp_path / "out", make_records(Life(rejected="too long")))
-    assert names(tmp_path / "out") == sorted(FILES)
+    assert names(tmp_path / "out") == sorted(WRITTEN)
 
 
 def test_a_run_of_single_tokens_still_has_its_plots(tmp_path: Path) -> None:
     """Gaps that occurred never are no sample."""
     life = Life(first_scheduled_s=0.0, first_token_s=0.3, finish_s=0.3, output_tokens=1)
     write(tmp_path / "out", make_records(life, steps=(Step(0.0, 0.3),), itl_s={0.3: 0}))
-    assert names(tmp_path / "out") == sorted(FILES)
+    assert names(tmp_path / "out") == sorted(WRITTEN)
