@@ -14,6 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 import sim
+from benchmarks import fleet_episode
 
 LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
 WORKLOAD = "workloads/guide_{}_1.yaml.in"
@@ -66,6 +67,8 @@ def main() -> None:
             if seed == 0:
                 print("\n".join(table(stages)), end="\n\n")
             print(f"- seed {seed}: {'; '.join(verdict(arm, stages))}")
+    print("\nA measured episode of autoscaling:\n")
+    print("\n".join(fleet_episode.report(given.folder, given.seeds)))
 
 
 def replayed(folder: Path, arm: Arm, seed: int) -> list[Stage]:

@@ -17,6 +17,7 @@ PAGES = (
     ROOT / "docs/measured.md",
     ROOT / "docs/results.md",
     ROOT / "docs/clients.md",
+    ROOT / "docs/changing_fleets.md",
     ROOT / "docs/fleet.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
