@@ -24,6 +24,7 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
 from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same
+from sim.metrics.handovers import handover_columns, handover_figures
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
@@ -133,7 +134,8 @@ class Result:
         return replicas_over_time(self.run, blocks)
 
     def _request_columns(self) -> Columns:
-        return request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
+        columns = request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
+        return columns | handover_columns(self.run.handovers) if self.run.handovers else columns
 
     def _step_columns(self) -> Columns:
         parts = [
@@ -365,6 +367,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **figures,
         **fleet_parts(fleet, run),
         **fleet_over_time(fleet, run, figures["duration"]),
+        **handover_figures(run),
         **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
         "limits": what_limits(fleet, run),
         "step_time": fleet.first.step_times.to_json(),

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
+from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
 from sim.errors import ConfigError, SimError, nearest
+from sim.handing_over import disaggregation
+from sim.memory.transfers import ReplicaKV
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -26,6 +28,12 @@ class DeployedPool:
     deployment: Deployment
     given: EngineConfig
     num_replicas: int = 1
+    role: Role = "both"
+
+    @property
+    def kv(self) -> ReplicaKV:
+        """A replica's KV cache, as far as transfers are concerned."""
+        return ReplicaKV(self.deployment.plan.kv_groups, self.deployment.engine.num_gpus)
 
     @property
     def num_gpus(self) -> int:
@@ -43,6 +51,7 @@ class DeployedFleet:
     router: RouterLike = DEFAULT_ROUTER
     asked: FleetFile | None = None
     dynamics: Dynamics | None = None
+    disaggregation: Disaggregation | None = None
 
     @classmethod
     def alike(
@@ -86,10 +95,12 @@ class DeployedFleet:
                 timed(pool.deployment.step_time),
                 pool.num_replicas,
                 self.start_up_s(pool.deployment),
+                role=pool.role,
+                kv=pool.kv,
             )
             for pool in self.pools
         ]
-        return FleetPlan(tuple(pools), self.router, self.dynamics)
+        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation)
 
     def start_up_s(self, deployment: Deployment) -> float:
         """How long a replica takes to start; 0 where none does."""
@@ -125,11 +136,12 @@ def deploy_fleet(
         with _naming(f"{name}: {pool}"):
             given, on = _engine(engine, block), as_gpu(block.gpu or gpu)
             found = deploy(as_model(model, given), on, given, vllm_version=vllm_version, step_times=step_times)
-            pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas))
+            pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas, block.role))
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
-    return DeployedFleet(tuple(pools), chosen, asked, dynamics)
+        handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
+    return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
 
 
 @contextmanager

@@ -160,3 +160,62 @@ def test_intervals_are_those_of_the_pool_that_is_least_known() -> None:
 def test_fleets_that_cannot_be_asked_for(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SimError, match=sentence):
         fleet(**arguments)
+
+
+HANDING_OVER = {
+    "decider": {"policy": "prefix_based", "non_cached_tokens": 256},
+    "transfer": {"bandwidth_gb_s": 25.0, "latency_ms": 2.0},
+    "pools": [
+        {"name": "prefill", "role": "prefill", "replicas": 2},
+        {"name": "decode", "role": "decode", "engine": {"tensor_parallel_size": 2}},
+    ],
+}
+
+
+def test_prompts_are_computed_in_one_pool_and_answered_in_another() -> None:
+    """What moved is in the summary and by request; little prompts stay, and times are in order."""
+    found = fleet(fleet=HANDING_OVER)
+    summary, requests = found.summary, found.requests
+    moved = requests["prefill_replica"] >= 0
+    assert 0 < moved.sum() < len(requests)
+    assert summary["completed"] == len(requests)
+    assert set(requests["replica"]) == {2}
+    transfers = summary["kv_transfers"]
+    assert transfers["requests"] == moved.sum() == summary["pools"][0]["completed"]
+    assert (
+        transfers["total_bytes"]
+        == requests["kv_bytes"].sum()
+        == sum(link["bytes"] for link in transfers["links"] if link["direction"] == "in")
+    )
+    steps = ["arrival_s", "prefill_end_s", "kv_pull_start_s", "kv_pull_end_s", "first_token_s", "finish_s"]
+    assert (requests.loc[moved, steps].diff(axis=1).iloc[:, 1:] > -1e-9).all(axis=None)
+    gib_per_s = requests.loc[moved, "kv_bytes"] / (requests.loc[moved, "kv_transfer_ms"] / 1e3)
+    assert gib_per_s.max() < 25e9
+    assert requests.loc[~moved, "kv_transfer_ms"].isna().all()
+
+
+def test_a_slower_link_delays_first_tokens_and_nothing_before() -> None:
+    slow = fleet(fleet={**HANDING_OVER, "transfer": {"bandwidth_gb_s": 0.5, "latency_ms": 2.0}})
+    fast = fleet(fleet=HANDING_OVER)
+    assert slow.summary["kv_transfers"]["mean_kv_transfer_ms"] > 4 * fast.summary["kv_transfers"]["mean_kv_transfer_ms"]
+    assert slow.summary["mean_ttft_ms"] > fast.summary["mean_ttft_ms"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pools": [{"role": "prefill"}]}, "none has the role decode; add one"),
+        ({"pools": [{}, {}]}, "decider is for pools that hand KV over"),
+        ({"decider": "sometimes"}, "decider must be one of always, prefix_based, got 'sometimes'"),
+        (
+            {"decider": "prefix_based:non_cached_tokens=-1"},
+            "non_cached_tokens must be an integer of at least 0, got -1",
+        ),
+        ({"transfer": {"bandwidth_gb_s": 0}}, "transfer.bandwidth_gb_s`? should be greater than 0"),
+        ({"admission": {"timeout_s": 60.0}}, "admission is not simulated for pools that hand KV over"),
+        ({"prefill_router": "least"}, "router must be one of .*, got 'least'"),
+    ],
+)
+def test_what_pools_that_hand_over_cannot_be(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SimError, match=sentence):
+        fleet(fleet=HANDING_OVER | changes)

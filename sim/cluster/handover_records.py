@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.cluster.handovers import HandoverTable
 from sim.cluster.network import ReplicaPort
-from sim.engine.records import Floats, Ints
+from sim.engine.records import Floats, Ints, RequestRecords
 from sim.engine.request_table import RequestTable
 
 
@@ -26,11 +27,12 @@ class PortUse(NamedTuple):
 class HandoverRecords:
     """One entry a request, NO_REPLICA and NaN where it was not handed over; and the ports.
 
-    A request is prefilled by `prefill_end_s`; its decode replica asks for the KV at `pull_start_s` and has it at `pull_end_s`.
+    `prefills` are the requests of one token that prefill replicas served; a decode replica asks for the KV at `pull_start_s`
+    and has it at `pull_end_s`.
     """
 
+    prefills: RequestRecords
     prefill_replica: Ints
-    prefill_end_s: Floats
     pull_start_s: Floats
     pull_end_s: Floats
     pulled_bytes: Ints
@@ -42,11 +44,14 @@ class HandoverRecords:
             PortUse(number, direction, port.moved_bytes, port.busy_s, port.bytes_per_s)
             for number, direction, port in ports
         ]
-        return cls(
-            prefills.replica, prefills.records().finish_s, pulls.start_s, pulls.end_s, pulls.num_bytes, tuple(uses)
-        )
+        return cls(prefills.records(), prefills.replica, pulls.start_s, pulls.end_s, pulls.num_bytes, tuple(uses))
 
     @property
-    def are_handed_over(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def prefill_end_s(self) -> Floats:
+        """When the prompt had been computed."""
+        return self.prefills.finish_s
+
+    @property
+    def are_handed_over(self) -> NDArray[np.bool_]:
         """Requests whose KV was moved."""
         return ~np.isnan(self.pull_end_s)

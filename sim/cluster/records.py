@@ -44,15 +44,22 @@ class ClusterRecords:
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:
-        """The records of each pool: its replicas', and those of the requests that it served."""
+        """The records of each pool: its replicas', and those of the requests that it served, or of the prompts that it computed."""
         if len(set(self.pool_of)) == 1:
             return (self.merged,)
         return tuple(self._pool(number) for number in range(max(self.pool_of) + 1))
 
     def _pool(self, number: int) -> Records:
         members = [replica for replica, pool in enumerate(self.pool_of) if pool == number]
-        rows = np.flatnonzero(np.isin(self.replica, members))
-        return _merged([self.replicas[member] for member in members], self.merged.requests.only(rows))
+        requests, replica = self.served(members[0])
+        rows = np.flatnonzero(np.isin(replica, members))
+        return _merged([self.replicas[member] for member in members], requests.only(rows))
+
+    def served(self, number: int) -> tuple[RequestRecords, Ints]:
+        """The requests among which are those of a replica, and who served each: prompts, if it prefills for others."""
+        if self.handovers and (self.handovers.prefill_replica == number).any():
+            return self.handovers.prefills, self.handovers.prefill_replica
+        return self.merged.requests, self.replica
 
     @property
     def span_s(self) -> float:

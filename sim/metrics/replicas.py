@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.records import EngineRecords, RequestRecords
+from sim.engine.records import EngineRecords, Ints, RequestRecords
 from sim.metrics.summary import is_completed, kv_cache_usage
 
 
@@ -15,14 +14,15 @@ def replica_figures(records: ClusterRecords, num_gpu_blocks: Sequence[int]) -> l
     """An object a replica, which has so many blocks; means are over the fleet's whole time, in which it may have been idle."""
     return [
         {
-            **_served(records.merged.requests, records.replica == number),
+            **_served(*records.served(number), number),
             **_engine_figures(part, records.span_s, num_gpu_blocks[number]),
         }
         for number, part in enumerate(records.replicas)
     ]
 
 
-def _served(requests: RequestRecords, sent_here: NDArray[np.bool_]) -> dict[str, int]:
+def _served(requests: RequestRecords, replica: Ints, number: int) -> dict[str, int]:
+    sent_here = replica == number
     done_here = is_completed(requests) & sent_here
     return {
         "requests": int(sent_here.sum()),

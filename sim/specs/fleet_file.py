@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from sim.errors import ConfigError
-from sim.specs.strict_yaml import Strict, checked, read_yaml
+from sim.specs.strict_yaml import NotNegative, Strict, checked, read_yaml
 
 MOST_POOLS = 100
 MOST_REPLICAS = 512
@@ -16,13 +16,24 @@ MOST_REPLICAS = 512
 class PoolBlock(Strict):
     """Equal replicas. What is not said is the command line's: its GPU, and each of its engine arguments.
 
-    `engine` has vLLM's arguments, written with underscores; null takes one back to vLLM's default.
+    `role` prefill computes prompts for pools of role decode; both serves whole requests. `engine` has vLLM's arguments,
+    written with underscores; null takes one back to vLLM's default.
     """
 
     name: str | None = None
+    role: Literal["both", "prefill", "decode"] = "both"
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     gpu: str | None = None
     engine: Annotated[dict[str, Any], Field(default_factory=dict)]
+
+
+class TransferBlock(Strict):
+    """What it costs to move KV between pools: `bandwidth_gb_s` of each GPU's card, each way, and a transfer's times."""
+
+    bandwidth_gb_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    latency_ms: NotNegative = 1.0
+    descriptor_us: NotNegative | None = None
+    handshake_s: NotNegative = 0.0
 
 
 class FleetFile(Strict):
@@ -33,6 +44,9 @@ class FleetFile(Strict):
 
     pools: Annotated[list[PoolBlock], Field(default_factory=lambda: [PoolBlock()], min_length=1, max_length=MOST_POOLS)]
     router: str | dict[str, Any] | None = None
+    prefill_router: str | dict[str, Any] | None = None
+    decider: str | dict[str, Any] | None = None
+    transfer: TransferBlock | None = None
     autoscale: str | dict[str, Any] | None = None
     start_up: float | dict[str, Any] | None = None
     faults: list[Any] | None = None
