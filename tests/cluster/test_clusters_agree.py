@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.clients import Clients
-from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
@@ -19,6 +19,7 @@ from sim.workload.trace import Trace
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import examples
+from tests.reference import pools
 from tests.reference.cluster import Served, simulate_cluster
 from tests.reference.routers import ROUTERS
 from tests.workloads import Workload, configs, conversations, step_times, traces, workloads
@@ -142,3 +143,24 @@ def test_requests_that_wait_for_answers(
         trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients
     )
     assert_same_run(found, expected)
+
+
+@examples(200)
+@given(
+    data=st.data(),
+    trace=st.one_of(conversations(), traces()),
+    count=st.integers(2, 3),
+    router=st.sampled_from(sorted(pools.ROUTERS)),
+    panel_bits=panel_bits,
+)
+def test_pools_of_unlike_replicas(
+    data: st.DataObject, trace: Trace, count: int, router: str, panel_bits: tuple[int, ...]
+) -> None:
+    """Other blocks, groups, contexts, limits and step times: some rows only one of them can serve, some nobody."""
+    drawn = [(data.draw(configs(trace)), data.draw(step_times)) for _ in range(count)]
+    trace, clients = data.draw(closed_loops(trace))
+    plan = FleetPlan(tuple(Pool(config, Telling(step_time)) for config, step_time in drawn), router)
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        found = simulate(trace, plan, clients=clients)
+    members = [pools.Member(config, Telling(step_time)) for config, step_time in drawn]
+    assert_same_run(found, pools.simulate_pools(trace, members, router, clients=clients))
