@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import sim
+from sim.cluster.routers.table import ROUTERS
 from sim.errors import ConfigError
 
 
@@ -80,6 +81,28 @@ def test_resumed_requests_keep_their_first_token_and_their_tokens() -> None:
     found = {lost: run(recovery={"lost": lost}, **fault) for lost in ("retry", "resume")}
     assert found["resume"].summary["mean_ttft_ms"] < found["retry"].summary["mean_ttft_ms"]
     assert found["resume"].summary["total_output_tokens"] == found["retry"].summary["total_output_tokens"]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_any_router_does_with_replicas_that_come_and_go(router: str) -> None:
+    """Requests add up, and none is sent where no replica was."""
+    found = run(
+        router=router,
+        autoscale={
+            "policy": "hpa",
+            "metric": "in_flight",
+            "target": 6,
+            "max": 4,
+            "scale_down_window_s": 5,
+            "start_up_s": 4,
+        },
+        faults=[{"mtbf_s": 20, "mttr_s": 3}],
+    )
+    summary = found.summary
+    assert summary["completed"] + summary["rejected"] + summary["failed"] == 120
+    assert summary["max_replicas"] > 1
+    served = {replica for replica in found.requests["replica"] if replica >= 0}
+    assert served <= {number for number, replica in enumerate(summary["replicas"]) if replica["lives"]}
 
 
 def test_a_slow_node_takes_longer() -> None:

@@ -75,7 +75,7 @@ def simulate(
 def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:
     """Messages on stderr beside the result."""
     yield from _overridden(result)
-    yield from _rejections(result)
+    yield from _unserved(result)
     yield from said_of_clients(result.summary, result.trace)
     yield from _at_limit(result.summary)
     yield from result.summary["limits"]["warnings"]
@@ -112,11 +112,13 @@ def _overridden(result: "Result") -> Iterator[str]:
             yield f"vLLM would not start with these --num-gpu-blocks-override blocks: {reason}"
 
 
-def _rejections(result: "Result") -> Iterator[str]:
-    """How many requests never ran, and why the first of them; requests.csv has all reasons."""
-    reasons = list(result.records.requests.rejected.values())
-    if reasons:
-        yield f"{len(reasons):,} of {len(result.trace):,} requests were rejected, the first for {reasons[0]}."
+def _unserved(result: "Result") -> Iterator[str]:
+    """How many requests were turned away and how many failed, and why the first of them; requests.csv has all reasons."""
+    requests = result.records.requests
+    for what, reasons in (("were rejected", requests.rejected), ("failed", requests.failed)):
+        if reasons:
+            first = next(iter(reasons.values()))
+            yield f"{len(reasons):,} of {len(result.trace):,} requests {what}, the first for {first}."
 
 
 @contextmanager

@@ -73,7 +73,9 @@ class ChangingFleet:
             watch=Watch(autoscaler.window_s if autoscaler else 0.0),
             seed=seed,
         )
-        places.on_ready, places.on_lost = gateway.dispatch_soon, gateway.lost
+        places.on_ready, places.on_lost, places.on_gone = gateway.ready, gateway.lost, gateway.gone
+        for number in range(num_first, len(places)):
+            gateway.gone(places[number])
         for number in range(num_first):
             places.open(places[number])
         for fault_number, fault in enumerate(dynamics.faults):

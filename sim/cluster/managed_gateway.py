@@ -176,6 +176,16 @@ class ManagedGateway:
         self._places.give_back_if_drained(self._places[number])
         self.dispatch_soon()
 
+    def ready(self, place: Place) -> None:
+        """A replica is ready, which may be new."""
+        if len(place.ready_s) == 1:
+            self._router.joined(place.number)
+        self.dispatch_soon()
+
+    def gone(self, place: Place) -> None:
+        """A replica's GPUs have been given back."""
+        self._router.left(place.number)
+
     def lost(self, place: Place, lost: Iterable[Lost]) -> None:
         """A replica is lost with these requests."""
         for request, num_returned in lost:

@@ -46,7 +46,7 @@ class Place:
 
 
 class Places:
-    """All places by number; those listening are told of a replica that is `on_ready`, and of one that is `on_lost` with its requests."""
+    """All places by number; those listening are told of a replica that is `on_ready`, `on_lost` with its requests, or `on_gone`."""
 
     def __init__(
         self,
@@ -65,8 +65,9 @@ class Places:
         self._noticed_s = noticed_s
         self._all = places
         self._ended: list[Life] = []
-        self.on_ready: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[Place], None] = lambda _place: None
         self.on_lost: Callable[[Place, Sequence[Lost]], None] = lambda _place, _lost: None
+        self.on_gone: Callable[[Place], None] = lambda _place: None
 
     def __getitem__(self, number: int) -> Place:
         return self._all[number]
@@ -126,7 +127,7 @@ class Places:
         place.state = State.READY
         place.replica = self._make(place)
         place.ready_s.append(self._env.now)
-        self.on_ready()
+        self.on_ready(place)
 
     def _drain(self, place: Place) -> None:
         """It gets no more requests, and is gone when it has answered those it has."""
@@ -139,6 +140,7 @@ class Places:
         if place.state is State.DRAINING and not place.in_flight:
             self._ended.append(self._life(place, self._env.now))
             place.state, place.replica = State.EMPTY, None
+            self.on_gone(place)
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,11 @@ ENGINE = {
     "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
     "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",
 }
+OVER_TIME = {
+    "Replicas on average": "mean_replicas",
+    "Most replicas": "max_replicas",
+    "GPU hours": "gpu_hours",
+}
 BUSY_WITH = {
     "HBM bandwidth (% of busy time):": "hbm_bandwidth",
     "Compute (% of busy time):": "compute",
@@ -78,6 +83,8 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from pool_rows(summary["pools"])
     if "replicas" in summary:
         yield "Replicas".center(WIDTH, "-")
+        if "replicas_over_time" in summary:
+            yield from _section(OVER_TIME, summary)
         yield from replica_rows(summary["replicas"])
     if "stages" in summary:
         yield "Stages".center(WIDTH, "-")

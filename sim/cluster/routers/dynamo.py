@@ -133,3 +133,7 @@ class Dynamo(Router):
                 self._num_active_blocks[replica] -= self._num_blocks[node]
             if not in_flight:
                 del self._in_flight[node]
+
+    def left(self, replica: int) -> None:
+        for sent_s in self._sent_s.values():
+            sent_s.pop(replica, None)

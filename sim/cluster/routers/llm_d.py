@@ -173,3 +173,7 @@ class LlmD(Router):
     def answered(self, request: Request, replica: int) -> None:
         self._prefilling.forget(request)
         self._num_active[replica] -= 1
+
+    def left(self, replica: int) -> None:
+        if self._index is not None:
+            self._index.forget(replica)

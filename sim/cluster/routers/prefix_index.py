@@ -62,6 +62,14 @@ class PrefixIndex:
                 self._rest.get(node, {}).pop(replica, None)
         self._evict(replica)
 
+    def forget(self, replica: int) -> None:
+        """A replica is gone with all that it was sent."""
+        for node in self._held[replica]:
+            if self._is_shared[node]:
+                self._loses(node, replica, 0)
+        self._held[replica].clear()
+        self._num_held[replica] = 0
+
     def _evict(self, replica: int) -> None:
         held = self._held[replica]
         while (excess := self._num_held[replica] - self._capacities[replica]) > 0:

@@ -52,3 +52,8 @@ class ProductionStackPrefix(Router):
                 return found
             found = sent
         return found & self._ended_at.get(end, 0) or found if end is not None else found
+
+    def left(self, replica: int) -> None:
+        for sent_to in (self._sent_to, self._ended_at):
+            for node in sent_to:
+                sent_to[node] &= ~(1 << replica)

@@ -90,6 +90,12 @@ class Router(ABC):
     def answered(self, request: Request, replica: int) -> None:  # noqa: B027 - few routers listen
         """A request that was sent to the replica of that number has ended."""
 
+    def joined(self, replica: int) -> None:  # noqa: B027 - few routers mind
+        """A replica stands at that number, where none did, that was never sent anything."""
+
+    def left(self, replica: int) -> None:  # noqa: B027 - few routers mind
+        """The replica of that number is gone, and what it held with it. In a fleet that stays as it is, none ever is."""
+
 
 @dataclass(frozen=True)
 class RouterOptions(ABC):

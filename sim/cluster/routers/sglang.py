@@ -7,6 +7,7 @@ that got it first; a tree is cut by the stretches that prompts have in common.
 """
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +81,12 @@ class SglangCacheAware(Router):
     def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - a router's interface
         self._num_in_flight[replica] -= 1
 
+    def joined(self, replica: int) -> None:
+        self._tree.add_worker(replica)
+
+    def left(self, replica: int) -> None:
+        self._tree.remove_worker(replica)
+
 
 class WorkerTree:
     """The workers that were sent each node of the prompts' tree, in order, with the last time of each."""
@@ -88,7 +95,7 @@ class WorkerTree:
         self._prompts = prompts
         self._workers: dict[int, dict[int, None]] = {}
         self._last_s: list[dict[int, float]] = [{} for _ in range(num_workers)]
-        self._num_tokens = [0] * num_workers
+        self._num_tokens: list[float] = [0] * num_workers
 
     def match(self, path: Sequence[int], now_s: float) -> tuple[int, int]:
         """Tokens of a prompt that the tree has, and the worker that was first sent all of them; that counts as a use."""
@@ -116,7 +123,7 @@ class WorkerTree:
     def evict(self, max_tokens: int) -> None:
         """Cut each worker's part to `max_tokens`, from the leaves that were used longest ago."""
         for worker, last_s in enumerate(self._last_s):
-            if self._num_tokens[worker] <= max_tokens:
+            if not last_s or self._num_tokens[worker] <= max_tokens:
                 continue
             num_children = Counter(self._prompts.parent(node) for node in last_s)
             leaves = [(time_s, node) for node, time_s in last_s.items() if not num_children[node]]
@@ -128,6 +135,16 @@ class WorkerTree:
                 num_children[parent] -= 1
                 if parent in last_s and not num_children[parent]:
                     heapq.heappush(leaves, (last_s[parent], parent))
+
+    def add_worker(self, worker: int) -> None:
+        """One that was sent nothing."""
+        self._num_tokens[worker] = 0
+
+    def remove_worker(self, worker: int) -> None:
+        """What it was sent is forgotten, and it is never the smallest."""
+        for node in list(self._last_s[worker]):
+            self._forget(node, worker)
+        self._num_tokens[worker] = math.inf
 
     def _forget(self, node: int, worker: int) -> None:
         del self._last_s[worker][node], self._workers[node][worker]

@@ -54,3 +54,12 @@ def test_affinity_breaks_when_too_much_is_in_flight() -> None:
     )
     first = asked.choose(0)
     assert [asked.choose(row) for row in range(1, 4)] == [first, first, 1 - first]
+
+
+def test_what_a_replica_held_is_gone_with_it() -> None:
+    same = prompts(*[((1, 160),)] * 3)
+    asked = Requests("llm_d", same, [Shown(), Shown(num_waiting=1)])
+    assert [asked.choose(0), asked.choose(1)] == [0, 0]
+    asked.router.left(0)
+    asked.replicas[0].num_waiting, asked.replicas[1].num_waiting = 1, 0
+    assert asked.choose(2) == 1
