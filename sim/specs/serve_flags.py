@@ -116,7 +116,7 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
     "enable-lora": UnsimulatedFlag("LoRA", "none"),
     "lora-modules": UnsimulatedFlag("LoRA", "many"),
-    "kv-transfer-config": UnsimulatedFlag("KV transfer and disaggregated prefill"),
+    "kv-transfer-config": UnsimulatedFlag("KV transfer other than by the roles of a fleet file"),
     "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
     "kv-offloading-size": UnsimulatedFlag("KV offloading", harmless=("0",)),
     "kv-offloading-backend": UnsimulatedFlag("KV offloading"),
