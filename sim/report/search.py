@@ -139,6 +139,7 @@ def _advice(summary: Row) -> Iterator[str]:
 def describe(row: Row) -> str:
     """A configuration in a line: `max_num_seqs=64`, or a phrase for one without flags."""
     words = [arguments_text(row["engine"]), f"replicas={row['replicas']}" if row["replicas"] > 1 else ""]
+    words += [f"router={row['router']}" if "router" in row else ""]
     return " ".join(filter(None, words)) or "vLLM's defaults"
 
 

@@ -12,7 +12,7 @@ from sim.search.evaluate import Outcome, Scenario
 from sim.search.final_selection import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
-from sim.search.space import REPLICAS, Params, num_gpus, num_replicas
+from sim.search.space import FLEET, REPLICAS, ROUTER, Params, num_gpus, num_replicas
 from sim.search.uncertainty import step_times_off
 from sim.specs.serve_command import serve_command
 from sim.version import __version__
@@ -97,7 +97,11 @@ class Capacity:
 
 def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
     """A candidate as one flat row."""
-    facts = {name: candidate[name] for name in (REPLICAS, "num_gpus", "feasible", "reason", "share", "score")}
+    facts = {
+        name: candidate[name]
+        for name in (*FLEET, "num_gpus", "feasible", "reason", "share", "score")
+        if name in candidate
+    }
     return {**_plain(candidate["engine"]), **facts, "slo_violation": candidate["slo_violation"], **_figures(candidate)}
 
 
@@ -179,13 +183,18 @@ def deploy_commands(scenario: Scenario, params: Params) -> str:
     """The `vllm serve` line, and how many times to run it."""
     command = serve_command(scenario.model.name, scenario.engine(params))
     count = num_replicas(params)
-    return command if count == 1 else f"{command}  # {count} times, behind a {scenario.router.replace('_', '-')} router"
+    return (
+        command
+        if count == 1
+        else f"{command}  # {count} times, behind a {scenario.router_of(params).replace('_', '-')} router"
+    )
 
 
 def _config(scenario: Scenario, params: Params) -> dict[str, Any]:
     return {
         "engine": engine_json(scenario, params),
         REPLICAS: num_replicas(params),
+        **({ROUTER: params[ROUTER]} if ROUTER in params else {}),
         "num_gpus": num_gpus(params, scenario.base),
     }
 

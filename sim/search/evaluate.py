@@ -17,7 +17,7 @@ from sim.metrics.slo import slo_figures
 from sim.metrics.summary import summary_of
 from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
-from sim.search.space import Params, canonical, engine_config, num_gpus, num_replicas
+from sim.search.space import ROUTER, Params, canonical, engine_config, num_gpus, num_replicas
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -99,6 +99,10 @@ class Scenario:
     def engine(self, params: Params) -> EngineConfig:
         return engine_config(self.base, params)
 
+    def router_of(self, params: Params) -> str:
+        """The candidate's, or that of all."""
+        return str(params.get(ROUTER) or self.router)
+
     def deploy(self, params: Params) -> Deployment:
         """The candidate as vLLM would start it. Raises SimError for what vLLM refuses."""
         engine, version = self.engine(params), self.vllm_version
@@ -140,7 +144,7 @@ class Scenario:
         step_time = deployed.step_time
         if perturbation != AS_MODELLED:
             step_time = PerturbedStepTime(step_time, perturbation)
-        plan = FleetPlan.alike(deployed.config, step_time, num_replicas(params), self.router)
+        plan = FleetPlan.alike(deployed.config, step_time, num_replicas(params), self.router_of(params))
         return simulate(trace, plan, clients=self.clients)
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:

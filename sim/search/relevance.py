@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sim.engine.scheduling_policy import scheduling_policy
-from sim.search.space import Space
+from sim.search.space import REPLICAS, ROUTER, Space
 from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.columns import Ints
 from sim.workload.reuse import reusable_tokens
@@ -54,4 +54,6 @@ def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str
     seqs = space.knobs.get("max_num_seqs")
     if seqs and all(value is not None and value >= len(trace) for value in seqs):
         reasons["max_num_seqs"] = f"the trace has only {len(trace):,} requests"
+    if ROUTER in space.knobs and set(space.knobs.get(REPLICAS, (1,))) <= {1}:
+        reasons[ROUTER] = "a single replica needs no router"
     return {name: reason for name, reason in reasons.items() if name not in found}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag, model_validator
 
+from sim.cluster.routers.table import router_options
 from sim.errors import ConfigError, nearest
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import MOST_REPLICAS
@@ -19,8 +20,10 @@ Params = Mapping[str, Any]
 """A candidate: values by knob. An engine argument of None is left to vLLM."""
 
 REPLICAS = "replicas"
+ROUTER = "router"
+FLEET = (REPLICAS, ROUTER)
 NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
-KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED), REPLICAS)
+KNOBS = (*(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED), *FLEET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ class Space:
 def check_knob(name: str, values: Sequence[Any]) -> None:
     """Raises ConfigError, naming the knob and the value, unless each value is one the engine argument takes."""
     if name not in KNOBS:
-        raise ConfigError(f"{name!r} is no knob; knobs are vLLM's engine arguments and replicas.{nearest(name, KNOBS)}")
+        raise ConfigError(
+            f"{name!r} is no knob; knobs are vLLM's engine arguments, replicas and router.{nearest(name, KNOBS)}"
+        )
     if not values:
         raise ConfigError(f"the knob {name} must have at least one value, got none.")
     if len({canonical(value) for value in values}) < len(values):
@@ -104,16 +109,21 @@ def _check_value(name: str, value: Any) -> None:
     if name == REPLICAS:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_REPLICAS:
             raise ConfigError(f"replicas must be an integer from 1 to {MOST_REPLICAS}, got {value!r}.")
+    elif name == ROUTER:
+        if not isinstance(value, str):
+            raise ConfigError(f"router must be a name such as llm_d, or llm_d:queue=2, got {value!r}.")
+        router_options(value)
     else:
         engine_config(EngineConfig(), {name: value})
 
 
 def engine_config(base: EngineConfig, params: Params) -> EngineConfig:
     """The engine arguments of a candidate: from `base` where it does not name them, vLLM's default where its value is None."""
+    arguments = {name: value for name, value in params.items() if name not in FLEET}
     defaults = EngineConfig()
-    changes = {name: getattr(defaults, name) if value is None else value for name, value in params.items()}
-    changes.pop(REPLICAS, None)
-    return replace(base, **changes)
+    return replace(
+        base, **{name: getattr(defaults, name) if value is None else value for name, value in arguments.items()}
+    )
 
 
 def num_replicas(params: Params) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from sim.errors import SimError
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.objectives import Target
-from sim.search.space import REPLICAS, Params, Space, canonical, num_flags, num_gpus, num_replicas
+from sim.search.space import FLEET, REPLICAS, Params, Space, canonical, num_flags, num_gpus, num_replicas
 
 NEAR = 4  # up to this many times as many GPUs as the winner, and as few
 LAYOUT = ("tensor_parallel_size", REPLICAS)
@@ -33,7 +33,7 @@ def layouts(scenario: Scenario, space: Space) -> list[dict[str, Any]]:
     idle: dict[Any, dict[str, Any]] = {}
     for layout in sorted(_laid_out(knobs), key=lambda params: num_gpus(params, scenario.base)):
         tries = [{**others, **layout} for others in _others(space) if space.allows({**others, **layout})]
-        able = (params for params in tries if serves(frozenset((k, v) for k, v in params.items() if k != REPLICAS)))
+        able = (params for params in tries if serves(frozenset((k, v) for k, v in params.items() if k not in FLEET)))
         if (params := next(able, None)) is not None:
             found.append(params)
         elif tries:
@@ -107,9 +107,10 @@ class Distinct:
             return canonical(params)
         facts = {name: getattr(engine, name) for name in type(engine).__dataclass_fields__}
         del facts["max_model_len"], facts["gpu_memory_utilization"]
-        return repr(
-            (facts, plan.num_gpu_blocks, plan.longest_model_len >= self._scenario.longest_request, num_replicas(params))
-        )
+        count = num_replicas(params)
+        router = self._scenario.router_of(params) if count > 1 else None
+        holds_longest = plan.longest_model_len >= self._scenario.longest_request
+        return repr((facts, plan.num_gpu_blocks, holds_longest, count, router))
 
     def simplest(self, candidates: Iterator[dict[str, Any]]) -> list[Params]:
         """One candidate of each kind, in order of first appearance."""

@@ -259,3 +259,23 @@ def test_clients_that_hold_back_wait_before_their_clock_starts() -> None:
     assert alone["p99_ttft_ms"] < together["p99_ttft_ms"] / 2
     with pytest.raises(ConfigError, match="`max_concurrency` must be from 1 to"):
         objective(model(), gpu(), crowd, max_concurrency=0)
+
+
+def test_the_router_is_searched_with_its_options() -> None:
+    """Long and short requests in turn: short ones by themselves wait for none of the long. One replica is tried once."""
+    trace = make_trace(80, rate_rps=4.0)
+    long = np.arange(80) % 2 == 0
+    trace = replace(trace, prompt_tokens=np.where(long, 1500, 20), output_tokens=np.where(long, 300, 5))
+    routers = ("random", "prompt_length:threshold=100")
+    found = answer(
+        trace,
+        objective="latency",
+        space={"replicas": (1, 2), "router": routers},
+        engine=EngineConfig(max_model_len=2048, max_num_seqs=2),
+    )
+    tried = [(row["replicas"], row["router"]) for row in found["candidates"]]
+    assert sorted(tried) == [(1, "random"), (2, "prompt_length:threshold=100"), (2, "random")]
+    scores = {row["router"]: row["score"] for row in found["candidates"] if row["replicas"] == 2}
+    assert len(set(scores.values())) == 2
+    assert found["best"]["router"] == min(scores, key=lambda router: scores[router])
+    assert f"behind a {found['best']['router'].replace('_', '-')} router" in found["best"]["serve_command"]

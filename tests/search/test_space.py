@@ -154,3 +154,19 @@ def test_gpus_are_laid_out_by_steps_that_grow(gpus: int, num_replicas: int, rank
     assert len(knobs["replicas"]) == num_replicas
     assert knobs["replicas"][:6] == (1, 2, 3, 4, 5, 6)
     assert knobs["replicas"][-1] == min(gpus, 128)
+
+
+def test_routers_are_a_knob(tmp_path: Path) -> None:
+    """With options as text; they are no engine argument, and a single replica needs none."""
+    text = "{replicas: [1, 2], router: [least_loaded, 'llm_d:queue=2,prefix=5']}"
+    space = read_space(write(tmp_path, text))
+    assert space.knobs["router"] == ("least_loaded", "llm_d:queue=2,prefix=5")
+    assert engine_config(EngineConfig(), {"replicas": 2, "router": "random", "max_num_seqs": 8}) == EngineConfig(
+        max_num_seqs=8
+    )
+    assert irrelevant_knobs(space, make_trace(), None) == {}
+    alone = Space({"router": ("random", "round_robin")})
+    assert irrelevant_knobs(alone, make_trace(), None) == {"router": "a single replica needs no router"}
+    for knob, sentence in {"[lmd]": "Did you mean llm_d", "['llm_d:x=1']": "no option 'x'", "[2]": "got 2"}.items():
+        with pytest.raises(SimError, match=sentence):
+            read_space(write(tmp_path, f"{{router: {knob}}}"))
