@@ -104,7 +104,7 @@ class Cluster:
         self._pools = pools
         self._least_uncached_tokens = least
         self._done: list[int] = []
-        self._modes = Modes(transfers=NIXL, idle_sleep_s=idle_sleep_s)
+        self._idle_sleep_s = idle_sleep_s
         self._network = Network(env, costs)
         self._prefills = make_requests(trace, pools[0].config, [Script(is_sent_on=True)] * len(trace))
         of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
@@ -118,8 +118,9 @@ class Cluster:
                 self._network.add(pool.kv.num_gpus)
 
     def _replica(self, pool: Pool) -> Replica:
+        modes = Modes(pool.config.num_batches_in_flight, transfers=NIXL, idle_sleep_s=self._idle_sleep_s)
         replica = Replica(
-            self.env, pool.config, pool.step_time, Recorder(), modes=self._modes, on_finished=self._prefill_done
+            self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._prefill_done
         )
         replica.scheduler.connector = Pulled(self, pool.config, replica.scheduler.kv)
         self.env.process(replica.run())
