@@ -242,7 +242,8 @@ class KVCacheManager:
             if last > first:
                 self.pool.settle()
                 copies = self._cache.register(self._group_keys(keyed.keys[first:last], group))
-                keyed.held[group] = np.concatenate((keyed.held[group], copies))
+                held = keyed.held[group]
+                keyed.held[group] = np.concatenate((held, copies)) if len(held) else copies
 
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""

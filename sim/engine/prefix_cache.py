@@ -63,10 +63,11 @@ class PrefixCache:
 
     def match(self, keys: Keys) -> Copies:
         """The oldest copies of the leading keys, up to the first that has none."""
-        copies = self._oldest[keys]
-        missing = (copies == NO_COPY).nonzero()[0]
-        found: Copies = copies[: missing[0]] if len(missing) else copies
-        return found
+        copies: Copies = self._oldest[keys]
+        if len(copies) == 0:
+            return copies
+        first = int(copies.argmin())  # the first that has none, if any: NO_COPY is less than any number
+        return copies[:first] if copies[first] == NO_COPY else copies
 
     def drain_handed_out(self) -> NDArray[np.bool_]:
         """Which copies somebody has taken hold of, or were evicted, since the last time; it is noted from the first time on."""
@@ -83,17 +84,17 @@ class PrefixCache:
 
     def hold(self, copies: Copies) -> Copies:
         """Add a holder to each copy; returns the copies that had none."""
-        taken: Copies = copies[self._num_holders[copies] == 0]
-        self._num_holders[copies] += 1
+        num_holders = self._num_holders[copies]
+        self._num_holders[copies] = num_holders + 1
         if self._handed_out is not None:
             self._handed_out[copies] = True
-        return taken
+        return _at_zero(num_holders, copies)
 
     def drop(self, copies: Copies) -> Copies:
         """Remove a holder from each copy; returns the copies that have none now, in the order given."""
-        self._num_holders[copies] -= 1
-        freed: Copies = copies[self._num_holders[copies] == 0]
-        return freed
+        num_holders = self._num_holders[copies] - 1
+        self._num_holders[copies] = num_holders
+        return _at_zero(num_holders, copies)
 
     def register(self, keys: Keys) -> Copies:
         """Make new copies of these contents, each with one holder; returns their ids."""
@@ -102,8 +103,9 @@ class PrefixCache:
         copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
         self._key[copies] = keys
         self._num_holders[copies] = 1
-        has_older = self._oldest[keys] != NO_COPY
-        if np.count_nonzero(has_older):
+        older = self._oldest[keys]
+        if len(older) and older[older.argmax()] != NO_COPY:
+            has_older = older != NO_COPY
             for key, copy in zip(keys[has_older].tolist(), copies[has_older].tolist(), strict=True):
                 self._younger.setdefault(key, deque()).append(copy)
             self._has_younger[keys[has_older]] = True
@@ -138,3 +140,11 @@ class PrefixCache:
         if younger is not None and not younger:
             del self._younger[key]
             self._has_younger[key] = False
+
+
+def _at_zero(counts: Keys, copies: Copies) -> Copies:
+    """The copies whose count is 0: mostly all or none."""
+    num_others = np.count_nonzero(counts)
+    if num_others == 0:
+        return copies
+    return NO_COPIES if num_others == len(copies) else copies[counts == 0]

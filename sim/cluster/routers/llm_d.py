@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates
+from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates, largest
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
@@ -104,7 +104,7 @@ class LlmD(Router):
         place = self._best(candidates)
         chosen = replicas[place]
         self._sent(request, path, chosen.number, float(candidates.num_uncached_tokens[place]))
-        if not candidates.matched_share.any():
+        if not np.count_nonzero(candidates.matched_share):
             self._last_cold[chosen.number] = self._num_cold
             self._num_cold += 1
         return chosen
@@ -147,7 +147,7 @@ class LlmD(Router):
         scores = np.zeros(len(candidates.num_active))
         for weight, score in self._weights:
             scores += weight * score(candidates)
-        best: list[int] = (scores == scores.max()).nonzero()[0].tolist()
+        best: list[int] = (scores == largest(scores)).nonzero()[0].tolist()
         chosen = one_of(best, self._rng)
         return chosen if kept is None else int(kept[chosen])
 

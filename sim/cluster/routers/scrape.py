@@ -16,6 +16,7 @@ class Scrape:
     def __init__(self, num_replicas: int, interval_s: float) -> None:
         self._interval_s = interval_s
         self._read_at_s: list[float | None] = [None] * num_replicas
+        self._all_read_at_s: float | None = None
         self._rows: Floats = np.zeros((3, num_replicas))
 
     def columns(self, now_s: float, replicas: Sequence[Replica]) -> tuple[Floats, Floats, Floats]:
@@ -24,6 +25,13 @@ class Scrape:
         Call it on every arrival, before a candidate passes that time.
         """
         at_s = last_multiple(now_s, self._interval_s)
+        if self._all_read_at_s != at_s:
+            self._read(at_s, replicas)
+        num_waiting, num_running, kv_cache_usage = self._rows
+        return num_waiting, num_running, kv_cache_usage
+
+    def _read(self, at_s: float, replicas: Sequence[Replica]) -> None:
+        """The metrics of those replicas that have not been read since."""
         stale = [replica for replica in replicas if self._read_at_s[replica.number] != at_s]
         if stale:
             metrics: list[Metrics] = [replica.metrics(at_s) for replica in stale]
@@ -31,5 +39,5 @@ class Scrape:
             self._rows[:, numbers] = np.array(metrics, dtype=np.float64).T
             for number in numbers:
                 self._read_at_s[number] = at_s
-        num_waiting, num_running, kv_cache_usage = self._rows
-        return num_waiting, num_running, kv_cache_usage
+        if len(replicas) == len(self._read_at_s):
+            self._all_read_at_s = at_s
