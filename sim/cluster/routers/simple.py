@@ -1,11 +1,11 @@
 """Routers that use no information about requests or replicas."""
 
-from collections import defaultdict
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.cluster.replica import Replica
-from sim.cluster.routers.router import Fleet, Router, RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request
 
 
@@ -27,22 +27,20 @@ class RandomRouter(Router):
 
 @dataclass(frozen=True)
 class RoundRobinOptions(RouterOptions):
-    def router(self, fleet: Fleet) -> Router:  # noqa: ARG002 - a router's interface
-        return RoundRobin()
+    def router(self, fleet: Fleet) -> Router:
+        return RoundRobin(fleet.num_replicas)
 
 
 class RoundRobin(Router):
     """One after the other, whatever their load: the candidate whose last turn is the longest ago, or never was."""
 
-    def __init__(self) -> None:
-        self._turns: defaultdict[int, int] = defaultdict(int)
-        self._num_turns = 0
+    def __init__(self, num_replicas: int) -> None:
+        self._in_turn = OrderedDict.fromkeys(range(num_replicas))
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:  # noqa: ARG002 - a router's interface
-        turns = [self._turns[replica.number] for replica in replicas]
-        chosen = replicas[turns.index(min(turns))]
-        self._num_turns += 1
-        self._turns[chosen.number] = self._num_turns
+        candidates = (numbered(number, replicas) for number in self._in_turn)
+        chosen = next(candidate for candidate in candidates if candidate is not None)
+        self._in_turn.move_to_end(chosen.number)
         return chosen
 
 
