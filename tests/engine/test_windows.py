@@ -100,7 +100,8 @@ def test_a_leap_ends_where_a_window_begins_to_pass_blocks(window: int, is_async:
     """Blocks of a token: 31 tokens are full as the decode settles, 44 in the midst of what would else be one leap."""
     groups = (KVGroup(), KVGroup(window=window))
     config = make_config(block_size=1, kv_groups=groups, enable_prefix_caching=False, async_scheduling=is_async)
-    fast, naive = (replay(ENGINES[name], make_trace([Ask("A", 30, 40)]), config, ONE_SECOND) for name in ENGINES)
+    trace = make_trace([Ask("A", 30, 40)])
+    fast, naive = (replay(ENGINES[name], trace, config, ONE_SECOND) for name in ("fast", "reference"))
     assert len(fast.records.leaps) < 30
     assert facts(fast) == facts(naive)
 
