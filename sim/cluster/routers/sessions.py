@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import md5
-from itertools import cycle
+from itertools import count
 
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
@@ -33,8 +33,8 @@ class HashRing:
     def owners(self, key: str) -> Iterator[int]:
         """The numbers at the points that follow a key, round and round: it belongs to the first of them that is there."""
         place = bisect_right(self._points, _hash(key))
-        yield from self._numbers[place:]
-        yield from cycle(self._numbers)
+        for step in count(place):
+            yield self._numbers[step % len(self._numbers)]
 
     def replica(self, key: str, replicas: Sequence[Replica]) -> Replica:
         """The candidate to which a key belongs."""
