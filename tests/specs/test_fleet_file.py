@@ -36,7 +36,6 @@ def test_a_file_says_what_stands_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     {
-        "{}": "`pools` is required but absent",
         "pools: []": "`pools` List should have at least 1 item",
         "pools: [{replicas: 0}]": "`pools.0.replicas` should be greater than or equal to 1, got 0",
         "pools: [{replicas: 513}]": "`pools.0.replicas` should be less than or equal to 512, got 513",
@@ -54,5 +53,10 @@ def test_what_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
 
 
 def test_a_mapping_is_called_fleet() -> None:
-    with pytest.raises(SimError, match=r"^fleet: `pools` is required"):
-        read_fleet({})
+    with pytest.raises(SimError, match=r"^fleet: `pools` List should have at least 1 item"):
+        read_fleet({"pools": []})
+
+
+def test_pools_that_are_not_said_are_one_replica() -> None:
+    """As where a file says only how the fleet changes."""
+    assert [pool.replicas for pool in read_fleet({}).pools] == [1]
