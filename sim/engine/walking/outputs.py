@@ -11,6 +11,8 @@ class Outputs:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._slots = state.slots
+        self._is_async = state.is_async
         self._in_flight: list[Batch] = []
         self._unfreed: list[tuple[Batch, Progress]] = []
         self._num_taken_in = 0
@@ -47,6 +49,7 @@ class Outputs:
                 finished.append(progress)
         if not batch.did_nothing:
             self._num_taken_in += 1
+        self._state.spare_rows += batch.rows
         for progress in finished:
             self._finish(progress, now_s)
         return finished
@@ -70,9 +73,11 @@ class Outputs:
             return
         num_rejected = row.num_drafts - num_accepted
         progress.num_computed -= num_rejected
-        if self._state.is_async:
+        if self._is_async:
             progress.num_placeholders -= num_rejected + num_delivered
-            self._state.slots.keep(progress, progress.num_computed - progress.num_placeholders)
+            num_returned = progress.num_computed - progress.num_placeholders
+            if num_returned >= progress.next_full:
+                self._slots.keep(progress, num_returned)
         elif batch.num_drafts_next and progress.num_tokens < progress.last_token:
             progress.num_drafts = _proposed(progress, batch.num_drafts_next)
 
@@ -103,14 +108,14 @@ class Outputs:
         if self._state.defers_frees and progress.num_in_flight:
             self._unfreed.append((self._in_flight[-1], progress))
         else:
-            self._state.slots.free(progress)
+            self._slots.free(progress)
 
     def _free_deferred(self, batch: Batch) -> None:
         """Blocks that this batch was the last to write to."""
         kept = []
         for last, progress in self._unfreed:
             if last is batch:
-                self._state.slots.free(progress)
+                self._slots.free(progress)
             else:
                 kept.append((last, progress))
         self._unfreed = kept

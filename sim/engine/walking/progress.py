@@ -10,8 +10,8 @@ class Progress:
     `num_tokens` are known: the prompt and what has come back. `num_computed` positions have been scheduled, and run ahead of
     the device; `num_placeholders` of them are for tokens on their way (async scheduling only), drafts included.
     `num_drafts` may be verified in the next pass. `num_samples_in_flight` batches on the device sample for it, of which
-    `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group; those of `num_hashed` tokens can
-    be found. `attempt` counts its preemptions. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
+    `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group, room for `num_slots`
+    tokens, of which the first `num_full` can be found; the next one cannot be full before `next_full` tokens. `attempt` counts its preemptions. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
     is a CPU tier.
     """
 
@@ -22,7 +22,9 @@ class Progress:
     num_samples_in_flight: int = 0
     num_stale: int = 0
     num_blocks: int = 0
-    num_hashed: int = 0
+    num_slots: int = 0
+    num_full: int = 0
+    next_full: int = 0
     num_verifications: int = 0
     num_proposals: int = 0
     attempt: int = 0

@@ -1,5 +1,7 @@
 """Room in the KV cache for requests that are walked: how many blocks each holds, and which of them can be found."""
 
+import sys
+
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import NO_HIT, KVCacheManager, PrefixHit
 from sim.engine.walking.progress import Progress
@@ -39,31 +41,41 @@ class Slots:
         if self._has_windows:
             self.kv.free_passed_windows(progress.request, progress.num_computed - progress.num_in_flight)
         end = progress.num_computed + num_tokens
-        missing = self._num_blocks(end + self._lookahead) - progress.num_blocks
         num_new = 0
-        if missing > 0:
-            num_new = missing * self._num_groups
-            if num_new > self.pool.num_free:
+        if end + self._lookahead > progress.num_slots:
+            num_new = self._extend(progress, end + self._lookahead, 0)
+            if num_new < 0:
                 return -1
-            self._take(progress, missing, num_new)
-        self.keep(progress, end)
+        if end >= progress.next_full:
+            self.keep(progress, end)
+        return num_new
+
+    def _extend(self, progress: Progress, end: int, reserve: int) -> int:
+        """Take the blocks that are missing for so many tokens; -1 where there are too few."""
+        missing = self._num_blocks(end) - progress.num_blocks
+        num_new = missing * self._num_groups
+        if num_new + reserve > self.pool.num_free:
+            return -1
+        if missing > 0:
+            self.pool.take(num_new)
+            self._note(progress, progress.num_blocks + missing)
         return num_new
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-min(num_tokens, self._max_model_len) // self._block_size)
 
-    def _take(self, progress: Progress, num_blocks: int, num_new: int) -> None:
-        self.pool.take(num_new)
-        progress.num_blocks += num_blocks
+    def _note(self, progress: Progress, num_blocks: int) -> None:
+        progress.num_blocks = num_blocks
+        progress.num_slots = num_blocks * self._block_size
         self.lowest_free = min(self.lowest_free, self.pool.num_free)
 
     def admit(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> int:
         """Blocks for the next tokens of a waiting request, which may hold some already; -1 where they do not fit."""
-        if progress.num_blocks:
-            missing = self._num_blocks(progress.num_computed + num_tokens + self._lookahead) - progress.num_blocks
-            return -1 if missing * self._num_groups + reserve > self.pool.num_free else self.grow(progress, num_tokens)
         end = progress.num_computed + hit.num_blocks * self._block_size + num_tokens
-        num_new = self._hold(progress, hit, end + self._lookahead, reserve)
+        if progress.num_blocks:
+            num_new = self._extend(progress, end + self._lookahead, reserve)
+        else:
+            num_new = self._hold(progress, hit, end + self._lookahead, reserve)
         if num_new >= 0:
             self.keep(progress, end)
         return num_new
@@ -77,27 +89,31 @@ class Slots:
         num_new = self.kv.admit(progress.request, hit, num_blocks * self._block_size, reserve)
         if num_new is None:
             return -1
-        progress.num_blocks = num_blocks
-        progress.num_hashed = hit.num_blocks * self._block_size
-        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+        self._note(progress, num_blocks)
+        progress.num_full = hit.num_blocks
+        progress.next_full = (hit.num_blocks + 1) * self._block_size
         return num_new
 
     def keep(self, progress: Progress, num_tokens: int) -> None:
         """Make blocks findable that are filled with known tokens."""
-        known = min(num_tokens - self._num_never_kept, progress.num_tokens)
-        if known > progress.num_hashed and self._caches_prefixes:
+        if not self._caches_prefixes:
+            progress.next_full = sys.maxsize
+            return
+        full = min(num_tokens - self._num_never_kept, progress.num_tokens) // self._block_size
+        if full > progress.num_full:
             shared = progress.request.num_shared_blocks
-            if shared and progress.num_hashed // self._block_size < min(shared, known // self._block_size):
-                self.kv.keep_shared_blocks(progress.request, known)
-            progress.num_hashed = known
+            if progress.num_full < shared:
+                self.kv.keep_shared_blocks(progress.request, full * self._block_size)
+            progress.num_full = full
+            progress.next_full = (full + 1) * self._block_size
 
     def free(self, progress: Progress) -> None:
         """Give back all that a request holds."""
         progress.num_free_at_release = self.pool.num_free
-        self.kv.release(progress.request, progress.num_blocks * self._block_size, progress.num_hashed)
-        progress.num_blocks = progress.num_hashed = 0
+        self.kv.release(progress.request, progress.num_slots, progress.num_full * self._block_size)
+        progress.num_blocks = progress.num_slots = progress.num_full = progress.next_full = 0
 
     def free_preempted(self, progress: Progress) -> None:
         """The same for one that will ask for all of it again."""
-        self.kv.key_all_blocks(progress.request, progress.num_hashed)
+        self.kv.key_all_blocks(progress.request, progress.num_full * self._block_size)
         self.free(progress)

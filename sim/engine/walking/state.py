@@ -6,7 +6,7 @@
 from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduling_policy import scheduling_policy
-from sim.engine.walking.batch import Batch
+from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.progress import Progress
@@ -37,6 +37,7 @@ class State:
         self.loading: list[Progress] = []
         self.progress: dict[Request, Progress] = {}
         self.in_flight: list[Batch] = []
+        self.spare_rows: list[Row] = []
         self.num_calls = 0
         self.num_admitted = 0
         self.has_told_finished = True
