@@ -54,10 +54,10 @@ def _pipeline(num_stages: int, time: Fields) -> Pipeline:
     if num_stages == 1:
         return Pipeline()
     multipliers = time.get("stage_mul") or [1000] * num_stages
-    return Pipeline(num_stages, partial(_stages_ns, multipliers), time.get("hop_ns", 0))
+    return Pipeline(num_stages, partial(stages_ns, multipliers), time.get("hop_ns", 0))
 
 
-def _stages_ns(multipliers: Sequence[int], step_ns: float) -> Sequence[float]:
+def stages_ns(multipliers: Sequence[int], step_ns: float) -> Sequence[float]:
     """Whole nanoseconds, multipliers being thousandths."""
     return [step_ns * multiplier // 1000 for multiplier in multipliers]
 

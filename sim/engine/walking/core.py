@@ -255,7 +255,7 @@ class WalkingCore:
             self._end_aborted(self.now_s)
         finished = self._scheduler.take_in(batch, self.now_s)
         for progress in finished:
-            self._recorder.request(progress.request, progress.num_tokens - progress.num_prompt, self.now_s)
+            self._recorder.request(progress.request, progress.num_tokens - progress.num_prompt, batch.end_s)
         requests = [progress.request for progress in finished]
         if self._connector is not None:
             requests += self._hear_of_transfers(self._connector, batch)

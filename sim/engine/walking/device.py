@@ -27,8 +27,8 @@ class Device:
         batch.start_s = batch.end_s = start_s
         shape = batch.shape
         if shape is None:
-            batch.stages_s.append((start_s, start_s))
-        elif self._stages is None:
+            return
+        if self._stages is None:
             batch.duration_s = self.step_time.step_s(shape)
             batch.end_s = self._free_s[0] = start_s + batch.duration_s
         else:

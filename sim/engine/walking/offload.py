@@ -2,11 +2,14 @@
 
 Mirrors vLLM's OffloadingConnector with its LRU cache (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32)
 as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
-attention, and loads never come within the step that asks for them.
+attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
 """
 
 from math import inf
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.prefix_cache import NO_COPIES, Copies
 from sim.engine.walking.chunks import Chunks, CpuCache
@@ -15,6 +18,7 @@ from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
 
+Mask = NDArray[np.bool_]
 MOST_CHUNKS = 2**32
 """Of one request."""
 
@@ -152,13 +156,14 @@ class Offload(Connector):
 
     def close_pass(self) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
-        self._wait_for_lost_blocks()
+        is_taken = self.slots.kv.drain_handed_out() if self._caches_prefixes else None
+        self._wait_for_lost_blocks(is_taken)
         for progress, copies in self._finished:
-            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies)
+            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies, is_taken)
         self._finished = []
 
-    def _offer(self, progress: Progress, num_tokens: int, copies: Copies) -> None:
-        """Store what is complete and not there yet, if the CPU has room for all of it."""
+    def _offer(self, progress: Progress, num_tokens: int, copies: Copies, is_taken: Mask | None = None) -> None:
+        """Store what is complete and not there yet, if the CPU has room for all of it; what is taken already is nobody's to wait for."""
         chunks = progress.chunks
         if self._prompt_only:
             num_tokens = min(num_tokens, progress.num_prompt)
@@ -182,18 +187,21 @@ class Offload(Connector):
         ]
         job.end_block = blocks[-1] + 1
         job.copies = copies[[block for block in blocks if block < len(copies)]]
+        if is_taken is not None:
+            job.copies = job.copies[~is_taken[job.copies]]
+        elif progress.is_finished and progress.num_blocks == 0:
+            job.end_block = min(job.end_block, max(0, self.slots.lowest_free - progress.num_free_at_release))
         chunks.num_jobs += 1
         self._offered.append(job)
 
     def _stores_under_way(self) -> list[Job]:
         return [job for job in (*self._under_way, *self._due, *self._offered) if job.kind == "store"]
 
-    def _wait_for_lost_blocks(self) -> None:
+    def _wait_for_lost_blocks(self, is_taken: Mask | None) -> None:
         left = [job for job in self._stores_under_way() if job.progress.is_finished]
-        if self._caches_prefixes:
-            handed_out = self.slots.kv.drain_handed_out()
+        if is_taken is not None:
             for job in left:
-                is_lost = handed_out[job.copies]
+                is_lost = is_taken[job.copies]
                 if is_lost.any():
                     job.is_waited_for = True
                     job.copies = job.copies[~is_lost]
@@ -201,10 +209,9 @@ class Offload(Connector):
             lowest = self.slots.lowest_free
             for job in left:
                 num_below = job.progress.num_free_at_release
-                if job.progress.num_blocks == 0 and lowest < num_below + job.end_block:
+                if job.progress.num_blocks == 0 and job.end_block > 0 and lowest < num_below + job.end_block:
                     job.is_waited_for = True
                     job.end_block = max(0, lowest - num_below)
-            self.slots.lowest_free = self.slots.pool.num_free
 
     # -- the worker ------------------------------------------------------------------------------------------------
 

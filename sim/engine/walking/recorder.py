@@ -1,8 +1,8 @@
 """Facts of a replica that is walked, a row a batch; in the end in the same columns as those of one that leaps."""
 
 from array import array
-from itertools import chain
 from math import nan
+from struct import Struct
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sim.steptime.protocol import StepShape
 
 CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
 NO_WORK = StepShape(0, 0, (), 0)
-flattened = chain.from_iterable
+pack_chunk = Struct("2i").pack
 
 
 class WalkRecorder:
@@ -35,10 +35,9 @@ class WalkRecorder:
         """A batch is back, or will never be."""
         num_decodes, context_tokens, chunks, num_sampled = batch.shape or NO_WORK
         num_chunk_tokens = 0
-        if chunks:
-            self._chunks += array("i", flattened(chunks)).tobytes()
-            for num_tokens, _ in chunks:
-                num_chunk_tokens += num_tokens
+        for num_tokens, num_computed in chunks:
+            num_chunk_tokens += num_tokens
+            self._chunks += pack_chunk(num_tokens, num_computed)
         for before in batch.late:
             self._late.append(self._num_batches)
             self._late.append(before)

@@ -11,7 +11,7 @@ from sim.specs.speculation import Speculation
 class Slots:
     """A KVCacheManager, and per request what it cannot know where tokens may be rejected.
 
-    `lowest_free` is the smallest number of free blocks since it was last set.
+    `lowest_free` is the smallest number of free blocks in a pass.
     """
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:

@@ -75,7 +75,7 @@ class WalkLogger:
             "k_next": batch.num_drafts_next,
             "ext": batch.external,
             "throttle": int(batch.is_throttled),
-            "stages": [list(stage) for stage in batch.stages_s],
+            "stages": [list(stage) for stage in batch.stages_s or [(batch.start_s, batch.end_s)]],
             "inflight": [self._open[there.call]["i"] for there in in_flight if there.rows],
         }
 

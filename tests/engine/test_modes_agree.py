@@ -1,0 +1,151 @@
+"""The engine that walks and the naive one are one engine in every mode: speculation, stages, adapters, KV from elsewhere, offload."""
+
+from functools import partial
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.front_door import rejections
+from sim.specs.speculation import METHODS, Speculation
+from tests.configs import changed, scheduler_config
+from tests.conformance.case import Case
+from tests.conformance.engines import run_reference, run_walking
+from tests.conformance.modes import stages_ns
+from tests.properties import examples
+from tests.reference import modes as naive
+from tests.workloads import step_times, traces
+
+MOST_PASSES = 2_000
+CHUNKS = st.builds(
+    naive.Offload,
+    cpu_chunks=st.integers(1, 12),
+    load_base_s=st.integers(0, 9),
+    load_block_s=st.integers(0, 9),
+    store_base_s=st.integers(0, 90),
+    store_block_s=st.integers(0, 9),
+    blocks_per_chunk=st.integers(1, 3),
+    prompt_only=st.just(True),
+)
+
+
+@st.composite
+def speculations(draw: st.DrawFn, *, is_async: bool) -> Speculation:
+    """A way of speculating; ngram does not go with async scheduling."""
+    count = draw(st.integers(1, 4))
+    by_batch_size = draw(st.just(()) | st.lists(st.integers(0, count), min_size=2, max_size=6).map(tuple))
+    return Speculation(
+        count,
+        draw(st.sampled_from(METHODS[2 if is_async else 0 :])),
+        parallel_drafting=draw(st.booleans()),
+        mtp_layers=draw(st.integers(1, 4)),
+        by_batch_size=by_batch_size,
+    )
+
+
+def derived(speculation: Speculation) -> naive.Speculation:
+    """What it asks of the naive engine."""
+    return naive.Speculation(
+        k=speculation.num_speculative_tokens,
+        lookahead=speculation.num_lookahead_tokens,
+        draft_slots=speculation.num_draft_slots,
+        drops_last_hit=speculation.drops_last_hit,
+        prefill_lookahead=speculation.num_prefill_lookahead,
+        by_batch_size=speculation.by_batch_size or None,
+    )
+
+
+def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naive.Script]:
+    """What becomes of one request; a store has no more of its prompt than of the shortest."""
+    counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
+    has_remote, is_nixl = kind != "offload", kind == "nixl"
+    return st.builds(
+        naive.Script,
+        accept=counts,
+        propose=st.none() if is_async else st.none() | counts,
+        lora=st.integers(0, 2),
+        is_remote=st.booleans() if has_remote else st.just(False),
+        recv_s=st.integers(0, 40),
+        recv_fails=st.booleans() if has_remote else st.just(False),
+        is_sent_on=st.booleans() if is_nixl else st.just(False),
+        send_s=st.integers(0, 40),
+        remote_tokens=st.none() if is_nixl else st.integers(0, fewest),
+        loads_in_step=st.booleans() if kind == "mock" else st.just(False),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Some requests, and whatever modes go together."""
+    is_async = draw(st.booleans())
+    speculation = draw(st.none() | speculations(is_async=is_async))
+    kind = draw(st.sampled_from(("", "nixl", "mock", "offload")))
+    num_stages = draw(st.integers(1, 3)) if kind != "offload" else 1
+    if kind == "offload" or (num_stages > 1 and (kind or not is_async)):
+        speculation = None  # nor does vLLM say what it would do with stages that wait
+    trace = draw(traces(max_requests=8))
+    block_size = draw(st.integers(1, 4))
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    drafted_ahead = 50 if speculation and num_stages > 1 else 0  # beyond max_model_len vLLM's rules make no sense
+    config = scheduler_config(
+        async_scheduling=is_async,
+        block_size=block_size,
+        max_model_len=longest + drafted_ahead + draw(st.integers(0, 3)),
+        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(8, 20)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_num_batched_tokens=draw(st.integers(16, 60)),
+        enable_prefix_caching=kind == "offload" or draw(st.booleans()),  # else who takes a block is known but once
+        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
+        long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
+        watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
+    )
+    modes = naive.Modes(
+        num_batches_in_flight=num_stages + is_async,
+        speculation=derived(speculation) if speculation else None,
+        pipeline=_pipeline(draw, num_stages),
+        max_loras=draw(st.sampled_from((None, 1, 2))),
+        transfers=_transfers(draw, kind) if kind else None,
+        idle_sleep_s=draw(st.integers(1, 9)) if kind else draw(st.sampled_from((0, 0, 5))),
+        throttle_interval=draw(st.sampled_from((0, 0, 3))),
+    )
+    recorded: dict[str, Any] = {"ext": 1, "config": {}, "result": {"status": "assert"}}
+    if speculation:
+        recorded["config"]["spec"] = {
+            "method": speculation.method,
+            "parallel": speculation.parallel_drafting,
+            "mtp_layers": speculation.mtp_layers,
+        }
+    script = scripts(is_async=is_async, kind=kind, fewest=int(trace.prompt_tokens.min()) - 1)
+    given_scripts = draw(st.lists(script, min_size=len(trace), max_size=len(trace)))
+    return Case(trace, config, draw(step_times), MOST_PASSES, recorded, modes, given_scripts)
+
+
+def _pipeline(draw: st.DrawFn, num_stages: int) -> naive.Pipeline:
+    if num_stages == 1:
+        return naive.Pipeline()
+    multipliers = draw(st.lists(st.sampled_from((200, 500, 1000)), min_size=num_stages, max_size=num_stages))
+    return naive.Pipeline(num_stages, partial(stages_ns, multipliers), draw(st.integers(0, 3)))
+
+
+def _transfers(draw: st.DrawFn, kind: str) -> naive.Transfers:
+    return naive.Transfers(
+        connector=kind,  # type: ignore[arg-type]  # one of those
+        role=draw(st.sampled_from(("kv_producer", "kv_consumer", "kv_both"))) if kind == "nixl" else "kv_both",
+        reports_at_start=draw(st.booleans()),
+        recv_token_s=draw(st.integers(0, 2)),
+        recomputes_failed=draw(st.booleans()),
+        offload=draw(CHUNKS) if kind == "offload" else None,
+    )
+
+
+@examples(150)
+@given(case=cases())
+def test_engines_agree_in_every_mode(case: Case) -> None:
+    """Step by step, transfer by transfer, and on what became of each request."""
+    assert not rejections(case.trace, case.trace.output_tokens, changed(case.config))
+    expected, got = run_reference(case), run_walking(case)
+    for one, other in zip(got.steps, expected.steps, strict=False):
+        assert one == other
+    assert len(got.steps) == len(expected.steps)
+    assert list(map(list, got.kv_events)) == list(map(list, expected.kv_events))
+    assert (got.requests, got.crashed) == (expected.requests, expected.crashed)
