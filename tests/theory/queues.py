@@ -39,16 +39,30 @@ def serve(
         priority=priority,
     )
     config = make_config(
-        max_num_seqs=max_num_seqs, block_size=1000, scheduling_policy="fcfs" if priority is None else "priority"
+        max_num_seqs=max_num_seqs,
+        max_model_len=10_000,
+        block_size=1000,
+        scheduling_policy="fcfs" if priority is None else "priority",
     )
     return Queue(trace, engine(trace, config, ONE_SECOND))
 
 
-def assert_mean(samples: Floats, expected: float, *, num_batches: int = 20, num_errors: float = 4.0) -> None:
+def assert_mean(samples: Floats, expected: float, *, num_errors: float = 4.0) -> None:
     """The mean agrees within four standard errors, which successive batches tell; and those are small enough to tell."""
-    batches = np.array([batch.mean() for batch in np.array_split(samples, num_batches)])
-    error = batches.std(ddof=1) / np.sqrt(num_batches)
+    error = standard_error(samples)
     assert error < 0.05 * expected, f"standard error {error:.3g} of a mean of {expected:.3g}: too few samples"
     assert abs(samples.mean() - expected) < num_errors * error, (
         f"{samples.mean():.4g} +- {error:.2g}, not {expected:.4g}"
     )
+
+
+def assert_positive(samples: Floats, *, num_errors: float = 4.0) -> None:
+    """The mean is over 0 by more than four standard errors."""
+    error = standard_error(samples)
+    assert samples.mean() > num_errors * error, f"{samples.mean():.4g} +- {error:.2g} is not surely over 0"
+
+
+def standard_error(samples: Floats, *, num_batches: int = 20) -> float:
+    """Of the mean of successive samples that depend on each other, by the means of batches."""
+    batches = np.array([batch.mean() for batch in np.array_split(samples, num_batches)])
+    return float(batches.std(ddof=1) / np.sqrt(num_batches))

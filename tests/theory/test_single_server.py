@@ -1,4 +1,6 @@
-"""One seat, constant steps: waits are those of queueing theory (Kleinrock, Queueing Systems I, ch. 5, and II, ch. 3)."""
+"""Few seats, constant steps: waits are those of queueing theory (Kleinrock, Queueing Systems I, ch. 5, and II, ch. 3)."""
+
+import math
 
 import numpy as np
 import pytest
@@ -53,3 +55,16 @@ def test_the_seat_is_taken_for_rho_of_the_time(engine: Engine) -> None:
     busy = float((steps.end_s - steps.start_s).sum())
     assert busy == pytest.approx(3 * NUM_REQUESTS)
     assert busy / steps.end_s[-1] == pytest.approx(0.6, rel=4 / np.sqrt(NUM_REQUESTS))
+
+
+@pytest.mark.parametrize(("num_seats", "rho"), [(2, 0.6), (4, 0.7)])
+def test_several_seats_are_an_m_m_c_queue(engine: Engine, num_seats: int, rho: float) -> None:
+    """P(wait > t) = C exp(-c (1 - rho) t / S) with Erlang's C; at t = 1 s, the most that a step under way holds anyone up, and S / c."""
+    service_s = np.random.default_rng(6).geometric(1 / 200, NUM_REQUESTS)
+    load = num_seats * rho
+    queue = serve(engine, load / 200, service_s, max_num_seqs=num_seats)
+    some_free = sum(load**busy / math.factorial(busy) for busy in range(num_seats))
+    all_busy = load**num_seats / math.factorial(num_seats) / (1 - rho)
+    for time_s in (1.0, 200 / num_seats):
+        expected = all_busy / (some_free + all_busy) * math.exp(-num_seats * (1 - rho) * time_s / 200)
+        assert_mean((queue.wait_s > time_s).astype(float), expected)

@@ -1,0 +1,126 @@
+"""Whatever the router and whatever befalls the fleet: every request ends once, its tokens are counted, all blocks come back."""
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster import changing, disaggregated_fleet, simulation
+from sim.cluster.clients import Clients
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.network import NetworkCosts
+from sim.cluster.records import ClusterRecords
+from sim.cluster.replica import Core
+from sim.cluster.routers.table import ROUTERS
+from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
+from sim.engine.core import EngineCore
+from sim.engine.walking.core import WalkingCore
+from tests.cluster.test_changes_agree import dynamics
+from tests.cluster.test_disaggregation_agrees import Fleet, costs, fleets
+from tests.cluster.test_disaggregation_agrees import simulate as simulate_disaggregated
+from tests.properties import examples
+from tests.workloads import SINCE_0_12, Workload, workloads
+
+routers = st.sampled_from(sorted(ROUTERS))
+clients = st.sampled_from((Clients(), Clients(open_loop=True), Clients(max_concurrency=2), Clients(Users(3, 1.0))))
+
+
+@contextmanager
+def watched_engines() -> Iterator[list[Core]]:
+    """The engines of all replicas that a run makes."""
+    made: list[Core] = []
+
+    def watched(kind: type[EngineCore] | type[WalkingCore]) -> Any:
+        def make(*given: Any, **options: Any) -> Core:
+            made.append(kind(*given, **options))
+            return made[-1]
+
+        return make
+
+    with ExitStack() as stack:
+        for module in (simulation, changing, disaggregated_fleet):
+            stack.enter_context(patch.object(module, "EngineCore", watched(EngineCore)))
+        stack.enter_context(patch.object(disaggregated_fleet, "WalkingCore", watched(WalkingCore)))
+        yield made
+
+
+def assert_all_ended_once(found: ClusterRecords) -> None:
+    """Arrived = completed + rejected + failed; the completed have all their tokens, from a replica, and the rejected none."""
+    requests = found.merged.requests
+    is_completed = np.isfinite(requests.finish_s)
+    ends = [set(np.flatnonzero(is_completed)), set(requests.rejected), set(requests.failed)]
+    assert sorted(row for rows in ends for row in rows) == list(range(len(requests)))
+    assert (requests.generated_tokens == requests.output_tokens)[is_completed].all()
+    assert not requests.generated_tokens[list(requests.rejected)].any()
+    assert (found.replica[is_completed] >= 0).all()
+
+
+def assert_all_is_free(engines: list[Core]) -> None:
+    """Nobody waits, runs or holds a block."""
+    assert engines
+    for engine in engines:
+        assert engine.metrics_before(math.inf) == (0, 0, 0.0)
+
+
+@examples(150)
+@given(workload=workloads(versions=SINCE_0_12), num_replicas=st.integers(2, 4), router=routers, clients=clients)
+def test_a_fleet_that_stays(workload: Workload, num_replicas: int, router: str, clients: Clients) -> None:
+    """Each replica samples the tokens, and looks up the prompts, of the requests that it served, and no others."""
+    trace, config, step_time = workload
+    with watched_engines() as engines:
+        found = simulate(trace, FleetPlan.alike(config, step_time, num_replicas, router), clients=clients)
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
+    requests = found.merged.requests
+    for number, records in enumerate(found.replicas):
+        served = found.replica == number
+        assert records.steps.num_sampled.sum() == requests.generated_tokens[served].sum()
+        assert records.prefix_cache_queries == requests.prompt_tokens[served].sum()
+        assert records.prefix_cache_hits == requests.num_cached_tokens[served].sum()
+
+
+@examples(250)
+@given(
+    workload=workloads(versions=SINCE_0_12),
+    num_replicas=st.integers(1, 3),
+    router=routers,
+    changes=dynamics(),
+    start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
+    clients=clients,
+)
+def test_a_fleet_that_changes(
+    workload: Workload, num_replicas: int, router: str, changes: Dynamics, start_up_s: float, clients: Clients
+) -> None:
+    """Replicas that scale, fail and slow down; requests that are turned away, aborted and tried again, whose tokens may be lost."""
+    trace, config, step_time = workload
+    plan = FleetPlan.alike(config, step_time, num_replicas, router, dynamics=changes, start_up_s=start_up_s)
+    with watched_engines() as engines:
+        found = simulate(trace, plan, clients=clients)
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
+    assert found.merged.steps.num_sampled.sum() >= found.merged.requests.generated_tokens.sum()
+
+
+@examples(60)
+@given(fleet=fleets(), network=costs, least_uncached_tokens=st.sampled_from((1, 6, 12)))
+def test_a_fleet_of_which_some_prefill_for_others(
+    fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int
+) -> None:
+    """The replicas that answer sample all tokens; the others one a prompt, and their blocks are free when they have been pulled."""
+    with watched_engines() as engines:
+        found = simulate_disaggregated(fleet, network, least_uncached_tokens)
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
+    requests, handovers = found.merged.requests, found.handovers
+    assert handovers is not None
+    num_prefill = fleet.prefill.num_replicas
+    sampled = [int(records.steps.num_sampled.sum()) for records in found.replicas]
+    assert sum(sampled[num_prefill:]) == requests.generated_tokens.sum()
+    assert sum(sampled[:num_prefill]) == np.count_nonzero(handovers.are_handed_over)
