@@ -36,7 +36,8 @@ WITH_OPTIONS = {
     "dynamo": "dynamo:kv_events=false,ttl_s=20,request_weight=0.5",
     "production_stack_session": "production_stack_session:stats_window_s=20",
 }
-routers = st.sampled_from([WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)])
+EVICTING = "sglang_cache_aware:balance_abs_threshold=2,eviction_interval_s=5,max_tree_size=60"
+routers = st.sampled_from([*(WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)), EVICTING])
 
 
 def assert_same_run(found: ClusterRecords, expected: Served) -> None:

@@ -55,8 +55,8 @@ def assert_all_ended_once(found: ClusterRecords) -> None:
     """Arrived = completed + rejected + failed; the completed have all their tokens, from a replica, and the rejected none."""
     requests = found.merged.requests
     is_completed = np.isfinite(requests.finish_s)
-    ends = [set(np.flatnonzero(is_completed)), set(requests.rejected), set(requests.failed)]
-    assert sorted(row for rows in ends for row in rows) == list(range(len(requests)))
+    completed: list[int] = np.flatnonzero(is_completed).tolist()
+    assert sorted([*completed, *requests.rejected, *requests.failed]) == list(range(len(requests)))
     assert (requests.generated_tokens == requests.output_tokens)[is_completed].all()
     assert not requests.generated_tokens[list(requests.rejected)].any()
     assert (found.replica[is_completed] >= 0).all()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sim.cluster.routers.sessions import HashRing
 from sim.engine.config import SchedulerConfig
@@ -285,26 +285,69 @@ class ProductionStackPrefix(Router):
         )
 
 
+Prefix = tuple[Token, ...]
+
+
+class Use(NamedTuple):
+    """Which request brought a prefix to a worker, and when the worker last had use of it."""
+
+    brought_by: int
+    last_s: float
+
+
 class SglangCacheAware(Router):
-    """Without eviction: the tree is all that was ever sent."""
+    """A worker's tree has each prefix of what it was sent, however short; it forgets from where prompts end or part to where they do."""
+
+    def start(self) -> None:
+        prompts = [self.prompt(row) for row in range(len(self.trace))]
+        self.ends = {tuple(one[: common(one, other)]) for one in prompts for other in prompts}
+        self.trees: list[dict[Prefix, Use]] = [{} for _ in range(self.num_replicas)]
+        self.evicted_s = 0.0
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        now_s, prompt = request.arrival_s, self.prompt(request.index)
+        self.evict_if_due(now_s)
         loads = [len(self.in_flight(replica)) for replica in range(self.num_replicas)]
         most_apart, most_times = (
             self.options.get(f"balance_{kind}_threshold", least) for kind, least in (("abs", 64), ("rel", 1.5))
         )
         if max(loads) - min(loads) > most_apart and max(loads) > most_times * min(loads):
-            return loads.index(min(loads))
-        prompt = self.prompt(request.index)
-        matches = [common(prompt, self.prompt(earlier.index)) for earlier, _ in self.sent]
-        if prompt and max(matches, default=0) / len(prompt) > self.options.get("cache_threshold", 0.3):
-            return self.sent[matches.index(max(matches))][1]
-        trees: list[set[tuple[Token, ...]]] = [set() for _ in loads]
-        for earlier, where in self.sent:
-            tokens = self.prompt(earlier.index)
-            trees[where] |= {tuple(tokens[:end]) for end in range(1, len(tokens) + 1)}
-        sizes = [len(tree) for tree in trees]
+            chosen = loads.index(min(loads))
+        else:
+            chosen = self.by_prefix(prompt, now_s)
+        for prefix in prefixes(prompt):
+            brought_by = self.trees[chosen][prefix].brought_by if prefix in self.trees[chosen] else len(self.sent)
+            self.trees[chosen][prefix] = Use(brought_by, now_s)
+        return chosen
+
+    def by_prefix(self, prompt: list[Token], now_s: float) -> int:
+        known = [prefix for prefix in prefixes(prompt) if any(prefix in tree for tree in self.trees)]
+        if known:
+            holders = [worker for worker, tree in enumerate(self.trees) if known[-1] in tree]
+            first = min(holders, key=lambda worker: self.trees[worker][known[-1]].brought_by)
+            for prefix in known:
+                self.trees[first][prefix] = self.trees[first][prefix]._replace(last_s=now_s)
+            if len(known) / len(prompt) > self.options.get("cache_threshold", 0.3):
+                return first
+        sizes = [len(tree) for tree in self.trees]
         return sizes.index(min(sizes))
+
+    def evict_if_due(self, now_s: float) -> None:
+        interval_s = self.options.get("eviction_interval_s", 120.0)
+        if now_s // interval_s * interval_s <= self.evicted_s:
+            return
+        self.evicted_s = now_s // interval_s * interval_s
+        for tree in self.trees:
+            while 4 * len(tree) > self.options.get("max_tree_size", 67_108_864):
+                leaves = [end for end in self.ends & set(tree) if not any(other[:-1] == end for other in tree)]
+                forgotten = min(leaves, key=lambda leaf: (tree[leaf].last_s, tree[leaf].brought_by))
+                del tree[forgotten]
+                while (forgotten := forgotten[:-1]) and forgotten not in self.ends:
+                    del tree[forgotten]
+
+
+def prefixes(prompt: list[Token]) -> list[Prefix]:
+    return [tuple(prompt[:end]) for end in range(1, len(prompt) + 1)]
 
 
 def common(one: list[Token], other: list[Token]) -> int:

@@ -121,20 +121,21 @@ class WorkerTree:
             self._last_s[worker][node] = now_s
 
     def evict(self, max_tokens: int) -> None:
-        """Cut each worker's part to `max_tokens`, from the leaves that were used longest ago."""
+        """Cut each worker's part to `max_tokens`, from the leaves that were used longest ago; of equals what came first."""
         for worker, last_s in enumerate(self._last_s):
             if not last_s or self._num_tokens[worker] <= max_tokens:
                 continue
             num_children = Counter(self._prompts.parent(node) for node in last_s)
-            leaves = [(time_s, node) for node, time_s in last_s.items() if not num_children[node]]
+            came = {node: number for number, node in enumerate(last_s)}
+            leaves = [(time_s, came[node], node) for node, time_s in last_s.items() if not num_children[node]]
             heapq.heapify(leaves)
             while self._num_tokens[worker] > max_tokens:
-                _, node = heapq.heappop(leaves)
+                _, _, node = heapq.heappop(leaves)
                 self._forget(node, worker)
                 parent = self._prompts.parent(node)
                 num_children[parent] -= 1
                 if parent in last_s and not num_children[parent]:
-                    heapq.heappush(leaves, (last_s[parent], parent))
+                    heapq.heappush(leaves, (last_s[parent], came[parent], parent))
 
     def add_worker(self, worker: int) -> None:
         """One that was sent nothing."""

@@ -1,6 +1,18 @@
 """SGLang's tree of what workers were sent."""
 
-from tests.cluster.routers.makers import Requests, Shown, prompts
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.routers.prompts import PromptTree
+from sim.cluster.routers.sglang import WorkerTree
+from sim.workload.trace import Trace
+from tests.cluster.routers.makers import CONFIG, Requests, Shown, prompts
+from tests.properties import examples
+from tests.reference.front_door import make_requests
+from tests.reference.routers import SglangCacheAware
+from tests.workloads import conversations, traces
 
 
 def test_a_tree_is_cut_at_the_ends_that_were_used_longest_ago() -> None:
@@ -14,19 +26,38 @@ def test_a_tree_is_cut_at_the_ends_that_were_used_longest_ago() -> None:
     assert [asked.choose(2), asked.choose(3)] == [0, 1]
 
 
+def test_a_head_without_tails_is_as_old_as_its_own_last_use() -> None:
+    """Sent: head and tail at 1, another prompt at 2; the head is used at 3. The tail goes first, then the other prompt."""
+    known = PromptTree([((1, 10), (2, 10)), ((1, 10), (3, 10)), ((4, 10),)])
+    tree = WorkerTree(known, 1)
+    tree.insert(known.path(0), 0, 1.0)
+    tree.insert(known.path(2), 0, 2.0)
+    assert tree.match(known.path(1), 3.0) == (10, 0)
+    tree.evict(10)
+    assert tree.match(known.path(1), 4.0) == (10, 0)
+    assert tree.match(known.path(2), 4.0) == (0, 0)
+
+
 def test_an_imbalance_sends_to_the_shortest_queue() -> None:
     same = prompts(*[((1, 100),)] * 6)
     assert Requests("sglang_cache_aware:balance_abs_threshold=2", same, [Shown(), Shown()]).all() == [0, 0, 0, 1, 0, 1]
 
 
-def test_a_worker_that_left_is_forgotten_and_never_the_smallest() -> None:
-    """The second is gone before anything comes; then it takes the prompt that nobody has."""
-    trace = prompts(((1, 50),), ((2, 50),), ((3, 50),), ((1, 50),))
-    asked = Requests("sglang_cache_aware", trace, [Shown(), Shown()])
-    asked.router.left(1)
-    assert [asked.choose(0), asked.choose(1)] == [0, 0]
-    asked.router.joined(1)
-    asked.router.left(0)
-    asked.router.joined(0)
-    assert asked.choose(2) == 0, "both are as small, and the first is the first"
-    assert asked.choose(3) == 1, "what the first was sent before it left is forgotten"
+@examples(200)
+@given(
+    trace=traces(max_requests=20) | conversations(max_requests=20),
+    num_workers=st.integers(2, 3),
+    max_tree_size=st.integers(1, 200),
+    eviction_interval_s=st.sampled_from((1, 5, 40)),
+    cache_threshold=st.sampled_from((0.0, 0.3, 0.7)),
+    balance_abs_threshold=st.sampled_from((1, 64)),
+)
+def test_trees_forget_what_naive_ones_do(trace: Trace, num_workers: int, **options: float) -> None:
+    """Nobody answers; trees are cut so often that most of a trace's choices are made by what is left of them."""
+    given = ",".join(f"{name}={value}" for name, value in options.items())
+    asked = Requests(f"sglang_cache_aware:{given}", trace, [Shown()] * num_workers)
+    naive = SglangCacheAware(trace, CONFIG, num_workers, Random(0), options)  # noqa: S311
+    for request in make_requests(trace, CONFIG):
+        chosen = naive.choose(request, [])
+        assert asked.choose(request.index) == chosen
+        naive.sent.append((request, chosen))
