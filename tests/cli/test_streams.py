@@ -68,7 +68,7 @@ def test_a_signal_ends_it_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     ended = (
         "import signal, os, sim.report.folder; from sim.cli import main;"
         f"signal.signal(signal.{name}, signal.SIG_DFL);"  # nohup ignores SIGHUP for all that it starts
-        f"sim.report.folder.latency_figure = lambda *_, **__: os.kill(os.getpid(), signal.{name}); main()"
+        f"sim.report.folder.save = lambda *_: os.kill(os.getpid(), signal.{name}); main()"
     )
     command = [sys.executable, "-c", ended, "simulate", "Llama-3.1-8B", *options]
     call = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
