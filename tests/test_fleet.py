@@ -211,7 +211,7 @@ def test_a_slower_link_delays_first_tokens_and_nothing_before() -> None:
             {"decider": "prefix_based:non_cached_tokens=-1"},
             "non_cached_tokens must be an integer of at least 0, got -1",
         ),
-        ({"transfer": {"bandwidth_gb_s": 0}}, "transfer.bandwidth_gb_s`? should be greater than 0"),
+        ({"transfer": {"bandwidth_gb_s": 0}}, "transfer.bandwidth_gb_s`? should be greater than or equal to 0.001"),
         ({"admission": {"timeout_s": 60.0}}, "admission is not simulated for pools that hand KV over"),
         ({"prefill_router": "least"}, "router must be one of .*, got 'least'"),
     ],

@@ -1,5 +1,6 @@
 """Fleets that change, from Python: replicas over time and what they cost, losses, and requests that are turned away."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,19 @@ def test_no_replica_in_a_day_is_given_up() -> None:
     assert set(found.requests["rejected"]) == {"no replica was asked for in a day"}
 
 
+def test_replicas_that_are_lost_before_they_are_ready_are_given_up() -> None:
+    """A start of 120 s outlives a mean of one second with a probability of 1e-52."""
+    found = run(burst(5), faults=[{"mtbf_s": 1, "mttr_s": 1}], start_up=120)
+    assert found.summary["rejected"] + found.summary["failed"] == 5
+    reasons = set(found.requests["rejected"].dropna()) | set(found.requests["failed"].dropna())
+    assert reasons == {"no replica was ready in a day"}
+
+
+def test_without_smoothing_the_last_share_counts() -> None:
+    found = run(autoscale={"policy": "llm_d_slo", "smoothing_s": 0, "ttft_s": 0.5, "start_up_s": 5})
+    assert found.summary["max_replicas"] > 1
+
+
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
@@ -161,7 +175,20 @@ def test_no_replica_in_a_day_is_given_up() -> None:
         ({"admission": {"max_queue": 4}}, "admission has no option 'max_queue'.*Did you mean max_queued"),
         ({"recovery": {"lost": "drop"}}, "recovery: lost must be one of retry, fail, resume, got 'drop'"),
         ({"start_up": {"image": "slow"}}, "start_up: image must be one of cached, streamed, pulled"),
-        ({"autoscale": {"policy": "hpa", "max": 0}}, "max must be an integer of at least 1, got 0"),
+        ({"autoscale": {"policy": "hpa", "max": 0}}, "max must be an integer of at least 1 and of at most 512, got 0"),
+        ({"autoscale": {"policy": "hpa", "max": 10**6}}, "max must be an integer .* of at most 512, got 1000000"),
+        ({"replicas": 9, "autoscale": "hpa"}, "max must be at least the 9 replicas of the pool, got 8"),
+        ({"autoscale": {"policy": "hpa", "target": math.inf}}, r"target must be at most 1e\+09, got inf"),
+        ({"autoscale": {"policy": "schedule", "times": 5}}, "autoscaler schedule: times must be a list, got 5"),
+        (
+            {"autoscale": {"policy": "schedule", "times": [[0, 9]]}},
+            r"times must ask for 1 to 8 replicas \(min and max\), got 9",
+        ),
+        ({"autoscale": {"policy": "llm_d_slo", "up": 0.3}}, "down must be less than up, got 0.4 and 0.3"),
+        ({"start_up": math.inf}, r"start_up: seconds must be at most 1e\+09, got inf"),
+        ({"faults": [{"at_s": 1, "replica": 0, "for_s": math.inf}]}, r"for_s must be at most 1e\+09, got inf"),
+        ({"faults": [{"at_s": 1, "replica": 0, "slow": 1e300}]}, r"slow must be at most 1e\+09, got 1e\+300"),
+        ({"admission": {"timeout_s": math.inf}}, r"admission: timeout_s must be at most 1e\+09, got inf"),
     ],
 )
 def test_what_cannot_be_asked_for(sections: dict[str, Any], sentence: str) -> None:

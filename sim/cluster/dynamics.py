@@ -55,6 +55,10 @@ class Dynamics:
             raise ConfigError(
                 f"autoscale works on a fleet of one pool, got {len(pools)}; leave autoscale or pools out."
             )
+        if self.autoscale is not None and sum(pools) > self.autoscale.max:
+            raise ConfigError(
+                f"autoscale: max must be at least the {sum(pools)} replicas of the pool, got {self.autoscale.max}."
+            )
         most = max(sum(pools), self.autoscale.max if self.autoscale else 0)
         for place, fault in enumerate(self.faults):
             number = getattr(fault, "replica", 0)

@@ -20,6 +20,10 @@ def option(
     return field(default=default, metadata=rules)
 
 
+MOST = 1e9
+"""No option is larger: so many seconds are 32 years, and more would leave no digits for the steps of an engine."""
+
+
 class Named(NamedTuple):
     """A policy's name and its options as they were given."""
 
@@ -72,13 +76,17 @@ def checked(what: str, kind: type[Any], given: Mapping[str, Any]) -> Any:
 def _checked(what: str, known: "Field[Any]", value: Any) -> Any:
     kind: type = known.metadata["kind"]
     if kind is tuple:
-        return tuple(value) if isinstance(value, list | tuple) else value  # its class has the rule
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{what}: {known.name} must be a list, got {value!r}.")
+        return tuple(value)  # its class has the rules
     if kind is str:
         check_choice(f"{what}: {known.name}", value, known.metadata["choices"])
         return value
     least, most = known.metadata["at_least"], known.metadata["at_most"]
     is_number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
     is_of_kind = isinstance(value, bool) if kind is bool else is_number
+    if is_number and value > MOST and most is None:
+        raise ConfigError(f"{what}: {known.name} must be at most {MOST:g}, got {value!r}.")
     if is_of_kind and (least is None or value >= least) and (most is None or value <= most):
         return kind(value)
     bounds = [f"of at {end} {bound:g}" for end, bound in (("least", least), ("most", most)) if bound is not None]

@@ -84,6 +84,13 @@ class Places:
         """Replicas that have been asked for and not been given up."""
         return len(self.in_state(State.STARTING, State.READY, State.LOST))
 
+    @property
+    def unready_s(self) -> float:
+        """How long no replica has been ready, since the last one was lost or asked for."""
+        if any(place.state is State.READY for place in self._all):
+            return 0.0
+        return self._env.now - max(place.lost_s[-1] if place.lost_s else place.started_s for place in self._all)
+
     # -- from start to end -----------------------------------------------------------------------------------------
 
     def open(self, place: Place) -> None:

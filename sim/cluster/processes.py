@@ -12,7 +12,7 @@ from sim.cluster.faults import Outage
 from sim.cluster.places import Place, Places
 
 LONGEST_WAIT_S = 86_400.0
-"""After so long with requests that wait and no replica asked for, none will be."""
+"""After so long with requests that wait and no replica asked for, or none ready between faults that are drawn, none will be."""
 
 
 class Watched(Protocol):
@@ -53,6 +53,8 @@ def failing(
         yield At(env, env.now + outage.after_s, FLEET)
         if gateway.is_done:
             return
+        if places.unready_s > LONGEST_WAIT_S:
+            gateway.give_up("no replica was ready in a day")
         if slow is None:
             places.lose(place, outage.for_s)
         else:

@@ -1,6 +1,6 @@
 """A fleet as a YAML file: pools of replicas, and the router before them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,10 +30,10 @@ class PoolBlock(Strict):
 class TransferBlock(Strict):
     """What it costs to move KV between pools: `bandwidth_gb_s` of each GPU's card, each way, and a transfer's times."""
 
-    bandwidth_gb_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    latency_ms: NotNegative = 1.0
-    descriptor_us: NotNegative | None = None
-    handshake_s: NotNegative = 0.0
+    bandwidth_gb_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
+    latency_ms: Annotated[NotNegative, Field(le=60_000)] = 1.0
+    descriptor_us: Annotated[NotNegative, Field(le=1e6)] | None = None
+    handshake_s: Annotated[NotNegative, Field(le=600)] = 0.0
 
 
 class FleetFile(Strict):
@@ -62,19 +62,36 @@ class FleetFile(Strict):
     @field_validator("pools")
     @classmethod
     def _names_differ(cls, pools: list[PoolBlock]) -> list[PoolBlock]:
-        names = [pool.name for pool in pools if pool.name]
-        if len(set(names)) < len(names):
+        if len(set(_names(pools))) < len(pools):
             raise ValueError("must have different names")
         return pools
+
+    @field_validator("router", "prefill_router", "decider", "autoscale", mode="before")
+    @classmethod
+    def _is_policy(cls, given: object) -> object:
+        if not isinstance(given, str | dict | None):
+            raise ValueError("must be a name or a mapping with `policy`")  # noqa: TRY004 - pydantic's kind
+        return given
+
+    @field_validator("start_up", mode="before")
+    @classmethod
+    def _is_start_up(cls, given: object) -> object:
+        if not isinstance(given, int | float | dict | None):
+            raise ValueError("must be seconds or a mapping")  # noqa: TRY004 - pydantic's kind
+        return given
 
     @property
     def names(self) -> list[str]:
         """Of the pools: as given, or their number."""
-        return [pool.name or f"pool {number}" for number, pool in enumerate(self.pools)]
+        return _names(self.pools)
 
     def to_json(self) -> dict[str, Any]:
         """What was given."""
         return self.model_dump(exclude_unset=True)
+
+
+def _names(pools: Sequence[PoolBlock]) -> list[str]:
+    return [pool.name or f"pool {number}" for number, pool in enumerate(pools)]
 
 
 FleetLike = str | Path | Mapping[str, Any]

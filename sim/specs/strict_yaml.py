@@ -69,8 +69,15 @@ def _first_problem(error: ValidationError, schema: type[Strict]) -> str:
     if problem["type"] == "extra_forbidden":
         return _unknown(problem, schema)
     where = _where(problem)
-    rule = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"{where} {rule}, got {_short(problem['input'])}."
+    return f"{where} {_rule(problem)}, got {_short(problem['input'])}."
+
+
+def _rule(problem: ErrorDetails) -> str:
+    """In the words of who writes the file: no class of ours, no step of pydantic's."""
+    if problem["type"] in {"model_type", "dict_type"}:
+        return "should be a mapping of keys to values"
+    rule = problem["msg"].removeprefix("Input ").removeprefix("Value error, ").removeprefix("List ")
+    return rule.partition(" after validation")[0]
 
 
 def _where(problem: ErrorDetails) -> str:

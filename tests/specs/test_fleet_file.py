@@ -36,12 +36,20 @@ def test_a_file_says_what_stands_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     {
-        "pools: []": "`pools` List should have at least 1 item",
+        "pools: []": "`pools` should have at least 1 item, got",
+        "- 1": "the file should be a mapping of keys to values, got \\[1\\]",
+        "pools: [3]": "`pools.0` should be a mapping of keys to values, got 3",
+        "router: 5": "`router` must be a name or a mapping with `policy`, got 5",
+        "autoscale: []": "`autoscale` must be a name or a mapping with `policy`, got",
+        "start_up: nvme": "`start_up` must be seconds or a mapping, got 'nvme'",
+        "transfer: {bandwidth_gb_s: 1e-6}": "`transfer.bandwidth_gb_s` should be greater than or equal to 0.001, got",
+        "transfer: {handshake_s: 1000}": "`transfer.handshake_s` should be less than or equal to 600, got",
         "pools: [{replicas: 0}]": "`pools.0.replicas` should be greater than or equal to 1, got 0",
         "pools: [{replicas: 513}]": "`pools.0.replicas` should be less than or equal to 512, got 513",
         "pools: [{replica: 2}]": "`pools.0.replica` is not a known key. Did you mean replicas",
-        "pools: [{engine: 3}]": "`pools.0.engine` should be a valid dictionary, got 3",
+        "pools: [{engine: 3}]": "`pools.0.engine` should be a mapping of keys to values, got 3",
         "pools: [{name: a}, {name: a}]": "`pools` must have different names, got",
+        "pools: [{name: pool 1}, {}]": "`pools` must have different names, got",
         "{pools: [{}], routr: llm_d}": "`routr` is not a known key. Did you mean router",
     }.items(),
 )
@@ -53,7 +61,7 @@ def test_what_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
 
 
 def test_a_mapping_is_called_fleet() -> None:
-    with pytest.raises(SimError, match=r"^fleet: `pools` List should have at least 1 item"):
+    with pytest.raises(SimError, match=r"^fleet: `pools` should have at least 1 item"):
         read_fleet({"pools": []})
 
 

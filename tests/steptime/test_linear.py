@@ -38,7 +38,7 @@ def test_decode_steps_equal_single_steps() -> None:
         (YAML.replace("0.01", ".inf"), "`base_s` should be a finite number, got inf."),
         (YAML.replace("per_token_s", "per_tokens"), "`per_token_s` is required but absent."),
         (YAML + "per_request_s: 1.0\n", "`per_request_s` is not a known key."),
-        ("- 1\n", "the file should be a valid dictionary or instance of LinearFile, got [1]."),
+        ("- 1\n", "the file should be a mapping of keys to values, got [1]."),
     ],
 )
 def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, problem: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.cluster.options import option
+from sim.specs.fleet_file import MOST_REPLICAS
 
 
 class Shown(NamedTuple):
@@ -54,8 +55,8 @@ class Autoscaler(ABC):
 class AutoscalerOptions(ABC):
     """A kind of autoscaler with its options, checked; a pool has `min` to `max` replicas."""
 
-    min: int = option(1, at_least=0)
-    max: int = option(8, at_least=1)
+    min: int = option(1, at_least=0, at_most=MOST_REPLICAS)
+    max: int = option(8, at_least=1, at_most=MOST_REPLICAS)
 
     @abstractmethod
     def autoscaler(self) -> Autoscaler:

@@ -21,6 +21,7 @@ from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed
 from sim.cluster.autoscaling.behavior import BehaviorOptions
 from sim.cluster.autoscaling.hpa import Hpa, HpaOptions
 from sim.cluster.options import option
+from sim.errors import ConfigError
 
 TTFT_BUCKETS_S = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300,
@@ -66,6 +67,10 @@ class SloAwareOptions(WishOptions):
     scale_down_pods: int = option(1, at_least=0)
     scale_down_period_s: float = option(120.0, at_least=1)
 
+    def __post_init__(self) -> None:
+        if self.down >= self.up:
+            raise ConfigError(f"autoscaler llm_d_slo: down must be less than up, got {self.down:g} and {self.up:g}.")
+
     def autoscaler(self) -> Autoscaler:
         return SloAware(self)
 
@@ -81,7 +86,7 @@ class SloAware(Hpa):
 
     def total(self, observed: Observed) -> float:
         self._samples.append((observed.now_s, min(self._slo.clamp, self._share(observed))))
-        while self._samples[0][0] <= observed.now_s - self._slo.smoothing_s:
+        while len(self._samples) > 1 and self._samples[0][0] <= observed.now_s - self._slo.smoothing_s:
             self._samples.popleft()
         saturation = sum(share for _, share in self._samples) / len(self._samples)
         return slo_wish(saturation, observed.num_replicas, len(observed.ready), self._slo)

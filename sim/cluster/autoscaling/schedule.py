@@ -27,6 +27,11 @@ class ScheduleOptions(AutoscalerOptions):
             raise ConfigError(
                 f"autoscaler schedule: times must lie before period_s {self.period_s:g}, got {times[-1][0]:g}."
             )
+        beyond = next((count for _, count in times if count != self.clipped(count)), None)
+        if beyond is not None:
+            raise ConfigError(
+                f"autoscaler schedule: times must ask for {self.min} to {self.max} replicas (min and max), got {beyond}."
+            )
 
     def autoscaler(self) -> Autoscaler:
         return Schedule(self)
