@@ -90,7 +90,7 @@ def test_a_name_is_enough(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("hpa:max=0", "autoscaler hpa: max must be an integer of at least 1, got 0"),
+        ("hpa:max=0", "autoscaler hpa: max must be an integer of at least 1 and of at most 512, got 0"),
         ("hpa:min=3,max=2", "autoscaler hpa: min must be at most max, got 3 and 2"),
         (
             "hpa:metric=cpu",
