@@ -61,12 +61,25 @@ PlotKind = Literal["latency", "timeline"]
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table."""
+    """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table.
+
+    `rejected` and `failed` have the reasons why requests were not served, by row of the trace; `kept` is the run, None where
+    its records were not to be kept.
+    """
 
     summary: dict[str, Any]
     fleet: DeployedFleet
     trace: Trace
-    run: ClusterRecords
+    rejected: Mapping[int, str]
+    failed: Mapping[int, str]
+    kept: ClusterRecords | None
+
+    @property
+    def run(self) -> ClusterRecords:
+        """The records. Raises ConfigError where they were not kept."""
+        if self.kept is None:
+            raise ConfigError("the records of this run were not kept; simulate it with `keep_records`.")
+        return self.kept
 
     @property
     def deployment(self) -> Deployment:
@@ -197,6 +210,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     intervals: bool = True,
+    keep_records: bool = True,
     progress: Callable[[int, int], None] | None = None,
     step_log: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
@@ -212,7 +226,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
-    as they may be, and gives each figure the interval that makes. `progress` is called with (done, all) requests, `step_log` with
+    as they may be, and gives each figure the interval that makes. `keep_records` False
+    leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
@@ -234,9 +249,11 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
     if clients.wait_for_answers(load.trace) and not users:
         summary["sent_late"] = sent_late(load.trace, run.merged.requests)
+    rejected, failed, kept = run.merged.requests.rejected, run.merged.requests.failed, run if keep_records else None
+    del run  # before it is replayed with other step times
     summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
-    return Result(summary, deployed, load.trace, run)
+    return Result(summary, deployed, load.trace, rejected, failed, kept)
 
 
 def read_measured(

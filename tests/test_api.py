@@ -222,6 +222,18 @@ def test_without_intervals_nothing_is_replayed_again() -> None:
     assert with_them.summary == without.summary
 
 
+def test_records_that_are_not_kept_leave_the_same_summary() -> None:
+    """What needs them says so; why requests were rejected is known all the same."""
+    trace = pd.DataFrame({"arrival_s": [0.0, 1.0], "prompt_tokens": [10, 10_000_000], "output_tokens": [5, 5]})
+    kept, forgotten = (sim.simulate("Llama-3.1-8B", "h100-sxm", trace, keep_records=way) for way in (True, False))
+    for result in (kept, forgotten):
+        del result.summary["wall_time_s"]
+    assert forgotten.summary == kept.summary
+    assert forgotten.rejected == kept.records.requests.rejected != {}
+    with pytest.raises(ConfigError, match="keep_records"):
+        _ = forgotten.requests
+
+
 def test_at_its_limit_a_deployment_says_so_and_at_what_rate_it_would_not_be() -> None:
     """Just below what 32 sequences take; far below it the P99 is what it is."""
     engine = {"max_num_seqs": 32}

@@ -60,6 +60,7 @@ def simulate(
             users=users,
             think_time=think_time,
             seed=seed,
+            keep_records=out is not None,
             progress=progress,
             step_log=write_step,
         )
@@ -114,8 +115,7 @@ def _overridden(result: "Result") -> Iterator[str]:
 
 def _unserved(result: "Result") -> Iterator[str]:
     """How many requests were turned away and how many failed, and why the first of them; requests.csv has all reasons."""
-    requests = result.records.requests
-    for what, reasons in (("were rejected", requests.rejected), ("failed", requests.failed)):
+    for what, reasons in (("were rejected", result.rejected), ("failed", result.failed)):
         if reasons:
             first = next(iter(reasons.values()))
             yield f"{len(reasons):,} of {len(result.trace):,} requests {what}, the first for {first}."

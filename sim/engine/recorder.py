@@ -126,6 +126,6 @@ def _decode_stretches(state: SchedulerState) -> DecodeStretches:
 def _token_gaps(step_end_s: Floats, num_steps: Ints, num_continued: Ints, history: DecodeHistory) -> StepGaps:
     """The gaps, to be computed when asked for; a late token that was due after the last step is left out."""
     starved = [token for token in history.late if token.step < len(step_end_s)]
-    steps = np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64)
+    steps = np.sort(np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64))
     late = np.array([(token.step, token.step_before) for token in (*starved, *history.resumed)], dtype=np.int64)
     return StepGaps(step_end_s, num_steps, num_continued, steps, late.reshape(-1, 2))

@@ -1,9 +1,9 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,7 +187,13 @@ class LeapRecords:
     @cached_property
     def busy_s(self) -> float:
         """Time in which a step was running; steps run one after the other."""
-        return float((self.step_end_s[self.last_step] - self.start_s).sum())
+        return float(self.durations_s().sum())
+
+    def durations_s(self) -> Floats:
+        """Of each leap; a new array each time."""
+        durations_s = self.step_end_s[self.last_step]
+        durations_s -= self.start_s
+        return durations_s
 
     @property
     def fewest_free_blocks(self) -> int:
@@ -242,12 +248,28 @@ class Gaps(NamedTuple):
     counts: Ints
 
 
+class GapColumn(Protocol):
+    """Gaps that are made when they are asked for."""
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        ...
+
+    def part(self, first: int, end: int) -> Gaps:
+        """Those from entry `first` to before `end`."""
+        ...
+
+    def __call__(self) -> Gaps:
+        """All of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class EngineRecords:
-    """What a replica leaves: its leaps, its inter-token gaps, made when they are asked for, and cache totals."""
+    """What a replica leaves: its leaps, its inter-token gaps and cache totals."""
 
     leaps: LeapRecords
-    gaps: Callable[[], Gaps]
+    gaps: GapColumn
     prefix_cache_queries: int  # tokens, as vLLM counts them
     prefix_cache_hits: int
     num_evictions: int

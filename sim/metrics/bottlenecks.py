@@ -88,7 +88,7 @@ def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]
 def _queued(records: Records, config: SchedulerConfig, span_s: float) -> dict[str, float]:
     """Time in which requests were left waiting, by the limit that the step had reached."""
     leaps = records.leaps
-    seconds = leaps.step_end_s[leaps.last_step] - leaps.start_s
+    seconds = leaps.durations_s()
     causes = _ran_out(records, config)
     return {name: float(seconds[where].sum()) / span_s if span_s else 0.0 for name, where in causes.items()}
 
@@ -144,7 +144,7 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
 
 def _sampled_steps(leaps: LeapRecords) -> Ints:
     """The steps that run at equal distances of busy time: first the leap is found, then the step in it."""
-    busy_s: Floats = np.cumsum(np.where(leaps.ran, leaps.step_end_s[leaps.last_step] - leaps.start_s, 0.0))
+    busy_s: Floats = np.cumsum(np.where(leaps.ran, leaps.durations_s(), 0.0))
     at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
     rows = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
     left_s = leaps.step_end_s[leaps.last_step[rows]] - (busy_s[rows] - at_s)

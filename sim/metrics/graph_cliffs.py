@@ -79,7 +79,7 @@ def graph_cliffs(
 def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
     shapes, dispatch = step_shapes(leaps.num_decodes, leaps.num_chunk_tokens), GraphDispatch.of(engine)
     num_steps = np.bincount(shapes, leaps.num_steps * leaps.ran)
-    busy_s = np.bincount(shapes, leaps.step_end_s[leaps.last_step] - leaps.start_s)
+    busy_s = np.bincount(shapes, leaps.durations_s())
     kinds: dict[str, list[int]] = {}
     for shape in np.flatnonzero(num_steps).tolist():
         if kind := _kind(shape // 2, engine, dispatch, is_uniform_decode=bool(shape % 2)):

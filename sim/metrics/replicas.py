@@ -37,7 +37,7 @@ def _engine_figures(part: EngineRecords, span_s: float, num_gpu_blocks: int) -> 
     if not len(leaps):
         return {"prefix_cache_hit_rate": hit_rate} | dict(zip(FIGURES, (0.0, 0.0, 0, 0.0, 0.0), strict=True))
     usage = kv_cache_usage(leaps.num_free_blocks, num_gpu_blocks)
-    shares = (leaps.step_end_s[leaps.last_step] - leaps.start_s) / span_s
+    shares = leaps.durations_s() / span_s
     figures = (
         leaps.busy_s / span_s,
         float(np.sum(leaps.num_waiting * shares)),

@@ -9,7 +9,7 @@ import numpy as np
 from sim.deployment import Deployment
 from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
-from sim.metrics.statistics import Statistics, statistics
+from sim.metrics.statistics import Statistics, statistics, statistics_of
 from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
@@ -124,7 +124,7 @@ def _latency_figures(records: Records) -> dict[str, float | None]:
         {
             "ttft": statistics(of_requests.ttft_s),
             "tpot": statistics(of_requests.tpot_s),
-            "itl": statistics(*records.gaps()),
+            "itl": statistics_of(records.gaps),
             "e2el": statistics(of_requests.e2el_s),
         }
     )

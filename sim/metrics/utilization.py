@@ -6,7 +6,8 @@ between kernels, and what is computed again after a preemption counts again. doc
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 from sim.steptime.operators import compute_dtype
+
+ROWS_AT_ONCE = 1 << 16
 
 
 class Work(NamedTuple):
@@ -85,7 +88,16 @@ def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing:
 
 def _in_all_steps(column: Ints, leaps: LeapRecords) -> float:
     """The sum over all steps of a column that has the value of one step of each leap."""
-    return float((column.astype(np.float64) * leaps.num_steps).sum())  # no BLAS: its threads cost more than they save
+    return _total(lambda some, count: some.astype(np.float64) * count, column, leaps.num_steps)
+
+
+def _total(of: Callable[..., Floats], *columns: Ints) -> float:
+    """The sum of a function of the rows of some columns, a part of them at a time: floats take more memory than the columns.
+
+    No BLAS: its threads cost more than they save.
+    """
+    parts = (slice(first, first + ROWS_AT_ONCE) for first in range(0, len(columns[0]), ROWS_AT_ONCE))
+    return sum((float(of(*(column[part] for column in columns)).sum()) for part in parts), 0.0)
 
 
 def _flops_per_row(linear: Linear) -> int:
@@ -98,10 +110,10 @@ def _flops_per_token(experts: Experts) -> int:
 
 def _expert_bytes(experts: Experts, num_tokens: Ints, leaps: LeapRecords, routing: ExpertRouting) -> float:
     """Weights of the experts that the tokens of each step activate."""
-    counts, places = np.unique(num_tokens, return_inverse=True)
-    num_steps = np.bincount(places, leaps.num_steps)
+    num_steps = np.bincount(num_tokens, leaps.num_steps)
+    counts = np.unique(num_tokens)
     awake = [expected_distinct_experts(float(tokens), experts, routing) for tokens in counts.tolist()]
-    return float((num_steps * np.array(awake)).sum()) * experts.num_bytes / experts.num_experts
+    return float((num_steps[counts] * np.array(awake)).sum()) * experts.num_bytes / experts.num_experts
 
 
 def _attention_work(attention: Attention, leaps: LeapRecords, kv_dtype_bytes: float) -> Work:
@@ -112,18 +124,18 @@ def _attention_work(attention: Attention, leaps: LeapRecords, kv_dtype_bytes: fl
         per_token = 4 * attention.num_heads * attention.head_dim * attention.v_head_dim
         return Work(num_tokens * per_token, 2 * num_states * attention.state_bytes)
     most = attention.window or attention.index_topk
-    decode_keys = float(_decode_keys(leaps, most).sum())
-    seen = decode_keys + float(_keys_seen(leaps.chunk_tokens, leaps.chunk_computed_tokens, most).sum())
-    read = decode_keys + float(_keys_read(leaps.chunk_tokens, leaps.chunk_computed_tokens, attention.window).sum())
+    decodes = (leaps.decode_context_tokens, leaps.num_decodes, leaps.num_steps)
+    chunks = (leaps.chunk_tokens, leaps.chunk_computed_tokens)
+    decode_keys = _total(partial(_decode_keys, most=most), *decodes)
+    seen = decode_keys + _total(partial(_keys_seen, most=most), *chunks)
+    read = decode_keys + _total(partial(_keys_read, window=attention.window), *chunks)
     flops_per_key = 2 * attention.num_heads * (attention.head_dim + attention.v_head_dim)
     return Work(seen * flops_per_key, (read + num_tokens) * attention.kv_numbers_per_token * kv_dtype_bytes)
 
 
-def _decode_keys(leaps: LeapRecords, most: int | None) -> Floats:
+def _decode_keys(context_tokens: Ints, num_decodes: Ints, num_steps: Ints, most: int | None) -> Floats:
     """Keys that the decodes of each leap see in all its steps, at most so many each: contexts grow by a token a step."""
-    first, grows, count = (
-        column.astype(float) for column in (leaps.decode_context_tokens, leaps.num_decodes, leaps.num_steps)
-    )
+    first, grows, count = (column.astype(float) for column in (context_tokens, num_decodes, num_steps))
     if most is None:
         return np.asarray(first * count + grows * count * (count - 1) / 2)
     limit = most * grows

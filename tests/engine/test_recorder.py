@@ -4,8 +4,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from sim.engine import leap_log, records
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.simulation import simulate as simulate_fleet
+from sim.engine import leap_log, records, token_gaps
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -48,6 +51,22 @@ def test_leaps_are_expanded_part_by_part(workload: Workload) -> None:
     whole = simulate(*workload)
     assert_same_records(in_parts, whole)
     np.testing.assert_array_equal(taken, whole.leaps.decode_stretches.blocks_taken(len(taken)))
+
+
+@examples(40)
+@given(workload=workloads(), num_replicas=st.integers(1, 3), size=st.integers(1, 20))
+def test_gaps_are_made_part_by_part(workload: Workload, num_replicas: int, size: int) -> None:
+    """However large the parts, one after the other they are all gaps, those of late tokens and of each replica among them."""
+    trace, config, step_time = workload[:3]
+    plan = FleetPlan.alike(config, step_time, num_replicas)
+    whole = simulate_fleet(trace, plan).merged.gaps()
+    with patch.object(token_gaps, "LEAPS_AT_ONCE", 3):
+        gaps = simulate_fleet(trace, plan).merged.gaps
+        parts = [gaps.part(first, first + size) for first in range(0, len(gaps), size)]
+    assert all(len(part.times_s) == size for part in parts[:-1])
+    for name in ("times_s", "counts"):
+        together = np.concatenate([getattr(part, name) for part in (gaps.part(0, 0), *parts)])
+        np.testing.assert_array_equal(together, getattr(whole, name))
 
 
 def test_a_run_in_which_nothing_can_run_has_no_steps() -> None:

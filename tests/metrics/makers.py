@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, Gaps, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, LeapRecords, Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
+from tests.listed_gaps import ListedGaps
 
 NAN = float("nan")
 DISPATCH = GraphDispatch("FULL_AND_PIECEWISE", (1, 2, 4, 8), max_num_seqs=4)
@@ -95,11 +96,10 @@ def make_records(
     prefix_cache_hits: int = 0,
 ) -> Records:
     """A whole run; `itl_s` says how often each gap occurred."""
-    gaps = itl_s or {}
     return Records(
         requests=make_requests(*lives),
         leaps=make_leaps(*steps),
-        gaps=lambda: Gaps(np.asarray(list(gaps), dtype=float), np.asarray(list(gaps.values()), dtype=np.int64)),
+        gaps=ListedGaps(itl_s or {}),
         prefix_cache_queries=prefix_cache_queries,
         prefix_cache_hits=prefix_cache_hits,
         num_evictions=0,

@@ -2,14 +2,16 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sim.engine.token_gaps import StepGaps
 from sim.metrics import statistics as module
-from sim.metrics.statistics import Statistics, percentiles, statistics
+from sim.metrics.statistics import Statistics, percentiles, statistics, statistics_of
 
 COUNTED = st.lists(st.tuples(st.floats(0, 1e4), st.integers(1, 20)), min_size=1, max_size=30)
 
@@ -86,14 +88,28 @@ def test_a_percentile_is_found_where_samples_at_equal_distances_mislead() -> Non
     assert found == pytest.approx(np.percentile(values, (1, 50, 99)).tolist(), rel=1e-12)
 
 
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that was in use at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_long_columns_need_little_memory_beside_themselves() -> None:
     """A million gaps are not copied as a whole, however they are counted."""
     gaps_s = np.random.default_rng(0).random(1 << 20)
     counts = np.full(len(gaps_s), 100, dtype=np.int32)
-    tracemalloc.start()
-    try:
-        statistics(gaps_s, counts)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < gaps_s.nbytes / 2
+    assert peak_bytes(lambda: statistics(gaps_s, counts)) < gaps_s.nbytes / 2
+
+
+def test_gaps_of_many_steps_are_never_there_as_a_whole() -> None:
+    """Four million steps in leaps of eight: what their statistics need is a small part of the steps' ends."""
+    num_leaps = 1 << 19
+    ends_s = np.cumsum(np.random.default_rng(0).random(8 * num_leaps))
+    none = np.zeros(0, dtype=np.int64)
+    gaps = StepGaps(ends_s, np.full(num_leaps, 8), np.full(num_leaps, 100), none, none.reshape(-1, 2))
+    assert peak_bytes(lambda: statistics_of(gaps)) < ends_s.nbytes / 4
+    assert statistics_of(gaps) == statistics(*gaps())

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, Floats, Gaps, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.steptime.protocol import StepShape
+from tests.listed_gaps import ListedGaps
 from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler
 
@@ -143,7 +144,6 @@ class Recorder:
 
     def records(self, requests: Sequence[Request], scheduler: Scheduler) -> Records:
         """Everything recorded, in columns."""
-        gaps = sorted(self._gaps.items())
         if self._num_preempted and self._counts["num_preempted"]:
             self._counts["num_preempted"][-1] += self._num_preempted  # cut short before another step
         none = _ints([])
@@ -159,7 +159,7 @@ class Recorder:
         return Records(
             requests=_request_records(requests),
             leaps=leaps,
-            gaps=lambda: Gaps(_floats([gap for gap, _ in gaps]), _ints([count for _, count in gaps])),
+            gaps=ListedGaps(dict(sorted(self._gaps.items()))),
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
