@@ -34,7 +34,7 @@ from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import FleetLike
+from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
@@ -364,8 +364,8 @@ def _deployed(
                 f"the pools of `fleet` say how many replicas there are, got replicas {replicas} as well; leave it out."
             )
         return deploy_fleet(model, gpu, engine, fleet, router=router, vllm_version=vllm_version, step_times=step_times)
-    if replicas is not None and replicas < 1:
-        raise ConfigError(f"replicas must be at least 1, got {replicas}.")
+    if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
+        raise ConfigError(f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
     return DeployedFleet.alike(deployment, engine, replicas or 1, DEFAULT_ROUTER if router is None else router)
 

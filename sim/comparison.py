@@ -46,7 +46,7 @@ def compare(
     results = {}
     for number, (name, router) in enumerate(zip(names, routers, strict=True)):
         results[name] = simulate(*deployed, router=router, progress=_of_all(progress, number, len(names)), **arguments)
-        if results[name].fleet.num_replicas < 2:
+        if results[name].fleet.most_replicas < 2:
             raise ConfigError("a single replica needs no router; give --replicas or --fleet.")
     return Comparison(results)
 

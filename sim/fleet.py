@@ -75,6 +75,11 @@ class DeployedFleet:
         return sum(pool.num_replicas for pool in self.pools)
 
     @property
+    def most_replicas(self) -> int:
+        """As many as there may be at a time."""
+        return self.dynamics.autoscale.max if self.dynamics and self.dynamics.autoscale else self.num_replicas
+
+    @property
     def num_gpus(self) -> int:
         return sum(pool.num_gpus for pool in self.pools)
 

@@ -51,3 +51,8 @@ def test_each_router_has_the_run_that_it_has_alone() -> None:
 def test_what_cannot_be_compared(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         sim.compare(*DEPLOYED, limit=3, intervals=False, **arguments)
+
+
+def test_a_fleet_that_grows_has_a_router() -> None:
+    found = sim.compare(*DEPLOYED, routers=["random", "llm_d"], fleet={"autoscale": "hpa"}, limit=5, intervals=False)
+    assert [result.summary["completed"] for result in found.results.values()] == [5, 5]

@@ -57,7 +57,8 @@ def test_one_replica_says_nothing_of_a_fleet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"replicas": 0}, "replicas must be at least 1, got 0"),
+        ({"replicas": 0}, "replicas must be from 1 to 512, got 0"),
+        ({"replicas": 10**5}, "replicas must be from 1 to 512, got 100000"),
         ({"replicas": 2, "step_log": print}, "a step log has the steps of one engine, got 2 replicas"),
         ({"router": "least"}, "router must be one of .*, got 'least'. Did you mean least_loaded"),
     ],

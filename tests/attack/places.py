@@ -72,6 +72,16 @@ NATIVE = {"arrival_s": 0, "prompt_tokens": 20, "output_tokens": 3, "request_id":
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,30,3\n"
 SPACE = "{knobs: {max_num_seqs: {from: 8, to: 64, factor: 2}, watermark: {from: 0.1, to: 0.3, step: 0.1}}, gpus: 2}"
 FLEET = "{router: {policy: llm_d, queue: 3}, pools: [{replicas: 2}, {name: few, engine: {max_num_seqs: 8}}]}"
+CHANGING = (
+    "{pools: [{replicas: 2}], autoscale: {policy: hpa, metric: in_flight, target: 1, max: 3}, start_up: 1, "
+    "faults: [{at_s: 1, replica: 0, for_s: 1}, {mtbf_s: 5, mttr_s: 1, slow: 2}], "
+    "recovery: {backoff_s: 0.1}, admission: {timeout_s: 60}}"
+)
+SCHEDULE = "{autoscale: {policy: schedule, times: [[0, 1], [1, 2]]}}"
+HANDING_OVER = (
+    "{pools: [{role: prefill}, {role: decode}], transfer: {bandwidth_gb_s: 50, latency_ms: 1}, "
+    "decider: {policy: prefix_based, non_cached_tokens: 4}}"
+)
 CONFIG = {"max-num-seqs": 8, "gpu-memory-utilization": 0.9, "compilation-config": {"max_cudagraph_capture_size": 8}}
 
 
@@ -164,13 +174,38 @@ def _yaml_values() -> Iterator[Attack]:
             ],
         ),
         "fleet": (yaml.safe_load(FLEET), [("pools", 0, "replicas"), ("pools", 1, "engine", "max_num_seqs")]),
+        "changing fleet": (
+            yaml.safe_load(CHANGING),
+            [
+                ("pools", 0, "replicas"),
+                ("autoscale", "target"),
+                ("autoscale", "max"),
+                ("start_up",),
+                ("faults", 0, "at_s"),
+                ("faults", 0, "for_s"),
+                ("faults", 1, "mtbf_s"),
+                ("faults", 1, "slow"),
+                ("recovery", "backoff_s"),
+                ("admission", "timeout_s"),
+            ],
+        ),
+        "schedule": (yaml.safe_load(SCHEDULE), [("autoscale", "times"), ("autoscale", "times", 1)]),
+        "pools that hand over": (
+            yaml.safe_load(HANDING_OVER),
+            [
+                ("transfer", "bandwidth_gb_s"),
+                ("transfer", "latency_ms"),
+                ("decider", "non_cached_tokens"),
+                ("decider",),
+            ],
+        ),
         "config": (
             CONFIG,
             [("max-num-seqs",), ("gpu-memory-utilization",), ("compilation-config", "max_cudagraph_capture_size")],
         ),
     }
     for place, (values, fields) in sound.items():
-        file, call = YAML_PLACES[place]
+        file, call = YAML_PLACES.get(place, YAML_PLACES["fleet"])
         for field in fields:
             for kind, value in {**kinds.NO_NUMBERS, **kinds.YAML_ONLY, "0": "0"}.items():
                 if place == "space" and kind in {"null", "a list"}:
