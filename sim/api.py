@@ -25,6 +25,7 @@ from sim.metrics.columns import Columns, deployed_step_columns, joined, request_
 from sim.metrics.cost import cost
 from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same
 from sim.metrics.handovers import handover_columns, handover_figures
+from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
 from sim.metrics.sent_late import sent_late
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
@@ -148,6 +149,7 @@ class Result:
 
     def _request_columns(self) -> Columns:
         columns = request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
+        columns |= offload_columns(self.records)
         return columns | handover_columns(self.run.handovers) if self.run.handovers else columns
 
     def _step_columns(self) -> Columns:

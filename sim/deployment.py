@@ -8,11 +8,13 @@ from pathlib import Path
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
 from sim.errors import ConfigError, DoesNotFitError
+from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan, plan_memory
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.notes import engine_notes
@@ -29,7 +31,10 @@ DEFAULTS = EngineConfig()
 
 @dataclass(frozen=True)
 class Deployment:
-    """What `vllm serve` makes of its arguments at start-up, whether or not it fits; `engine` has the plan's context length."""
+    """What `vllm serve` makes of its arguments at start-up, whether or not it fits; `engine` has the plan's context length.
+
+    `offload` is its CPU tier, if it has one.
+    """
 
     model: ModelSpec
     gpu: HardwareProfile
@@ -37,6 +42,7 @@ class Deployment:
     plan: MemoryPlan
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     notes: tuple[str, ...] = ()  # on arguments without effect, or with another than asked for
+    offload: OffloadConfig | None = None
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
@@ -44,7 +50,7 @@ class Deployment:
     @cached_property
     def config(self) -> SchedulerConfig:
         """The configuration of its scheduler."""
-        return scheduler_config(self.engine, self.plan)
+        return replace(scheduler_config(self.engine, self.plan), offload=self.offload)
 
     @cached_property
     def graph_dispatch(self) -> GraphDispatch:
@@ -112,7 +118,7 @@ def deploy(
     resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
     plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory)
     fitted, notes = replace(resolved, max_model_len=plan.max_model_len), engine_notes(engine, vllm_version)
-    return Deployment(spec, profile, fitted, plan, step_times, notes)
+    return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile))
 
 
 def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:

@@ -1,6 +1,6 @@
 """A fleet of deployments: each pool's model on its GPUs, and the router before them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,8 +145,19 @@ def deploy_fleet(
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
+        if dynamics or any(pool.role != "both" for pool in pools):
+            _refuse_cpu_tiers(pools)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
     return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
+
+
+def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:
+    for pool in pools:
+        if pool.deployment.offload is not None:
+            raise ConfigError(
+                f"{pool.name}: kv_offloading_size is simulated for fleets that stay as they are and whose replicas serve"
+                " requests whole; leave it out, or leave out the roles and what changes."
+            )
 
 
 @contextmanager

@@ -9,7 +9,15 @@ import numpy as np
 
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
-from sim.engine.records import EngineRecords, Ints, JoinedStretches, LeapRecords, Records, RequestRecords
+from sim.engine.records import (
+    EngineRecords,
+    Ints,
+    JoinedStretches,
+    LeapRecords,
+    OffloadRecords,
+    Records,
+    RequestRecords,
+)
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
@@ -97,6 +105,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
+        offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
     )
 
 

@@ -13,6 +13,7 @@ from sim.cluster.changing import ChangingFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
@@ -20,12 +21,9 @@ from sim.cluster.replica import LazyReplica, LiveReplica, Member
 from sim.cluster.routers.router import Fleet
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.routers.table import router_options
-from sim.engine.core import EngineCore
-from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
-from sim.engine.step_log import LogRow, StepLogger
 from sim.workload.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -38,7 +36,7 @@ def simulate(
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
     on_progress: Progress | None = None,
-    step_log: Callable[[LogRow], None] | None = None,
+    step_log: StepLog | None = None,
 ) -> ClusterRecords:
     """Replay a trace through a fleet; times count from the trace's own zero.
 
@@ -60,7 +58,7 @@ def simulate(
     elif plan.disaggregation:
         found = _serve_disaggregated(load, table, plan, seed)
     else:
-        found = _serve_fixed(load, table, plan, seed, StepLogger(step_log) if step_log else None)
+        found = _serve_fixed(load, table, plan, seed, step_log)
     if on_progress:
         on_progress(len(trace), len(trace))
     return found
@@ -104,12 +102,11 @@ def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics:
 
 
 def _serve_fixed(
-    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, log: StepLogger | None
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
 ) -> ClusterRecords:
     """A fleet that stays as it is."""
     env, source = load.env, load.source
-    recorders = [Recorder(table, number) for number in range(plan.num_replicas)]
-    members = _members(plan, source, recorders, env.now, log)
+    members = _members(plan, source, table, env.now, step_log)
     gateway = _gateway(env, plan, source, seed)
     if load.waits_for_answers:
         gateway.replicas = _live(env, members, gateway)
@@ -121,14 +118,13 @@ def _serve_fixed(
 
 
 def _members(
-    plan: FleetPlan, source: RequestSource, recorders: Sequence[Recorder], start_s: float, log: StepLogger | None
+    plan: FleetPlan, source: RequestSource, table: RequestTable, start_s: float, step_log: StepLog | None
 ) -> list[Member]:
     """The engine of each replica."""
     members = []
     for number, pool in enumerate(plan.pool_of):
-        config, step_time = plan.pools[pool][:2]
         num_keys = source.num_keys(pool)
-        core = EngineCore(config, step_time, recorders[number], start_s=start_s, num_keys=num_keys, log=log)
+        core = engine_core(plan.pools[pool], table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
         members.append(Member(core, number, pool))
     return members
 

@@ -112,6 +112,7 @@ class Recorder:
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.num_evictions,
+            offload=None,
         )
 
 

@@ -265,6 +265,37 @@ class GapColumn(Protocol):
 
 
 @dataclass(frozen=True)
+class OffloadRecords:
+    """What a CPU tier did: the rows of requests that loaded from it with how many tokens, load by load, and bytes over all GPUs.
+
+    `external_prefix_cache_hits` are tokens loaded for requests that had not been preempted, as vLLM counts them.
+    """
+
+    loaded_rows: Ints
+    loaded_tokens: Ints
+    loaded_bytes: int
+    stored_bytes: int
+    external_prefix_cache_hits: int
+
+    @classmethod
+    def joined(cls, parts: "Sequence[OffloadRecords]") -> "OffloadRecords | None":
+        """Of several replicas; None where none has one."""
+        if not parts:
+            return None
+        return cls(
+            loaded_rows=np.concatenate([part.loaded_rows for part in parts]),
+            loaded_tokens=np.concatenate([part.loaded_tokens for part in parts]),
+            loaded_bytes=sum(part.loaded_bytes for part in parts),
+            stored_bytes=sum(part.stored_bytes for part in parts),
+            external_prefix_cache_hits=sum(part.external_prefix_cache_hits for part in parts),
+        )
+
+    def tokens_by_row(self, num_rows: int) -> Ints:
+        """Tokens that each request of the run has loaded."""
+        return np.bincount(self.loaded_rows, self.loaded_tokens, minlength=num_rows).astype(np.int64)
+
+
+@dataclass(frozen=True)
 class EngineRecords:
     """What a replica leaves: its leaps, its inter-token gaps and cache totals."""
 
@@ -273,6 +304,7 @@ class EngineRecords:
     prefix_cache_queries: int  # tokens, as vLLM counts them
     prefix_cache_hits: int
     num_evictions: int
+    offload: OffloadRecords | None
 
     @cached_property
     def steps(self) -> StepRecords:

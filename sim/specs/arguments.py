@@ -14,6 +14,7 @@ Check = Callable[[str, Any], None]
 
 MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
 MAX_BYTES = 2**60
+MAX_GIB = 2**30
 BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
 
 
@@ -83,6 +84,11 @@ def check_gpu_memory_utilization(name: str, value: object) -> None:
 def check_watermark(name: str, value: object) -> None:
     if not (_is_number(value) and 0 <= value < 1):
         raise ConfigError(f"{name} must be a fraction of the KV blocks, at least 0 and below 1, got {value!r}.")
+
+
+def check_kv_offloading_size(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 <= value < MAX_GIB):
+        raise ConfigError(f"{name} must be GiB of host memory, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")
 
 
 def check_block_size(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ from sim.specs.arguments import (
     check_block_size,
     check_capture_sizes,
     check_gpu_memory_utilization,
+    check_kv_offloading_size,
     check_max_model_len,
     check_quantization,
     check_watermark,
@@ -61,6 +62,9 @@ class EngineConfig:
         None,
         "KV blocks, instead of what fits",
         at_least=2,  # block 0 is the null block
+    )
+    kv_offloading_size: float | None = argument(
+        None, "number", "GiB of host memory for KV, over all GPUs", check_kv_offloading_size, since="0.11.1"
     )
     block_size: int | None = argument(None, "integer", "tokens in a KV block", check_block_size)
     kv_cache_dtype: str = choice("auto", ("auto", *KV_CACHE_DTYPE_BYTES))

@@ -4,9 +4,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.errors import ConfigError
+from sim.units import GIB
 
 KVRole = Literal["kv_producer", "kv_consumer", "kv_both"]
 LoadFailurePolicy = Literal["fail", "recompute"]
+SIMULATED_OFFLOADING = (
+    ("kv_role", "kv_both"),
+    ("spec_name", "CPUOffloadingSpec"),
+    ("eviction_policy", "lru"),
+    ("offload_prompt_only", True),
+    ("blocks_per_chunk", 1),
+)
+"""What may be said of the OffloadingConnector beside its size: it is as vLLM has it, or as is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class OffloadConfig:
     """The OffloadingConnector: `cpu_chunks` of `blocks_per_chunk` KV blocks on the CPU.
 
     Loads and stores are a queue each; one takes a base and a time a block. With `offload_prompt_only`, what is generated is
-    not stored. Raises ConfigError for no room.
+    not stored. `block_bytes` are those of a block on all GPUs. Raises ConfigError for no room.
     """
 
     cpu_chunks: int
@@ -36,8 +45,33 @@ class OffloadConfig:
     blocks_per_chunk: int = 1
     offload_prompt_only: bool = True
     reports_at_start: bool = False
+    block_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, count in (("cpu_chunks", self.cpu_chunks), ("blocks_per_chunk", self.blocks_per_chunk)):
             if count < 1:
                 raise ConfigError(f"{name} must be at least 1, got {count}.")
+
+
+def offloading_size_gib(spelled: str, config: object) -> float:
+    """What `--kv-transfer-config` says of the OffloadingConnector: its host memory, as `--kv-offloading-size` has it.
+
+    `spelled` is the flag. Raises ConfigError for every other connector, and for what is not simulated of this one.
+    """
+    given = dict(config) if isinstance(config, dict) else {}
+    extra = given.pop("kv_connector_extra_config", None)
+    options = dict(extra) if isinstance(extra, dict) else {}
+    if given.pop("kv_connector", None) != "OffloadingConnector":
+        raise ConfigError(
+            f"{spelled} is simulated for the OffloadingConnector, got {config!r:.80}; KV between engines is asked for by"
+            " the roles of a fleet file."
+        )
+    num_bytes = options.pop("cpu_bytes_to_use", None)
+    if isinstance(num_bytes, bool) or not isinstance(num_bytes, int) or num_bytes < 1:
+        raise ConfigError(
+            f"{spelled} needs a whole number of bytes as cpu_bytes_to_use in kv_connector_extra_config, got {num_bytes!r:.40}."
+        )
+    for name, value in (given | options).items():
+        if (name, value) not in SIMULATED_OFFLOADING:
+            raise ConfigError(f"{spelled}: {name} {value!r:.40} is not simulated; leave it out.")
+    return num_bytes / GIB

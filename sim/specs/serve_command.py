@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sim.errors import ConfigError, listed, nearest
 from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
+from sim.specs.kv_transfer import offloading_size_gib
 from sim.specs.notes import engine_notes
 from sim.specs.serve_flags import (
     APPROXIMATED,
@@ -147,8 +148,8 @@ def _apply(draft: _Draft, flag: Flag) -> None:
         draft.level_mode = _level_mode(flag)
     elif flag.name == "dtype":
         draft.idle[f"{flag.spelled} {flag.values[0]}"] = _dtype_warning(flag)
-    elif flag.name == "compilation-config":
-        _apply_compilation(draft, flag)
+    elif flag.name in _JSON_RULES:
+        _JSON_RULES[flag.name](draft, flag)
     else:
         raise ConfigError(f"{flag.spelled} must be given on the command line, got it in a config file.")
 
@@ -242,6 +243,15 @@ def _apply_compilation_key(draft: _Draft, spelled: str, key: str, value: object)
     else:
         hint = nearest(key, [*COMPILATION_FIELDS, *OTHER_COMPILATION_KEYS])
         raise ConfigError(f"{spelled}: {key!r} is not a key of vLLM's compilation config.{hint}")
+
+
+def _apply_kv_transfer(draft: _Draft, flag: Flag) -> None:
+    value = _json_or_text(flag.values[0])
+    config = {flag.key: value} if flag.key else value
+    draft.arguments["kv_offloading_size"] = offloading_size_gib(flag.spelled, config)
+
+
+_JSON_RULES = {"compilation-config": _apply_compilation, "kv-transfer-config": _apply_kv_transfer}
 
 
 def _json_or_text(text: str) -> Any:

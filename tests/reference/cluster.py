@@ -17,6 +17,7 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import BEFORE_ALL, Due
 from tests.reference.clients import Senders, sessions_of
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.modes import PLAIN, Modes, Offload, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -66,8 +67,10 @@ def simulate_cluster(
     router: str | Mapping[str, Any],
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
+    idle_sleep_s: float = 0.001,
 ) -> Served:
-    """Every step of every replica, and a process for each request or user."""
+    """Every step of every replica, and a process for each request or user; those with a CPU tier poll."""
+    modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else PLAIN
     users = clients.users
     if users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
@@ -84,7 +87,9 @@ def simulate_cluster(
         gateway.one_answered()
         senders.tokens_back(request)
 
-    gateway.replicas = [Replica(env, config, step_time, recorder, on_finished=finished) for recorder in recorders]
+    gateway.replicas = [
+        Replica(env, config, step_time, recorder, modes=modes, on_finished=finished) for recorder in recorders
+    ]
     for replica in gateway.replicas:
         env.process(replica.run())
     if chooser.scrape_interval_s and num_replicas > 1:
@@ -96,6 +101,21 @@ def simulate_cluster(
         for recorder, replica in zip(recorders, gateway.replicas, strict=True)
     ]
     return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])
+
+
+def _with_cpu_tier(config: SchedulerConfig, idle_sleep_s: float) -> Modes:
+    tier = config.offload
+    assert tier is not None
+    offload = Offload(
+        tier.cpu_chunks,
+        tier.load_base_s,
+        tier.load_block_s,
+        tier.store_base_s,
+        tier.store_block_s,
+        tier.blocks_per_chunk,
+    )
+    transfers = Transfers("offload", reports_at_start=tier.reports_at_start, offload=offload)
+    return Modes(config.num_batches_in_flight, transfers=transfers, idle_sleep_s=idle_sleep_s)
 
 
 def send(env: simpy.Environment, senders: Senders, trace: Trace, requests: Sequence[Request], clients: Clients) -> None:

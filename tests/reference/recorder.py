@@ -63,7 +63,7 @@ class Recorder:
             len(shape.chunks),
             shape.num_sampled,
             len(scheduler.running),
-            len(scheduler.waiting),
+            len(scheduler.waiting) + len(scheduler.holding),
             scheduler.kv.pool.num_free_blocks,
             self._num_preempted,
         )
@@ -163,6 +163,7 @@ class Recorder:
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
+            offload=None,
         )
 
 

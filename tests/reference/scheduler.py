@@ -354,6 +354,8 @@ class Scheduler:
         self._loading.append(request)
         request.num_loaded_tokens = hit.num_tokens + num_external
         self.connector.load(request, hit, num_external)
+        if request.num_preemptions == 0:
+            self.prefix_cache_hits += hit.num_tokens  # it is looked up now, and runs later
         return True
 
     def _num_reserved_blocks(self) -> int:

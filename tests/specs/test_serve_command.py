@@ -216,9 +216,8 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
         ("--speculative-config {}", "speculative decoding"),
         ("--speculative-config.method ngram", "speculative decoding"),
         ("--enable-lora", "LoRA"),
-        ("--kv-transfer-config {}", "KV transfer"),
         ("--cpu-offload-gb 10", "weight offloading"),
-        ("--kv-offloading-size 8", "KV offloading"),
+        ("--kv-offloading-backend lmcache", "KV offloading other than vLLM's own"),
         ('--hf-overrides {"rope_scaling":1}', "an altered model config"),
         ("--runner pooling", "anything but text generation"),
     ],
@@ -397,6 +396,7 @@ ENGINES = st.builds(
     gpu_memory_utilization=st.none() | st.floats(0, 1, exclude_min=True),
     kv_cache_memory_bytes=COUNTS,
     num_gpu_blocks_override=st.none() | st.integers(2, 10**9),
+    kv_offloading_size=st.none() | st.floats(0, 10**6),
     block_size=st.none() | st.sampled_from(BLOCK_SIZES),
     kv_cache_dtype=st.sampled_from(["auto", *KV_CACHE_DTYPE_BYTES]),
     quantization=st.none() | st.sampled_from(["fp8", "awq"]),
@@ -422,3 +422,34 @@ def test_a_written_line_reads_back(engine: EngineConfig, model: str) -> None:
     name = f"m{model}"
     parsed = parse_serve_command(serve_command(name, engine))
     assert (parsed.model, parsed.engine, parsed.vllm_version) == (name, engine, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--kv-offloading-size 20",
+        "--kv-offloading-size 20 --kv-offloading-backend native",
+        """--kv-transfer-config {"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"cpu_bytes_to_use":21474836480,"eviction_policy":"lru"}}""",
+    ],
+)
+def test_host_memory_for_kv_is_an_argument(line: str) -> None:
+    """Two ways of vLLM to say the same."""
+    assert parse(line).engine == EngineConfig(kv_offloading_size=20)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{}", "is simulated for the OffloadingConnector, got {}; KV between engines is asked for by the roles"),
+        ('{"kv_connector":"NixlConnector"}', "is simulated for the OffloadingConnector, got {'kv_connector'"),
+        ('{"kv_connector":"OffloadingConnector"}', "needs a whole number of bytes as cpu_bytes_to_use .*, got None"),
+        (
+            '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":1,"eviction_policy":"arc"}}',
+            "eviction_policy 'arc' is not simulated; leave it out",
+        ),
+    ],
+)
+def test_other_transfers_of_kv_are_refused(config: str, message: str) -> None:
+    """Other connectors, a size that is missing, and what is not simulated of this one."""
+    with pytest.raises(ConfigError, match=rf"^--kv-transfer-config:? {message}"):
+        parse(f"--kv-transfer-config {config}")

@@ -135,6 +135,8 @@ class Admission:
         progress.is_loading = True
         progress.num_loaded = hit.num_blocks * self._block_size + num_external
         state.loading.append(progress)
+        if progress.request.num_preemptions == 0:
+            state.prefix_cache_hits += hit.num_blocks * self._block_size
         state.connector.load(progress, hit.num_blocks * self._block_size, num_external)
         return True
 

@@ -7,6 +7,7 @@ that ends, or starts, when it is over or later.
 from math import inf
 from typing import Any
 
+from sim.engine.records import OffloadRecords
 from sim.engine.request import Request
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
@@ -100,6 +101,10 @@ class Connector:
 
     def aborted(self, progress: Progress) -> None:
         """A request is dropped."""
+
+    def records(self) -> OffloadRecords | None:
+        """What the CPU's memory was used for, where it is."""
+        return None
 
     def reported(self, until_s: float) -> list[Transfer]:
         """What is over by then and has not been told of, in order of completion."""

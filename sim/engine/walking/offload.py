@@ -5,6 +5,7 @@ as recorded. A chunk is some blocks in a row, known by the content up to its end
 attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
 """
 
+from array import array
 from math import inf
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.prefix_cache import NO_COPIES, Copies
+from sim.engine.records import OffloadRecords
 from sim.engine.walking.chunks import Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order
 from sim.engine.walking.progress import Progress
@@ -67,6 +69,11 @@ class Offload(Connector):
         self._due: list[Job] = []
         self._asked: list[Job] = []
         self._under_way: list[Job] = []
+        self._block_bytes = config.block_bytes
+        self._loaded_rows = array("q")
+        self._loaded_tokens = array("q")
+        self._num_stored_blocks = 0
+        self._num_first_tokens = 0
 
     def attach(self, slots: Slots) -> None:
         super().attach(slots)
@@ -116,6 +123,10 @@ class Offload(Connector):
         progress.chunks.num_stored = end
         progress.chunks.dealt_with += keys
         progress.chunks.num_jobs += 1
+        self._loaded_rows.append(progress.request.index)
+        self._loaded_tokens.append(num_tokens)
+        if progress.request.num_preemptions == 0:
+            self._num_first_tokens += num_tokens
         self._asked.append(Job(progress, "load", num_tokens, num_tokens // self._block_size, keys))
 
     def _keys(self, progress: Progress, num_chunks: int) -> list[int]:
@@ -192,6 +203,7 @@ class Offload(Connector):
         elif progress.is_finished and progress.num_blocks == 0:
             job.end_block = min(job.end_block, max(0, self.slots.lowest_free - progress.num_free_at_release))
         chunks.num_jobs += 1
+        self._num_stored_blocks += job.num_blocks
         self._offered.append(job)
 
     def _stores_under_way(self) -> list[Job]:
@@ -241,6 +253,17 @@ class Offload(Connector):
         for job in self._asked:
             num_free = self.slots.pool.num_free
             events.append([now_s, "load_start", job.request.request_id, job.num_tokens, num_free])
+
+    def records(self) -> OffloadRecords:
+        """What has been asked for."""
+        tokens = np.frombuffer(self._loaded_tokens, dtype=np.int64)
+        return OffloadRecords(
+            loaded_rows=np.frombuffer(self._loaded_rows, dtype=np.int64),
+            loaded_tokens=tokens,
+            loaded_bytes=int(tokens.sum()) // self._block_size * self._block_bytes,
+            stored_bytes=self._num_stored_blocks * self._block_bytes,
+            external_prefix_cache_hits=self._num_first_tokens,
+        )
 
     def reported(self, until_s: float) -> list[Transfer]:
         over = [job for job in self._under_way if job.end_s <= until_s]

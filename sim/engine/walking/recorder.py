@@ -92,4 +92,5 @@ class WalkRecorder:
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,
+            offload=state.connector.records() if state.connector else None,
         )

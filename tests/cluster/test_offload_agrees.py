@@ -1,0 +1,87 @@
+"""Replicas with a CPU tier do what naive ones do, alone and behind routers."""
+
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster import engines
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.simulation import simulate
+from sim.engine.config import SchedulerConfig
+from sim.specs.kv_transfer import OffloadConfig
+from sim.workload.trace import Trace
+from tests.cluster.test_clusters_agree import assert_same_run
+from tests.configs import scheduler_config
+from tests.conformance.case import RecordedStepTime
+from tests.engine.test_engines_agree import Telling
+from tests.properties import examples
+from tests.reference.cluster import simulate_cluster
+from tests.workloads import step_times, traces
+
+POLLING_S = 2.0  # times of these workloads are whole seconds
+ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "llm_d_precise:scrape_interval_s=7")
+tiers = st.builds(
+    OffloadConfig,
+    cpu_chunks=st.integers(1, 40),
+    load_base_s=st.integers(0, 5),
+    load_block_s=st.integers(0, 5),
+    store_base_s=st.integers(0, 5),
+    store_block_s=st.integers(0, 5),
+    reports_at_start=st.just(True),
+    block_bytes=st.just(10),
+)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+    """Few blocks on the GPU, so that what was there is often on the CPU alone."""
+    trace, block_size = draw(traces()), draw(st.integers(1, 4))
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    config = scheduler_config(
+        async_scheduling=draw(st.booleans()),
+        block_size=block_size,
+        max_model_len=longest + 1,
+        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(4, 20)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_num_batched_tokens=draw(st.integers(16, 60)),
+        offload=draw(tiers),
+    )
+    return trace, config
+
+
+@examples(60)
+@given(
+    workload=workloads(),
+    step_time=step_times,
+    num_replicas=st.integers(1, 3),
+    router=st.sampled_from(ROUTERS),
+    clients=st.sampled_from((AT_THEIR_TIMES, Clients(max_concurrency=3))),
+)
+def test_replicas_with_a_cpu_tier(
+    workload: tuple[Trace, SchedulerConfig],
+    step_time: RecordedStepTime,
+    num_replicas: int,
+    router: str,
+    clients: Clients,
+) -> None:
+    """The same steps and times; what came from the GPU's own cache and from the CPU makes up what was cached."""
+    trace, config = workload
+    timed = Telling(step_time)
+    with patch.object(engines, "POLLING_S", POLLING_S):
+        found = simulate(trace, FleetPlan.alike(config, timed, num_replicas, router), clients=clients)
+    assert_same_run(
+        found,
+        simulate_cluster(
+            trace, config, timed, num_replicas=num_replicas, router=router, clients=clients, idle_sleep_s=POLLING_S
+        ),
+    )
+    records = found.merged
+    assert records.offload is not None
+    if not records.requests.num_preemptions.any():
+        from_both = records.prefix_cache_hits + records.offload.external_prefix_cache_hits
+        all_loaded = int((records.offload.tokens_by_row(len(trace)) == records.requests.prompt_tokens).sum())
+        assert from_both - all_loaded <= int(records.requests.num_cached_tokens.sum()) <= from_both
+    assert np.all(records.offload.tokens_by_row(len(trace)) % config.block_size == 0)
