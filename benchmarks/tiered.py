@@ -65,8 +65,9 @@ def main(folder: Path) -> None:
             off = here / there - 1
             verdict = f"{'' if abs(off) <= MOST_ERROR else 'not '}within {MOST_ERROR:.0%}"
             print(f"| {rate} | {name} | {there:.2f} | {here:.2f} | {off:+.0%}: {verdict} |")
+    print()
     for arm in ARMS:
-        print(f"\n- {arm} saturates {_begins(simulated[arm])} (measured: {_begins(measured[arm])})")
+        print(f"- {arm} saturates {_begins(simulated[arm])} (measured: {_begins(measured[arm])})")
 
 
 def measured_stages(folder: Path, arm: str) -> dict[int, Figures]:
