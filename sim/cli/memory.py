@@ -12,6 +12,7 @@ from sim.errors import ConfigError, ModelError
 from sim.memory.design import GraphMemoryModel
 from sim.specs.notes import engine_notes
 from sim.specs.serve_command import ParsedServe
+from sim.units import GIB
 
 if TYPE_CHECKING:
     from sim.deployment import Deployment
@@ -97,6 +98,8 @@ def _json(deployment: "Deployment", log: "StartupLog | None", *, explain: bool) 
     from sim.report.startup_log import log_comparison, log_json
 
     result = dict(deployment.plan.to_json())
+    if tier := deployment.offload:
+        result |= {"num_cpu_blocks": tier.cpu_chunks, "cpu_kv_cache_bytes": tier.cpu_chunks * tier.block_bytes}
     if explain:
         result["ledger"] = [line._asdict() for line in deployment.plan.ledger]
     if log:
@@ -113,6 +116,10 @@ def _print_plan(deployment: "Deployment", log: "StartupLog | None", graphs: Grap
     model, gpu, engine, plan = deployment.model, deployment.gpu, deployment.engine, deployment.plan
     typer.echo(f"{deployment}, vLLM {engine.vllm_version}\n")
     typer.echo(memory_table(plan, explain=explain) + "\n")
+    if tier := deployment.offload:
+        typer.echo(
+            f"Host memory for KV: {tier.cpu_chunks * tier.block_bytes / GIB:.2f} GiB ({tier.cpu_chunks:,} blocks)\n"
+        )
     advice = replay_lines(engine) if plan.feasible else remedy_lines(remedies(model, gpu, engine, graph_memory=graphs))
     typer.echo("\n".join(advice))
     if log:
