@@ -60,6 +60,14 @@ class DeployedFleet:
         """Replicas of one deployment."""
         return cls((DeployedPool("replicas", deployment, given, num_replicas),), router)
 
+    def sized(self, pool: int, num_replicas: int) -> "DeployedFleet":
+        """The same with so many replicas in one pool. Raises ConfigError where a fault is then one of no replica."""
+        pools = list(self.pools)
+        pools[pool] = replace(pools[pool], num_replicas=num_replicas)
+        if self.dynamics:
+            self.dynamics.check([one.num_replicas for one in pools])
+        return replace(self, pools=tuple(pools))
+
     @property
     def first(self) -> Deployment:
         """Of the first pool."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Replicas, Router, print_answer
+from sim.cli.options import Fleet, Replicas, Router, print_answer
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 app = typer.Typer(add_completion=False)
@@ -27,8 +27,10 @@ def capacity(
             "--rate", "--request-rate", help="Requests a second to serve: how many replicas and GPUs does it take?"
         ),
     ] = None,
-    replicas: Replicas = 1,
-    router: Router = "least_loaded",
+    replicas: Replicas | None = None,
+    router: Router | None = None,
+    fleet: Fleet = None,
+    pool: Annotated[str | None, typer.Option(help="The pool of --fleet that --rate sizes.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
 ) -> None:
     """Find the highest request rate within limits on latency, and the GPUs that a given rate takes."""
@@ -38,13 +40,15 @@ def capacity(
 
     if out:
         check_answer_folder(out)
-    arguments = shared.arguments(engine_flags(ctx), {"--out": out})
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out}, fleet)
     with _status() as on_probe:
         result = sim.capacity(
             **arguments,
             rate=rate,
             replicas=replicas,
             router=router,
+            fleet=fleet,
+            pool=pool,
             bench_dataset=(out or Path()) / VERIFY,
             on_probe=on_probe,
         )

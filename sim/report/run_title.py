@@ -1,7 +1,7 @@
 """The title of a run: the lines above its table and its plots."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 FEW = 4  # values of a list that are all shown
@@ -28,10 +28,22 @@ def _servers(summary: Mapping[str, Any]) -> str:
     if "fleet" not in summary:
         return _replica(summary)
     pools = summary.get("pools") or [{**summary, "replicas": summary["fleet"]["replicas"]}]
+    return pools_text(pools, summary["fleet"]["router"])
+
+
+def pools_text(pools: Iterable[Mapping[str, Any]], router: str | Mapping[str, Any]) -> str:
+    """`2 replicas of 1 x h100-sxm and 1 replica of 2 x h200-sxm behind llm_d`."""
     servers = " and ".join(
         f"{pool['replicas']} replica{'s' if pool['replicas'] > 1 else ''} of {_replica(pool)}" for pool in pools
     )
-    return f"{servers} behind {router_text(summary['fleet']['router'])}"
+    return f"{servers} behind {router_text(router)}"
+
+
+def capacity_servers(summary: Mapping[str, Any]) -> str:
+    """What an answer of `capacity` is about."""
+    if "pools" in summary:
+        return pools_text(summary["pools"], summary["router"])
+    return f"{summary['num_gpus']} x {summary['gpu']}"
 
 
 def _replica(of: Mapping[str, Any]) -> str:
@@ -44,7 +56,7 @@ def search_title(summary: Mapping[str, Any], width: int) -> str:
 
 
 def _search_sentences(summary: Mapping[str, Any]) -> Iterator[str]:
-    gpus = f"{summary['num_gpus']} x {summary['gpu']}" if "num_gpus" in summary else summary["gpu"]
+    gpus = capacity_servers(summary) if "num_gpus" in summary else summary["gpu"]
     yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
     yield load_text(summary, summary["num_prompts"])
     limits = ", ".join(f"{name} <= {limit_ms:g} ms" for name, limit_ms in summary["slo"].items())

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sim.report.intervals import confidence_lines
-from sim.report.run_title import arguments_text
+from sim.report.run_title import arguments_text, capacity_servers
 from sim.report.tables import Table
 from sim.units import GIB
 
@@ -161,7 +161,7 @@ def capacity_blocks(summary: Row) -> Iterator[str | Table]:
 
 def _most(summary: Row) -> str:
     rate, limits = summary["max_request_rate"], ", ".join(f"{name} <= {ms:g} ms" for name, ms in summary["slo"].items())
-    gpus = f"{summary['num_gpus']} x {summary['gpu']}"
+    gpus = capacity_servers(summary)
     if rate is None:
         return f"{gpus} keeps {limits} at no rate: {_why_no_rate(summary)}"
     metrics = summary["metrics"]
@@ -172,9 +172,20 @@ def _most(summary: Row) -> str:
     if summary["usd_per_hour"] is not None:
         cost = metrics["usd_per_million_output_tokens"]
         lines.append(f"for ${figure(summary['usd_per_hour'])} an hour, ${figure(cost)} per million output tokens")
+    lines += _while_it_changes(metrics)
     if summary["knee_request_rate"] is not None:
         lines.append(f"latency turns up at {figure(summary['knee_request_rate'])} requests/s (the knee)")
     return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", _verify(summary, summary["slo"])])
+
+
+def _while_it_changes(metrics: Row) -> Iterator[str]:
+    """Of a fleet whose replicas come and go."""
+    if "mean_replicas" in metrics:
+        cost = "" if metrics["cost_usd"] is None else f", ${figure(metrics['cost_usd'])}"
+        yield (
+            f"with {figure(metrics['mean_replicas'])} replicas on average and {metrics['max_replicas']} at most: "
+            f"{figure(metrics['gpu_hours'])} GPU hours{cost} for {figure(metrics['duration'])} s"
+        )
 
 
 def _why_no_rate(summary: Row) -> str:
@@ -205,5 +216,9 @@ def _sizing(summary: Row) -> str:
     if sizing is None:
         return ""
     cost = "" if sizing["usd_per_hour"] is None else f", ${figure(sizing['usd_per_hour'])} an hour"
-    head = f"{figure(sizing['request_rate'])} requests/s take {sizing['replicas']} replicas on {sizing['num_gpus']} GPUs{cost}"
+    head = f"{figure(sizing['request_rate'])} requests/s take {sizing['replicas']} replicas{_of_pool(sizing)} {sizing['num_gpus']} GPUs{cost}"
     return "\n".join([head, *(f"- {sentence}" for sentence in sizing["multiplication"])])
+
+
+def _of_pool(sizing: Row) -> str:
+    return f" of {sizing['pool']}, in all" if "pool" in sizing else " on"

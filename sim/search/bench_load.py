@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from sim.fleet import DeployedFleet
 from sim.metrics.slo import Slo
 from sim.outputs import writing
 from sim.search.evaluate import Scenario
-from sim.search.space import Params
 from sim.specs.releases import parse_version
 from sim.workload.arrivals import MIN_BURSTINESS, Gamma, arrival_times
 from sim.workload.columns import Floats
@@ -214,29 +214,36 @@ DATASET = "verify.jsonl"
 
 @dataclass(frozen=True)
 class Verification:
-    """A line to run, the load that it sends, and the forecast for that load (keys of `simulate`)."""
+    """A line to run, the load that it sends, and the forecast for that load (keys of `simulate`); `notes` are those of the fleet."""
 
     command: str
     load: BenchLoad
     metrics: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dataset_name": self.load.dataset_name,
             "num_prompts": len(self.load.trace),
-            "notes": list(self.load.notes),
+            "notes": [*self.load.notes, *self.notes],
             "metrics": self.metrics,
         }
 
 
-def verification(scenario: Scenario, params: Params, trace: Trace, dataset: str | Path = DATASET) -> Verification:
-    """How to check a candidate on a real server. The line reads its load from the file `dataset`, which is not written here."""
-    deployed = scenario.deploy(params)
-    load = bench_load(trace, deployed.engine.vllm_version)
-    metrics = scenario.metrics(params, deployed, scenario.replay(load.trace, params, deployed))
+def verification(scenario: Scenario, fleet: DeployedFleet, trace: Trace, dataset: str | Path = DATASET) -> Verification:
+    """How to check a fleet on real servers, or one. The line reads its load from the file `dataset`, which is not written here."""
+    load = bench_load(trace, fleet.first.engine.vllm_version)
+    metrics = scenario.metrics(fleet, scenario.replay(load.trace, fleet))
     limit = scenario.clients.max_concurrency
     command = bench_command(scenario.model.name, load, dataset, scenario.target.slos, max_concurrency=limit)
-    return Verification(command, load, metrics)
+    return Verification(command, load, metrics, tuple(_fleet_notes(fleet)))
+
+
+def _fleet_notes(fleet: DeployedFleet) -> Iterator[str]:
+    if fleet.asked:
+        yield "send it to the router before the pools"
+    if fleet.dynamics:
+        yield f"{' and '.join(fleet.dynamics.given or ())} must be as in the fleet file there"
 
 
 def bench_command(

@@ -11,10 +11,10 @@ from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import Capacity, Optimization, answer
 from sim.search.bench_load import DATASET, verification
-from sim.search.capacity import OnProbe
 from sim.search.capacity import capacity as find_capacity
 from sim.search.evaluate import Scenario
 from sim.search.final_selection import with_forecasts
+from sim.search.highest_rate import OnProbe
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
 from sim.search.relevance import irrelevant_knobs
@@ -24,6 +24,7 @@ from sim.search.space import Space, read_space
 from sim.search.store import Notify, ignore, remembered
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import FleetLike
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition
@@ -96,7 +97,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
             shared, searched, runner, trials=trials, seed=seed, scorer=scorer, workload=workload, parameters=constants
         )
         verdict = with_forecasts(shared, findings.verdict, runner, intervals=intervals)
-    check = verification(shared, verdict.winner.candidate.params, shared.trace, bench_dataset)
+    winner = shared.deploy_fleet(verdict.winner.candidate.params)
+    check = verification(shared, winner, shared.trace, bench_dataset)
     return Optimization(answer(replace(findings, verdict=verdict), check), check.load)
 
 
@@ -108,11 +110,13 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     slo: Sequence[str],
     rate: float | None = None,
     request_rate: float | None = None,
-    replicas: int = 1,
+    replicas: int | None = None,
+    fleet: FleetLike | None = None,
+    pool: str | None = None,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     limit: int | None = None,
-    router: str = "least_loaded",
+    router: str | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
     composition: Composition = "additive",
@@ -125,19 +129,27 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Capacity:
     """The highest request rate of this shape of traffic that `replicas` replicas serve within all limits, and latency by rate.
 
-    `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router. `on_probe` is told in words
+    `fleet` instead, a YAML file or what stands in one as for `simulate`, has pools of unlike replicas, and may scale them.
+    `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router;
+    of several pools `pool` is sized, by name, and the others stay as they are. `on_probe` is told in words
     what is tried; `max_concurrency` and `open_loop` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
     options = SearchOptions(
-        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, max_concurrency=max_concurrency,
+        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency,
         open_loop=open_loop, composition=composition, sampling=sampling, expert_routing=expert_routing,
         step_time_model=step_time_model,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     rate = _one_rate(rate, request_rate)
     found = find_capacity(
-        shared, rate=rate, replicas=replicas, bench_dataset=bench_dataset, intervals=intervals, on_probe=on_probe
+        shared,
+        rate=rate,
+        replicas=replicas,
+        pool=pool,
+        bench_dataset=bench_dataset,
+        intervals=intervals,
+        on_probe=on_probe,
     )
     return Capacity(*found)
 

@@ -1,24 +1,24 @@
 """Tries a candidate: plans its memory, and if it can serve the trace, replays the trace."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
-from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.errors import SimError
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
 from sim.metrics.bottlenecks import Limits, limits
-from sim.metrics.cost import usd_per_million
+from sim.metrics.cost import cost, usd_per_million
+from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, pool_figures
 from sim.metrics.slo import slo_figures
-from sim.metrics.summary import summary_of
 from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
-from sim.search.space import ROUTER, Params, canonical, engine_config, num_gpus, num_replicas
+from sim.search.space import ROUTER, Params, canonical, engine_config, num_replicas
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import FleetFile
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
 class Scenario:
     """Everything that all candidates have in common. Picklable; `try_out` gives equal outcomes for equal tasks in any process.
 
-    `base` holds the engine arguments that a candidate does not name.
+    `base` holds the engine arguments that a candidate does not name; `fleet` has the pools where there are several kinds.
     """
 
     model: ModelSpec
@@ -71,9 +71,10 @@ class Scenario:
     target: Target
     base: EngineConfig = DEFAULTS
     vllm_version: str | None = None
-    router: str = "least_loaded"
+    router: str | None = DEFAULT_ROUTER
     clients: Clients = AT_THEIR_TIMES
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
+    fleet: FleetFile | None = None
 
     @property
     def trace(self) -> Trace:
@@ -101,28 +102,43 @@ class Scenario:
 
     def router_of(self, params: Params) -> str:
         """The candidate's, or that of all."""
-        return str(params.get(ROUTER) or self.router)
+        return str(params.get(ROUTER) or self.router or DEFAULT_ROUTER)
 
     def deploy(self, params: Params) -> Deployment:
         """The candidate as vLLM would start it. Raises SimError for what vLLM refuses."""
         engine, version = self.engine(params), self.vllm_version
         return deploy(self.model, self.gpu, engine, vllm_version=version, step_times=self.step_times)
 
+    def deploy_fleet(self, params: Params) -> DeployedFleet:
+        """The candidate's replicas behind its router, or the pools of the fleet. Raises SimError as `deploy`, for any pool."""
+        if self.fleet is None:
+            deployed = self.deploy(params)
+            return DeployedFleet.alike(deployed, self.engine(params), num_replicas(params), self.router_of(params))
+        return deploy_fleet(
+            self.model, self.gpu, self.engine(params), self.fleet,
+            router=self.router, vllm_version=self.vllm_version, step_times=self.step_times,
+        )  # fmt: skip
+
     def try_out(self, task: Task) -> Outcome:
         """The outcome of a task: plan memory, replay, measure."""
         try:
-            deployed = self.deploy(task.params)
+            fleet = self.deploy_fleet(task.params)
         except SimError as error:
             return Outcome(str(error), {})
-        if reason := self.why_not(deployed):
+        if reason := self.cannot_serve(fleet):
             return Outcome(reason, {})
         trace = scale_rate(task.part.cut(self.trace), task.rate_scale)
         try:
-            records = self.replay(trace, task.params, deployed, task.perturbation)
+            records = self.replay(trace, fleet, task.perturbation)
         except SimError as error:
             return Outcome(str(error), {})
-        found = self._limits(deployed, records) if task.explains else None
-        return Outcome(None, self.metrics(task.params, deployed, records), found)
+        found = self._limits(fleet.first, records) if task.explains else None
+        return Outcome(None, self.metrics(fleet, records), found)
+
+    def cannot_serve(self, fleet: DeployedFleet) -> str | None:
+        """Why no pool that answers can serve every request of the trace; None if one can."""
+        reasons = [self.why_not(pool.deployment) for pool in fleet.pools if pool.role != "prefill"]
+        return reasons[0] if all(reasons) else None
 
     def why_not(self, deployed: Deployment) -> str | None:
         """Why the candidate cannot serve every request of the trace; None if it can."""
@@ -137,29 +153,31 @@ class Scenario:
             )
         return None
 
-    def replay(
-        self, trace: Trace, params: Params, deployed: Deployment, perturbation: Perturbation = AS_MODELLED
-    ) -> ClusterRecords:
-        """Replay a trace, which need not be the scenario's, through the candidate's replicas."""
-        step_time = deployed.step_time
-        if perturbation != AS_MODELLED:
-            step_time = PerturbedStepTime(step_time, perturbation)
-        plan = FleetPlan.alike(deployed.config, step_time, num_replicas(params), self.router_of(params))
+    def replay(self, trace: Trace, fleet: DeployedFleet, perturbation: Perturbation = AS_MODELLED) -> ClusterRecords:
+        """Replay a trace, which need not be the scenario's, through a fleet."""
+        if perturbation == AS_MODELLED:
+            return simulate(trace, fleet.plan(), clients=self.clients)
+        plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation))
         return simulate(trace, plan, clients=self.clients)
 
     def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
         span_s = records.span_s * len(records.replicas)
         return limits(records.merged, deployed.config, self.gpu, deployed.roofline_on, span_s=span_s)
 
-    def metrics(self, params: Params, deployed: Deployment, records: ClusterRecords) -> dict[str, Any]:
-        """The figures of a replay: the keys of `simulate`, GPUs, cost, each limited percentile, and goodput if it is defined."""
-        metrics = summary_of(deployed, records.merged)
-        metrics["gpu_busy_fraction"] = records.busy_fraction
-        metrics |= {"replicas": num_replicas(params), "num_gpus": num_gpus(params, self.base)}
-        slos = slo_figures(self.target.slos, records.merged, metrics["duration"])
-        return metrics | slos | self._cost(metrics)
+    def metrics(self, fleet: DeployedFleet, records: ClusterRecords) -> dict[str, Any]:
+        """The figures of a replay: the keys of `simulate`, GPUs, cost, each limited percentile, and goodput if it is defined.
 
-    def _cost(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What a million output tokens cost at the GPU's price, idle time included; None where it has no price."""
-        price, tokens_per_s = self.gpu.price_usd_per_hour, metrics["output_throughput"]
-        return {"usd_per_million_output_tokens": usd_per_million(price, metrics["num_gpus"], tokens_per_s)}
+        Of a fleet that was asked for also those of its pools, and how many replicas there were where they come and go.
+        """
+        metrics = fleet_summary(fleet, records)
+        metrics["gpu_busy_fraction"] = records.busy_fraction
+        metrics |= {"replicas": fleet.num_replicas, "num_gpus": fleet.num_gpus}
+        metrics |= slo_figures(self.target.slos, records.merged, metrics["duration"])
+        price = fleet.usd_per_gpu_hour
+        if fleet.asked is None:
+            per_million = usd_per_million(price, fleet.num_gpus, metrics["output_throughput"])
+            return metrics | {"usd_per_million_output_tokens": per_million}
+        held = gpus_held(fleet, records, metrics["duration"])
+        over_time = fleet_over_time(fleet, records, metrics["duration"])
+        bill = cost(metrics, num_gpus=held, usd_per_hour=price)
+        return metrics | over_time | bill | {"pools": pool_figures(fleet, records)}

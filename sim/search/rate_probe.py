@@ -1,4 +1,4 @@
-"""Replays a trace at one request rate, to see whether a deployment keeps its limits at it."""
+"""Replays a trace at one request rate, to see whether a fleet keeps its limits at it."""
 
 import math
 from collections.abc import Mapping
@@ -8,19 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.deployment import Deployment
+from sim.cluster.records import ClusterRecords
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
+from sim.fleet import DeployedFleet
 from sim.metrics.overload import is_backlog
 from sim.metrics.slo import Slo, is_over
 from sim.search.evaluate import Scenario
-from sim.search.space import REPLICAS
 from sim.steptime.perturbed import AS_MODELLED, Perturbation
 from sim.workload.rates import scale_rate
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
 
 LEAST_DURATION_S = 60.0  # in a shorter replay queues have no time to build up
+LEAST_CHANGING_S = (
+    600.0  # nor have policies to scale up and down again: twice the 300 s that Kubernetes' HPA looks back
+)
 MOST_REQUESTS = 20_000
 PREFIXES = (0.125, 0.5)  # of the trace, replayed first
 
@@ -36,19 +39,27 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True)
 class RateProber:
-    """Probes one deployment. Raises DoesNotFitError if it cannot serve the trace at any rate, ConfigError for a trace without gaps."""
+    """Probes one fleet, with any number of replicas in the pool of the number `pool`.
+
+    Raises DoesNotFitError if it cannot serve the trace at any rate, ConfigError for a trace without gaps.
+    """
 
     scenario: Scenario
+    pool: int = 0
 
     def __post_init__(self) -> None:
-        if (reason := self.scenario.why_not(self.deployment)) is not None:
+        if (reason := self.scenario.cannot_serve(self.fleet)) is not None:
             raise DoesNotFitError(f"{self.scenario.model.name} on {self.scenario.gpu.name}: {reason}")
         if self.scenario.trace.duration_s <= 0:
             raise ConfigError("a trace whose requests all come at once has no rate to scale; use one with gaps.")
 
     @cached_property
-    def deployment(self) -> Deployment:
-        return self.scenario.deploy({})
+    def fleet(self) -> DeployedFleet:
+        """As it was asked for."""
+        return self.scenario.deploy_fleet({})
+
+    def sized(self, replicas: int) -> DeployedFleet:
+        return self.fleet.sized(self.pool, replicas)
 
     @cached_property
     def trace_rate(self) -> float:
@@ -71,14 +82,15 @@ class RateProber:
         """Replay the whole trace at that rate in requests/s, even if limits break; step times may be off by `off_by`."""
         trace = self.at_rate(rate)
         records = self._replay(trace, replicas, off_by)
-        metrics = self.scenario.metrics({REPLICAS: replicas}, self.deployment, records)
+        metrics = self.scenario.metrics(self.sized(replicas), records)
         keeps = self.scenario.target.violation(metrics) == 0 and not self._is_overloaded(trace, records.merged.requests)
         return Probe(rate, replicas, keeps, metrics)
 
     def at_rate(self, rate: float) -> Trace:
         """The trace at that rate, repeated until it lasts long enough."""
         trace = self.scenario.trace
-        copies = min(math.ceil(LEAST_DURATION_S * rate / len(trace)), MOST_REQUESTS // len(trace))
+        least_s = LEAST_CHANGING_S if self.fleet.dynamics else LEAST_DURATION_S
+        copies = min(math.ceil(least_s * rate / len(trace)), MOST_REQUESTS // len(trace))
         return scale_rate(tile(trace, max(1, copies)), rate / self.trace_rate)
 
     def _is_overloaded(self, trace: Trace, requests: RequestRecords) -> bool:
@@ -87,8 +99,8 @@ class RateProber:
         begun_s = requests.first_scheduled_s[np.isfinite(requests.first_scheduled_s)]
         return is_backlog(int(np.count_nonzero(begun_s > last_s)), len(requests))
 
-    def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> Any:
-        return self.scenario.replay(trace, {REPLICAS: replicas}, self.deployment, off_by)
+    def _replay(self, trace: Trace, replicas: int, off_by: Perturbation = AS_MODELLED) -> ClusterRecords:
+        return self.scenario.replay(trace, self.sized(replicas), off_by)
 
 
 def _is_lost(slo: Slo, requests: RequestRecords, num_requests: int) -> bool:

@@ -9,11 +9,13 @@ from sim.cluster.clients import Clients
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model, require_one_stage
 from sim.errors import ConfigError
+from sim.fleet import DEFAULT_ROUTER
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target, unservable
 from sim.search.space import check_knob
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import FleetLike, read_fleet
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, StepTimeOptions, step_time_options
@@ -33,7 +35,8 @@ class SearchOptions:
     rate_scale: float = 1.0
     request_rate: float | None = None
     limit: int | None = None
-    router: str = "least_loaded"
+    router: str | None = DEFAULT_ROUTER
+    fleet: FleetLike | None = None
     max_concurrency: int | None = None
     open_loop: bool = False
     composition: Composition = "additive"
@@ -53,7 +56,9 @@ class SearchOptions:
 def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:
     """The scenario of these inputs, looked up and checked. Raises SimError for bad input."""
     require_one_stage(options.engine)
-    router_options(options.router)
+    fleet = None if options.fleet is None else read_fleet(options.fleet)
+    if options.router is not None:
+        router_options(options.router)
     target, profile = parse_target(options.objective, parse_slos(options.slo)), as_gpu(gpu)
     if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
         raise ConfigError(
@@ -69,6 +74,7 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         router=options.router,
         clients=options.clients,
         step_times=options.step_times,
+        fleet=fleet,
     )
     found.clients.check(found.trace)
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served

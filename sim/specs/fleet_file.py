@@ -94,12 +94,14 @@ def _names(pools: Sequence[PoolBlock]) -> list[str]:
     return [pool.name or f"pool {number}" for number, pool in enumerate(pools)]
 
 
-FleetLike = str | Path | Mapping[str, Any]
+FleetLike = str | Path | Mapping[str, Any] | FleetFile
 """The path of a YAML file, or its content."""
 
 
 def read_fleet(fleet: FleetLike) -> FleetFile:
     """The fleet in a file or a mapping. Raises SimError naming file, field and rule."""
+    if isinstance(fleet, FleetFile):
+        return fleet
     if isinstance(fleet, Mapping):
         return checked(fleet, FleetFile, file_name(fleet), ConfigError)
     return read_yaml(Path(fleet), FleetFile)
@@ -107,4 +109,4 @@ def read_fleet(fleet: FleetLike) -> FleetFile:
 
 def file_name(fleet: FleetLike) -> str:
     """What errors call it."""
-    return "fleet" if isinstance(fleet, Mapping) else str(fleet)
+    return str(fleet) if isinstance(fleet, str | Path) else "fleet"

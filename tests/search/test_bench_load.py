@@ -54,7 +54,7 @@ def assert_same(forecast: dict[str, Any], found: dict[str, Any]) -> None:
 def checked(trace: Trace, version: str, dataset: Path) -> Verification:
     """The line for a deployment, its file written."""
     scenario = make_scenario(trace, slo=("ttft_p99=2s",), base=ENGINE, vllm_version=version)
-    check = verification(scenario, {}, trace, dataset)
+    check = verification(scenario, scenario.deploy_fleet({}), trace, dataset)
     check.load.write(dataset)
     return check
 

@@ -6,8 +6,9 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, DoesNotFitError
-from sim.search.capacity import PRECISION, knee
+from sim.search.capacity import knee
 from sim.search.evaluate import Task
+from sim.search.highest_rate import PRECISION
 from sim.search.rate_probe import RateProber
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime

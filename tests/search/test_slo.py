@@ -35,8 +35,7 @@ def test_goodput_needs_limits_on_single_requests() -> None:
 def test_any_percentile_is_that_of_numpy() -> None:
     """p73 of the end-to-end latency, against the records themselves."""
     scenario = make_scenario(slo=("e2el_p73=1s",))
-    deployed = scenario.deploy({})
-    requests = scenario.replay(scenario.trace, {}, deployed).merged.requests
+    requests = scenario.replay(scenario.trace, scenario.deploy_fleet({})).merged.requests
     expected = np.percentile(requests.finish_s - requests.arrival_s, 73) * 1e3
     assert scenario.try_out(Task({})).metrics["p73_e2el_ms"] == pytest.approx(expected)
 
@@ -44,7 +43,7 @@ def test_any_percentile_is_that_of_numpy() -> None:
 def test_goodput_counts_requests_within_every_limit() -> None:
     """By hand from the records: both limits hold for the request."""
     scenario = make_scenario(objective="goodput", slo=("ttft_p99=40ms", "e2el_p99=1.5s"))
-    requests = scenario.replay(scenario.trace, {}, scenario.deploy({})).merged.requests
+    requests = scenario.replay(scenario.trace, scenario.deploy_fleet({})).merged.requests
     ttft_s, e2el_s = requests.first_token_s - requests.arrival_s, requests.finish_s - requests.arrival_s
     metrics = scenario.try_out(Task({})).metrics
     good = int(((ttft_s <= 0.04) & (e2el_s <= 1.5)).sum())
