@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Fleet, Replicas, Router, print_answer
+from sim.cli.options import Fleet, GivenRouter, Replicas, print_answer
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 app = typer.Typer(add_completion=False)
@@ -27,8 +27,8 @@ def capacity(
             "--rate", "--request-rate", help="Requests a second to serve: how many replicas and GPUs does it take?"
         ),
     ] = None,
-    replicas: Replicas | None = None,
-    router: Router | None = None,
+    replicas: Replicas = None,
+    router: GivenRouter = None,
     fleet: Fleet = None,
     pool: Annotated[str | None, typer.Option(help="The pool of --fleet that --rate sizes.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,

@@ -28,7 +28,7 @@ def compare(
             autocompletion=completion.router_names,
         ),
     ],
-    replicas: Replicas | None = None,
+    replicas: Replicas = None,
     fleet: Fleet = None,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,

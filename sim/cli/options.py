@@ -58,19 +58,17 @@ Slos = Annotated[
         "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
     ),
 ]
-Replicas = Annotated[int, typer.Option(help="Equal servers behind a router.")]
+Replicas = Annotated[int | None, typer.Option(help="Equal servers behind a router, 1 when absent.")]
 Fleet = Annotated[
     Path | None,
     typer.Option(
         help="A YAML of pools of unlike servers, and their router, instead of --replicas.", show_default=False
     ),
 ]
-Router = Annotated[
-    str,
-    typer.Option(
-        help="How requests are shared out to replicas: a name such as llm_d, or llm_d:queue=2,prefix=3.",
-        autocompletion=completion.router_names,
-    ),
+ROUTER = "How requests are shared out to replicas: a name such as llm_d, or llm_d:queue=2,prefix=3"
+Router = Annotated[str, typer.Option(help=f"{ROUTER}.", autocompletion=completion.router_names)]
+GivenRouter = Annotated[
+    str | None, typer.Option(help=f"{ROUTER}; least_loaded when absent.", autocompletion=completion.router_names)
 ]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["additive", "two_pass", "max"]  # that of sim.steptime.roofline, without loading it

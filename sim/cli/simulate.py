@@ -10,7 +10,7 @@ import typer
 
 from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Fleet, RateScale, Replicas, RequestRate, Router, print_json, warn
+from sim.cli.options import Fleet, GivenRouter, RateScale, Replicas, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.outputs import writing
@@ -29,8 +29,8 @@ def simulate(
     *,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
-    replicas: Replicas | None = None,
-    router: Router | None = None,
+    replicas: Replicas = None,
+    router: GivenRouter = None,
     fleet: Fleet = None,
     users: NumUsers = None,
     think_time: ThinkTime = None,

@@ -3,12 +3,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import typer
 
 import sim
+from sim.cli.app import COMMANDS
 from tests.cli.conftest import Servecast
 
 LLAMA = ("Llama-3.1-8B", "--gpu", "h100-sxm")
@@ -221,3 +226,16 @@ def _importing(heavy: set[str], *args: str) -> subprocess.CompletedProcess[str]:
     """A call of the command line that fails, naming them, where it imports any of the heavy modules."""
     code = f"import sys; from sim.cli import run; sys.exit(run(sys.argv[1:]) or str({heavy} & set(sys.modules) or '') or 0)"
     return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
+
+
+def parameters(command: Any) -> Iterator[Any]:
+    """Those of a command and of its subcommands."""
+    yield from command.params
+    for subcommand in getattr(command, "commands", {}).values():
+        yield from parameters(subcommand)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is_for(name: str) -> None:
+    found = parameters(typer.main.get_command(import_module(f"sim.cli.{name}").app))
+    assert [one.name for one in found if one.param_type_name == "option" and not one.help] == []
