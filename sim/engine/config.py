@@ -42,6 +42,18 @@ class SchedulerConfig:
     def token_budget(self) -> int:
         return self.engine.max_num_scheduled_tokens or self.engine.max_num_batched_tokens
 
+    def longest_chunk(self, num_requests: int) -> int:
+        """The most tokens that one of so many requests may get in a pass: the token budget, or the long-prefill threshold if it applies."""
+        engine = self.engine
+        threshold = engine.long_prefill_token_threshold
+        if not threshold:
+            return self.token_budget
+        if num_requests <= 1 and engine.rules.lone_request_ignores_threshold:
+            return self.token_budget
+        if engine.long_prefill_token_threshold_adaptive:
+            return max(threshold, engine.max_num_batched_tokens // max(1, num_requests))
+        return threshold
+
     @property
     def max_running(self) -> int:
         return self.engine.max_num_active_seqs or self.engine.max_num_seqs

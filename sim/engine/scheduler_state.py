@@ -55,17 +55,8 @@ class SchedulerState:
 
     @property
     def longest_chunk(self) -> int:
-        """The most tokens that one request may get in a pass: the token budget, or the long-prefill threshold if it applies."""
-        config = self.config
-        threshold = config.engine.long_prefill_token_threshold
-        if not threshold:
-            return config.token_budget
-        num_requests = len(self.running) + len(self.waiting)
-        if num_requests <= 1 and config.engine.rules.lone_request_ignores_threshold:
-            return config.token_budget
-        if config.engine.long_prefill_token_threshold_adaptive:
-            return max(threshold, config.engine.max_num_batched_tokens // max(1, num_requests))
-        return threshold
+        """The most tokens that one request may get in a pass now."""
+        return self.config.longest_chunk(len(self.running) + len(self.waiting))
 
     # -- from waiting to decoding ----------------------------------------------------------------------------------
 

@@ -69,17 +69,8 @@ class State:
 
     @property
     def longest_chunk(self) -> int:
-        """The most tokens that one request may get: the long-prefill threshold, where it applies."""
-        config = self.config
-        threshold = config.engine.long_prefill_token_threshold
-        if not threshold:
-            return config.token_budget
-        num_requests = self.num_running + self.num_waiting
-        if num_requests <= 1 and self.rules.lone_request_ignores_threshold:
-            return config.token_budget
-        if config.engine.long_prefill_token_threshold_adaptive:
-            return max(threshold, config.engine.max_num_batched_tokens // max(1, num_requests))
-        return threshold
+        """The most tokens that one request may get in a pass now."""
+        return self.config.longest_chunk(self.num_running + self.num_waiting)
 
     @property
     def watermark(self) -> int:
