@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
+from sim.engine.fruitless import FruitlessPreemptions
+from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
 from sim.engine.metrics import Metrics
 from sim.engine.progress import num_returned_tokens
@@ -23,10 +25,7 @@ from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
-from sim.errors import ConfigError
 from sim.steptime.protocol import StepTimeModel
-
-MOST_FRUITLESS_PREEMPTIONS = 10_000
 
 
 class Plan(NamedTuple):
@@ -78,11 +77,10 @@ class EngineCore:
         self._passes_left = max_passes
         self._num_launched = 0
         self.now_s = self._device_free_s = start_s
-        self._num_fruitless_preemptions = 0
+        self._fruitless = FruitlessPreemptions()
         self._num_usable_blocks = config.num_usable_blocks
         self._aborts: list[Abort] = []
-        self._num_left_waiting = self._num_left_running = self._num_released = 0
-        self._last_collect_s = -math.inf
+        self._last_collect = LastCollect()
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
         self.state = self._scheduler.state
@@ -160,10 +158,7 @@ class EngineCore:
 
     def load_before(self, now_s: float) -> tuple[int, int]:
         """The load just before a time up to which the engine has advanced; a batch collected at that time or later still counts."""
-        waiting, running = self.load
-        if self._last_collect_s < now_s:
-            return waiting, running
-        return waiting + self._num_left_waiting, running + self._num_left_running
+        return self._last_collect.load_before(self.load, now_s)
 
     def load_at(self, now_s: float) -> tuple[int, int]:
         """The load just before any later time; the engine advances to it first."""
@@ -172,10 +167,7 @@ class EngineCore:
 
     def metrics_before(self, time_s: float) -> Metrics:
         """The metrics just before a time up to which the engine has advanced."""
-        waiting, running = self.load_before(time_s)
-        is_late = self._last_collect_s >= time_s
-        num_free = self.state.kv.pool.num_free - (self._num_released if is_late else 0)
-        return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
+        return self._last_collect.metrics_before(self.load, self.state.num_free_blocks, self._num_usable_blocks, time_s)
 
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
@@ -280,8 +272,9 @@ class EngineCore:
         self._passes_left -= 1
         if batch.did_nothing:
             return False
-        if batch.preempted or self._num_fruitless_preemptions:
-            self._require_progress(batch)
+        if batch.preempted or self._fruitless.num_preemptions:
+            num_sampled = batch.shape.num_sampled if batch.shape else 0
+            self._fruitless.passed(len(batch.preempted), num_sampled, self.load, self.now_s)
         self._launch(batch)
         return self.num_in_flight < self._most_in_flight
 
@@ -310,7 +303,7 @@ class EngineCore:
         self._planner.commit(step, num_passes, num_chunk_tokens)
         self._recorder.leap(leap, num_passes, (num_decodes, context_tokens), chunk, state)
         if num_decodes:
-            self._num_fruitless_preemptions = 0
+            self._fruitless.num_preemptions = 0
         self._passes_left -= num_passes
         self._num_launched = step + num_passes
         self._device_free_s = end_s(leap, num_passes)
@@ -327,19 +320,6 @@ class EngineCore:
         for number in range(1, num_passes + 1):
             self._ends_s.append(end_s(leap, number))
             self.now_s = max(self.now_s, self._ends_s.pop(0))
-
-    def _require_progress(self, batch: Batch) -> None:
-        """Raise ConfigError if requests only preempt each other, without a token, as vLLM would let them do for ever."""
-        if batch.shape and batch.shape.num_sampled:
-            self._num_fruitless_preemptions = 0
-            return
-        self._num_fruitless_preemptions += len(batch.preempted)
-        if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
-            raise ConfigError(
-                f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
-                f" them, {self.state.num_running} running and {self.state.num_waiting} waiting at"
-                f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
-            )
 
     def _launch(self, batch: Batch) -> None:
         start_s = max(self.now_s, self._device_free_s)
@@ -364,11 +344,12 @@ class EngineCore:
         """
         state = self.state
         finished: Sequence[Request] = ()
-        self._num_left_waiting = self._num_left_running = self._num_released = 0
+        last = self._last_collect
+        last.num_left_waiting = last.num_left_running = last.num_released = 0
         if self._aborts or batch in state.ended:
             finished = self._release(batch, is_full=is_full)
         state.num_collected = batch + 1
-        self._last_collect_s = self.now_s
+        last.at_s = self.now_s
         if self._log:
             self._log.collected(state, batch, finished)
         for request in finished:
@@ -383,7 +364,8 @@ class EngineCore:
             state.num_collected = batch
             self._end_aborted(self.now_s, self._num_launched - is_full, is_scheduled=is_full)
         finished = state.release_ended(batch) if batch in state.ended else ()
-        self._num_left_waiting = num_waiting - state.num_waiting
-        self._num_left_running = num_running - state.num_running
-        self._num_released = state.num_free_blocks - num_free
+        last = self._last_collect
+        last.num_left_waiting = num_waiting - state.num_waiting
+        last.num_left_running = num_running - state.num_running
+        last.num_released = state.num_free_blocks - num_free
         return finished

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.engine import core
+from sim.engine import fruitless
 from sim.errors import ConfigError
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -21,7 +21,7 @@ LIMITS = {
 
 def test_requests_that_preempt_each_others_chunks_for_ever_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equals under priority, admitted by their first chunk: whoever has come furthest is the victim, again and again."""
-    monkeypatch.setattr(core, "MOST_FRUITLESS_PREEMPTIONS", 100)
+    monkeypatch.setattr(fruitless, "MOST_FRUITLESS_PREEMPTIONS", 100)
     config = make_config(**LIMITS, scheduler_reserve_full_isl=False)
     with pytest.raises(
         ConfigError, match=r"preempt each other for ever: 100 preemptions .* scheduler_reserve_full_isl\.$"
@@ -38,7 +38,7 @@ def test_the_admission_gate_lets_them_pass() -> None:
 
 def test_preemptions_with_tokens_between_them_are_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times A's prompt puts B's back before either has yielded a token; one such preemption at a time is allowed."""
-    monkeypatch.setattr(core, "MOST_FRUITLESS_PREEMPTIONS", 1)
+    monkeypatch.setattr(fruitless, "MOST_FRUITLESS_PREEMPTIONS", 1)
     asks = [Ask(f"{name}{turn}", 12, 1, at=100 * turn) for turn in range(3) for name in "AB"]
     config = make_config(
         block_size=1,

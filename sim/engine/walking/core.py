@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.core import MOST_FRUITLESS_PREEMPTIONS, Abort, Plan
+from sim.engine.core import Abort, Plan
+from sim.engine.fruitless import FruitlessPreemptions
+from sim.engine.last_collect import LastCollect
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
@@ -22,7 +24,6 @@ from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.remote import Remote
 from sim.engine.walking.scheduler import Scheduler
 from sim.engine.walking.step_log import WalkLogger
-from sim.errors import ConfigError
 from sim.steptime.protocol import StepTimeModel
 
 
@@ -65,10 +66,9 @@ class WalkingCore:
         self._is_stuck = False
         self._num_calls_since_idle = 0
         self.now_s = start_s
-        self._num_fruitless_preemptions = 0
+        self._fruitless = FruitlessPreemptions()
         self._aborts: list[Abort] = []
-        self._num_left_waiting = self._num_left_running = self._num_released = 0
-        self._last_collect_s = -math.inf
+        self._last_collect = LastCollect()
 
     def add_request(self, request: Request) -> None:
         """Take in a request at its time of arrival; it is seen by the next call of the scheduler, also by one at this instant."""
@@ -131,10 +131,7 @@ class WalkingCore:
 
     def load_before(self, now_s: float) -> tuple[int, int]:
         """The load at a time up to which the engine has advanced: a batch that is collected later has not come back."""
-        waiting, running = self.load
-        if self._last_collect_s < now_s:
-            return waiting, running
-        return waiting + self._num_left_waiting, running + self._num_left_running
+        return self._last_collect.load_before(self.load, now_s)
 
     def load_at(self, now_s: float) -> tuple[int, int]:
         """The load at any time: the engine catches up first."""
@@ -143,10 +140,7 @@ class WalkingCore:
 
     def metrics_before(self, time_s: float) -> Metrics:
         """What the engine showed just before a time up to which it has advanced."""
-        waiting, running = self.load_before(time_s)
-        is_late = self._last_collect_s >= time_s
-        num_free = self.state.num_free_blocks - (self._num_released if is_late else 0)
-        return Metrics(waiting, running, 1.0 - num_free / self._num_usable_blocks)
+        return self._last_collect.metrics_before(self.load, self.state.num_free_blocks, self._num_usable_blocks, time_s)
 
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
@@ -211,22 +205,10 @@ class WalkingCore:
         is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
         self._num_calls_since_idle += 1
         batch = self._scheduler.schedule(is_throttled=is_throttled, logs=self._log is not None)
-        if batch.preempted or self._num_fruitless_preemptions:
-            self._require_progress(batch)
+        if batch.preempted or self._fruitless.num_preemptions:
+            num_sampled = batch.shape.num_sampled if batch.shape else 0
+            self._fruitless.passed(len(batch.preempted), num_sampled, self.load, self.now_s)
         return batch
-
-    def _require_progress(self, batch: Batch) -> None:
-        """Requests may preempt each other for ever; vLLM would let them, and so would a simulation."""
-        if batch.shape and batch.shape.num_sampled:
-            self._num_fruitless_preemptions = 0
-            return
-        self._num_fruitless_preemptions += len(batch.preempted)
-        if self._num_fruitless_preemptions > MOST_FRUITLESS_PREEMPTIONS:
-            raise ConfigError(
-                f"requests preempt each other for ever: {MOST_FRUITLESS_PREEMPTIONS:,} preemptions without a token between"
-                f" them, {self.state.num_running} running and {self.state.num_waiting} waiting at"
-                f" {self.now_s:.3f} s; give more KV blocks, or admit with scheduler_reserve_full_isl."
-            )
 
     def _launch(self, batch: Batch) -> None:
         start_s = self._device.begins_s(batch, self.now_s)
@@ -259,10 +241,11 @@ class WalkingCore:
         requests = [progress.request for progress in finished]
         if self._connector is not None:
             requests += self._hear_of_transfers(self._connector, batch)
-        self._num_left_waiting = num_waiting - state.num_waiting
-        self._num_left_running = num_running - state.num_running
-        self._num_released = state.num_free_blocks - num_free
-        self._last_collect_s = self.now_s
+        last = self._last_collect
+        last.num_left_waiting = num_waiting - state.num_waiting
+        last.num_left_running = num_running - state.num_running
+        last.num_released = state.num_free_blocks - num_free
+        last.at_s = self.now_s
         if not batch.did_nothing:
             self._recorder.batch(batch)
             if self._log:
