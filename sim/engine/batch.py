@@ -37,7 +37,6 @@ class Batch:
         "chunks",
         "longest_chunk",
         "num_decodes",
-        "num_tokens",
         "preempted",
         "shape",
         "starved",
@@ -50,7 +49,6 @@ class Batch:
         self.budget = budget
         self.longest_chunk = longest_chunk
         self.num_decodes = 0
-        self.num_tokens = 0
         self.chunks: list[Chunk] = []
         self.wasted: list[Chunk] = []
         self.preempted: list[Request] = []
@@ -84,6 +82,5 @@ class Batch:
             else:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
-        self.num_tokens = num_tokens
         if num_tokens:
             self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

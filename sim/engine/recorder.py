@@ -1,7 +1,6 @@
 """Records a replica while it runs: a row for each leap, and the outcome of each request in the table of all requests."""
 
 from math import nan
-from struct import Struct
 
 import numpy as np
 
@@ -11,25 +10,13 @@ from sim.engine.leap_log import LeapLog, pack_leap
 from sim.engine.leaps import Leap
 from sim.engine.progress import num_returned_tokens
 from sim.engine.records import DecodeStretches, EngineRecords, Floats, Ints, LeapRecords
-from sim.engine.request import Request
-from sim.engine.request_table import RequestTable
+from sim.engine.replica_rows import CHUNK, ReplicaRows, pack_chunk
 from sim.engine.scheduler_state import SchedulerState
 from sim.engine.token_gaps import StepGaps
-from sim.steptime.protocol import StepShape
-
-CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
-NO_WORK = StepShape(0, 0, (), 0)
-pack_chunk = Struct("2i").pack
 
 
-class Recorder:
-    """The recorder of one replica; `requests` is the table that all replicas of a run share."""
-
-    def __init__(self, requests: RequestTable, replica: int = 0) -> None:
-        self._leaps = LeapLog()
-        self._chunks = bytearray()
-        self._requests = requests
-        self._replica = replica
+class Recorder(ReplicaRows):
+    """The recorder of a replica that leaps."""
 
     def leap(
         self, leap: Leap, num_steps: int, decodes: tuple[int, int], chunk: tuple[int, int], state: SchedulerState
@@ -64,35 +51,8 @@ class Recorder:
 
     def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:
         """A pass that was scheduled by itself, after it is done."""
-        num_decodes, context_tokens, chunks, num_sampled = batch.shape or NO_WORK
-        for num_chunk_tokens, num_computed in chunks:
-            self._chunks += pack_chunk(num_chunk_tokens, num_computed)
-        row = pack_leap(
-            1,
-            num_decodes,
-            batch.num_tokens - num_decodes,
-            len(chunks),
-            num_sampled,
-            state.num_running,
-            state.num_waiting,
-            state.num_free_blocks,
-            len(batch.preempted),
-            batch.num_decodes,
-            context_tokens,
-            start_s,
-            duration_s,
-            0.0,
-            0.0,
-        )
-        self._leaps.add(row)
-
-    def request(self, request: Request, num_generated: int, finish_s: float) -> None:
-        """The outcome of a request; `finish_s` is NaN if it has not finished."""
-        self._requests.write(request, num_generated, finish_s, self._replica)
-
-    def failure(self, request: Request, num_generated: int, reason: str) -> None:
-        """A request was aborted after it had returned so many tokens."""
-        self._requests.fail(request, num_generated, reason, self._replica)
+        shown = (state.num_running, state.num_waiting, state.num_free_blocks)
+        self.one_pass(batch.shape, shown, len(batch.preempted), batch.num_decodes, start_s, duration_s)
 
     def records(self, state: SchedulerState) -> EngineRecords:
         """Everything that is not in the table of requests, in columns. Call it once, at the end: it forgets the leaps."""
