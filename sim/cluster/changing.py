@@ -1,34 +1,24 @@
 """A run of a fleet that changes: its replicas come and go, and its gateway keeps, aborts and retries requests."""
 
 from functools import partial
-from typing import NamedTuple
 
 import simpy
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.engines import engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.lives import Life
 from sim.cluster.managed_gateway import ManagedGateway
 from sim.cluster.places import Place, Places
 from sim.cluster.processes import failing, scaling
 from sim.cluster.records import joined
-from sim.cluster.replica import LiveReplica
+from sim.cluster.replica import Core, LiveReplica
 from sim.cluster.routers.router import Fleet
-from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.routers.table import router_options
+from sim.cluster.routers.table import router_for
 from sim.cluster.watch import Watch
-from sim.engine.core import EngineCore
-from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
-
-
-class Engine(NamedTuple):
-    """One of a place's replicas, from its start until it is lost or gone."""
-
-    recorder: Recorder
-    core: EngineCore
 
 
 class ChangingFleet:
@@ -51,9 +41,9 @@ class ChangingFleet:
             num_first = dynamics.autoscale.clipped(num_first)
             pool_of = (0,) * max(num_first, dynamics.autoscale.max)
         self.pool_of = pool_of
-        self._engines: list[list[Engine]] = [[] for _ in pool_of]
+        self._cores: list[list[Core]] = [[] for _ in pool_of]
         fleet = Fleet([plan.configs[pool] for pool in pool_of], source, seed)
-        self._router = router_options(plan.router).router(fleet) if len(pool_of) > 1 else TheOnlyOne()
+        self._router = router_for(plan.router, fleet, len(pool_of))
         self._places = places = Places(
             env,
             [Place(number, pool) for number, pool in enumerate(pool_of)],
@@ -88,28 +78,22 @@ class ChangingFleet:
     def _replica(self, place: Place) -> LiveReplica:
         """A fresh engine in a place."""
         env, number, pool = self._env, place.number, place.pool
-        recorder = Recorder(self._table, number)
-        core = self._core(recorder, place)
-        self._engines[number].append(Engine(recorder, core))
+        core = self._core(place)
+        self._cores[number].append(core)
         answered = partial(self.gateway.answered, number)
         return LiveReplica(env, core, number, pool, answered, self._router.scrape_interval_s)
 
-    def _core(self, recorder: Recorder, place: Place) -> EngineCore:
-        return EngineCore(
-            self._plan.configs[place.pool],
-            self._places.step_time(place),
-            recorder,
-            start_s=self._env.now,
-            num_keys=self._source.num_keys(place.pool),
-        )
+    def _core(self, place: Place) -> Core:
+        pool = self._plan.pools[place.pool]._replace(step_time=self._places.step_time(place))
+        num_keys = self._source.num_keys(place.pool)
+        return engine_core(pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys)
 
     def records(self) -> list[EngineRecords]:
         """Of each place: all that its replicas did, one after the other."""
-        for number, engines in enumerate(self._engines):
-            if not engines:  # nobody was ever there
-                recorder = Recorder(self._table, number)
-                engines.append(Engine(recorder, self._core(recorder, self._places[number])))
-        return [joined([recorder.records(core.state) for recorder, core in engines]) for engines in self._engines]
+        for number, cores in enumerate(self._cores):
+            if not cores:  # nobody was ever there
+                cores.append(self._core(self._places[number]))
+        return [joined([core.records() for core in cores]) for cores in self._cores]
 
     @property
     def lives(self) -> tuple[Life, ...]:

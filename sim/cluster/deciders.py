@@ -8,10 +8,9 @@ tokens by default, where llm-d's 0 means never.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from sim.cluster.options import checked, named, option
-from sim.errors import check_choice
+from sim.cluster.options import chosen, option
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,4 @@ DECIDERS: dict[str, type[Decider]] = {"always": Always, "prefix_based": PrefixBa
 
 def decider(given: str | Mapping[str, Any]) -> Decider:
     """The decider that was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
-    name, options = named("decider", given)
-    check_choice("decider", name, DECIDERS)
-    return cast("Decider", checked(f"decider {name}", DECIDERS[name], options))
+    return chosen("decider", DECIDERS, given)

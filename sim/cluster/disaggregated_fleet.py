@@ -7,16 +7,14 @@ import simpy
 
 from sim.cluster.deciders import decider
 from sim.cluster.disaggregated_gateway import DisaggregatedGateway
+from sim.cluster.engines import engine_core
 from sim.cluster.fleet_plan import FleetPlan, RouterLike
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.handovers import Handovers
 from sim.cluster.network import Network
 from sim.cluster.replica import Core, LiveReplica
 from sim.cluster.routers.router import Fleet, Router
-from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.routers.table import router_options
-from sim.engine.core import EngineCore
-from sim.engine.recorder import Recorder
+from sim.cluster.routers.table import router_for
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
@@ -43,7 +41,8 @@ class DisaggregatedFleet:
         idle_sleep_s: float = POLLING_S,
     ) -> None:
         assert plan.disaggregation is not None, "a fleet that hands KV over"
-        self._plan, self._source, self._seed = plan, source, seed
+        self._plan, self._source = plan, source
+        self._fleet = Fleet([plan.configs[pool] for pool in plan.pool_of], source, seed)
         self._table, self._prefills = table, RequestTable(source)
         self._network = Network(env, plan.disaggregation.costs)
         kvs = [plan.pools[pool].kv for pool in plan.pool_of]
@@ -67,15 +66,12 @@ class DisaggregatedFleet:
         """Of the replicas that prefill for others, or of those that answer."""
         plan = self._plan
         num_candidates = sum(pool.num_replicas for pool in plan.pools if (pool.role == "prefill") == is_prefill)
-        options = router_options(given)
-        fleet = Fleet([plan.configs[pool] for pool in plan.pool_of], self._source, self._seed)
-        return options.router(fleet) if num_candidates > 1 else TheOnlyOne()
+        return router_for(given, self._fleet, num_candidates)
 
     def _core(self, number: int, pool_number: int, start_s: float) -> Core:
         pool, num_keys = self._plan.pools[pool_number], self._source.num_keys(pool_number)
         if pool.role == "both":
-            recorder = Recorder(self._table, number)
-            return EngineCore(pool.config, pool.step_time, recorder, start_s=start_s, num_keys=num_keys)
+            return engine_core(pool, self._table, number, start_s=start_s, num_keys=num_keys)
         walk_recorder = WalkRecorder(self._prefills if pool.role == "prefill" else self._table, number)
         return WalkingCore(
             pool.config, pool.step_time, walk_recorder, start_s=start_s, modes=self._modes, num_keys=num_keys

@@ -17,7 +17,7 @@ StepLog = Callable[[LogRow], None]
 
 
 def engine_core(
-    pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None
+    pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
 ) -> Core:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time = pool.config, pool.step_time

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sim.errors import ConfigError, check_choice, nearest
+
+T = TypeVar("T")
 
 
 def option(
@@ -71,6 +73,13 @@ def checked(what: str, kind: type[Any], given: Mapping[str, Any]) -> Any:
             has = f"its options are {', '.join(known)}" if known else "it has no options"
             raise ConfigError(f"{what} has no option {key!r}: {has}.{nearest(str(key), known)}")
     return kind(**{key: _checked(what, known[key], value) for key, value in given.items()})
+
+
+def chosen(what: str, table: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
+    """What was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
+    name, options = named(what, given)
+    check_choice(what, name, table)
+    return cast("T", checked(f"{what} {name}", table[name], options))
 
 
 def _checked(what: str, known: "Field[Any]", value: Any) -> Any:

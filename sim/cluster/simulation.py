@@ -19,8 +19,7 @@ from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import LazyReplica, LiveReplica, Member
 from sim.cluster.routers.router import Fleet
-from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.routers.table import router_options
+from sim.cluster.routers.table import router_for
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
@@ -130,10 +129,9 @@ def _members(
 
 
 def _gateway(env: simpy.Environment, plan: FleetPlan, source: RequestSource, seed: int) -> Gateway:
-    """With a router that knows the fleet, unless there is nothing to choose from."""
+    """With a router that knows the fleet."""
     configs = [plan.configs[pool] for pool in plan.pool_of]
-    options = router_options(plan.router)
-    router = options.router(Fleet(configs, source, seed)) if len(configs) > 1 else TheOnlyOne()
+    router = router_for(plan.router, Fleet(configs, source, seed), len(configs))
     return Gateway(env, router, unable=source.unable, fit=source.fit if source.other_keys else None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import changing, disaggregated_fleet, engines
+from sim.cluster import disaggregated_fleet, engines
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan
@@ -45,8 +45,7 @@ def watched_engines() -> Iterator[list[Core]]:
         return make
 
     with ExitStack() as stack:
-        for module in (engines, changing, disaggregated_fleet):
-            stack.enter_context(patch.object(module, "EngineCore", watched(EngineCore)))
+        stack.enter_context(patch.object(engines, "EngineCore", watched(EngineCore)))
         stack.enter_context(patch.object(disaggregated_fleet, "WalkingCore", watched(WalkingCore)))
         yield made
 

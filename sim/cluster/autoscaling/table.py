@@ -1,7 +1,7 @@
 """The autoscalers by name."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from sim.cluster.autoscaling.autoscaler import AutoscalerOptions
 from sim.cluster.autoscaling.dynamo import DynamoPlannerOptions
@@ -9,8 +9,8 @@ from sim.cluster.autoscaling.hpa import HpaOptions
 from sim.cluster.autoscaling.keda import KedaOptions, ProductionStackHpaOptions, ProductionStackOptions
 from sim.cluster.autoscaling.llm_d import SloAwareOptions, WvaOptions
 from sim.cluster.autoscaling.schedule import ScheduleOptions
-from sim.cluster.options import checked, named
-from sim.errors import ConfigError, check_choice
+from sim.cluster.options import chosen, named
+from sim.errors import ConfigError
 
 AUTOSCALERS: dict[str, type[AutoscalerOptions]] = {
     "hpa": HpaOptions,
@@ -26,9 +26,9 @@ AUTOSCALERS: dict[str, type[AutoscalerOptions]] = {
 
 def autoscaler_options(given: str | Mapping[str, Any]) -> AutoscalerOptions:
     """The autoscaler that was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
-    name, options = named("autoscaler", given)
-    check_choice("autoscaler", name, AUTOSCALERS)
-    found = cast("AutoscalerOptions", checked(f"autoscaler {name}", AUTOSCALERS[name], options))
+    found = chosen("autoscaler", AUTOSCALERS, given)
     if found.min > found.max:
-        raise ConfigError(f"autoscaler {name}: min must be at most max, got {found.min} and {found.max}.")
+        raise ConfigError(
+            f"autoscaler {named('autoscaler', given).name}: min must be at most max, got {found.min} and {found.max}."
+        )
     return found

@@ -1,20 +1,19 @@
 """Every router by its name."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from sim.cluster.options import checked, named
+from sim.cluster.options import chosen
 from sim.cluster.routers.dynamo import DynamoOptions
 from sim.cluster.routers.least_loaded import LeastLoadedOptions, PromptLengthOptions
 from sim.cluster.routers.llm_d import LlmDOptimizedBaselineOptions, LlmDOptions, LlmDPreciseOptions
 from sim.cluster.routers.power_of_two import PowerOfTwoOptions
 from sim.cluster.routers.production_stack_prefix import ProductionStackPrefixOptions
-from sim.cluster.routers.router import RouterOptions
+from sim.cluster.routers.router import Fleet, Router, RouterOptions
 from sim.cluster.routers.sessions import ConsistentHashOptions, ProductionStackSessionOptions
 from sim.cluster.routers.sglang import SglangCacheAwareOptions
-from sim.cluster.routers.simple import RandomOptions, RoundRobinOptions
+from sim.cluster.routers.simple import RandomOptions, RoundRobinOptions, TheOnlyOne
 from sim.cluster.routers.vllm_dp import VllmDataParallelOptions
-from sim.errors import check_choice
 
 ROUTERS: dict[str, type[RouterOptions]] = {
     "random": RandomOptions,
@@ -36,6 +35,10 @@ ROUTERS: dict[str, type[RouterOptions]] = {
 
 def router_options(given: str | Mapping[str, Any]) -> RouterOptions:
     """The router that was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
-    name, options = named("router", given)
-    check_choice("router", name, ROUTERS)
-    return cast("RouterOptions", checked(f"router {name}", ROUTERS[name], options))
+    return chosen("router", ROUTERS, given)
+
+
+def router_for(given: str | Mapping[str, Any], fleet: Fleet, num_candidates: int) -> Router:
+    """A fresh router, unless there is nothing to choose from. Raises as `router_options`, and for a fleet that the router cannot serve."""
+    options = router_options(given)
+    return options.router(fleet) if num_candidates > 1 else TheOnlyOne()
