@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
+from sim.engine.walking.modes import PLAIN, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
@@ -51,6 +52,11 @@ class Deployment:
     def config(self) -> SchedulerConfig:
         """The configuration of its scheduler."""
         return replace(scheduler_config(self.engine, self.plan), offload=self.offload)
+
+    @property
+    def modes(self) -> Modes:
+        """What its engine does beyond the plain one, but for the CPU tier."""
+        return PLAIN
 
     @cached_property
     def graph_dispatch(self) -> GraphDispatch:

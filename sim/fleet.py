@@ -110,6 +110,7 @@ class DeployedFleet:
                 self.start_up_s(pool.deployment),
                 role=pool.role,
                 kv=pool.kv,
+                modes=pool.deployment.modes,
             )
             for pool in self.pools
         ]

@@ -1,6 +1,7 @@
-"""The engine of a replica that serves requests whole: one that leaps, or one that walks where there is a CPU tier."""
+"""The engine of a replica that serves requests whole: one that leaps, or one that walks in every mode beyond the plain one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sim.cluster.fleet_plan import Pool
 from sim.cluster.replica import Core
@@ -9,7 +10,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import LogRow, StepLogger
 from sim.engine.walking.core import WalkingCore
-from sim.engine.walking.modes import POLLING_S, Modes
+from sim.engine.walking.modes import PLAIN, POLLING_S
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 
@@ -20,8 +21,10 @@ def engine_core(
     pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
 ) -> Core:
     """Of a replica of that number, which writes its requests into the table."""
-    config, step_time = pool.config, pool.step_time
-    if config.offload is None:
+    config, step_time, modes = pool.config, pool.step_time, pool.modes
+    if config.offload is not None:
+        modes = replace(modes, offload=config.offload, idle_sleep_s=POLLING_S)
+    if modes == PLAIN:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)
     return WalkingCore(
@@ -29,7 +32,7 @@ def engine_core(
         step_time,
         WalkRecorder(table, number),
         start_s=start_s,
-        modes=Modes(offload=config.offload, idle_sleep_s=POLLING_S),
+        modes=modes,
         num_keys=num_keys,
         log=WalkLogger(step_log) if step_log else None,
     )

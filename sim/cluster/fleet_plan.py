@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Self
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.network import NetworkCosts
 from sim.engine.config import SchedulerConfig
+from sim.engine.walking.modes import PLAIN, Modes
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 
@@ -21,7 +22,10 @@ Role = Literal["both", "prefill", "decode"]
 
 
 class Pool(NamedTuple):
-    """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves."""
+    """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves.
+
+    `modes` are what they do beyond the plain engine, but for the CPU tier, which is the configuration's.
+    """
 
     config: SchedulerConfig
     step_time: StepTimeModel
@@ -29,6 +33,7 @@ class Pool(NamedTuple):
     start_up_s: float = 0.0
     role: Role = "both"
     kv: ReplicaKV = ReplicaKV((), 1)
+    modes: Modes = PLAIN
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,10 @@ class FleetPlan:
         *,
         dynamics: Dynamics | None = None,
         start_up_s: float = 0.0,
+        modes: Modes = PLAIN,
     ) -> Self:
         """One pool."""
-        return cls((Pool(config, step_time, num_replicas, start_up_s),), router, dynamics)
+        return cls((Pool(config, step_time, num_replicas, start_up_s, modes=modes),), router, dynamics)
 
     @property
     def pool_of(self) -> tuple[int, ...]:

@@ -81,7 +81,9 @@ class Prepared:
         delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
         users = None if requests.concurrency is None else Users(requests.concurrency, delay_s)
         clients = Clients(users, open_loop=users is None)
-        return simulate(requests.trace, FleetPlan.alike(served.config, step_time), clients=clients).merged
+        return simulate(
+            requests.trace, FleetPlan.alike(served.config, step_time, modes=served.modes), clients=clients
+        ).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""
