@@ -7,17 +7,38 @@ import pytest
 import sim
 from sim.errors import ConfigError
 from sim.report.search import capacity_text
+from sim.search.answer import Capacity
 from sim.search.highest_rate import PRECISION
+from sim.search.rate_probe import LEAST_CHANGING_S
+from sim.steptime.linear import LinearStepTime
 from tests.search.makers import gpu, model
 from tests.search.test_capacity import ENGINE, SERVICE_S, STEPS, steady_trace
 
 EACH = 1 / SERVICE_S  # requests/s of a replica that serves one at a time
 TWO_POOLS = {"router": "round_robin", "pools": [{"name": "few"}, {"name": "many", "replicas": 2}]}
+SLOW_STEPS = LinearStepTime(0.1, 0.0, 0.0)  # a request takes a second, so that few fill the minutes of a replay
+ROLES = {
+    "router": "round_robin",
+    "pools": [{"name": "prompts", "role": "prefill"}, {"name": "answers", "role": "decode", "replicas": 2}],
+}
+SCALED = {
+    "autoscale": {"policy": "schedule", "times": [[0, 2]], "max": 2},
+    "start_up": 0,
+    "pools": [{"name": "web"}],
+}
+
+
+FACTS: dict[str, Any] = {"slo": ["ttft_p99=50ms"], "engine": ENGINE, "step_time_model": STEPS, "intervals": False}
 
 
 def answer(fleet: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {"slo": ["ttft_p99=50ms"], "engine": ENGINE, "step_time_model": STEPS, "intervals": False}
-    return sim.capacity(model(), gpu(), steady_trace(), fleet=fleet, **(facts | changes)).summary
+    return sim.capacity(model(), gpu(), steady_trace(), fleet=fleet, **(FACTS | changes)).summary
+
+
+def slowly(fleet: dict[str, Any], **changes: Any) -> Capacity:
+    """The same where each step takes ten times as long."""
+    facts = FACTS | {"slo": ["ttft_p99=500ms"], "step_time_model": SLOW_STEPS}
+    return sim.capacity(model(), gpu(), steady_trace(40), fleet=fleet, **(facts | changes))
 
 
 def test_pools_serve_what_all_their_replicas_do() -> None:
@@ -55,6 +76,44 @@ def test_a_pool_is_sized_beside_the_others() -> None:
     assert answer({"pools": [{}]}, rate=35.0)["sizing"]["replicas"] == 4
 
 
+def test_pools_with_roles_take_what_the_slower_of_them_does() -> None:
+    """A prompt takes its pool one step of ten, an answer the other all ten: two answer two a second, and 3.5 take four."""
+    found = slowly(ROLES, rate=3.5, pool="answers").summary
+    assert found["max_request_rate"] == pytest.approx(2.0, rel=5 * PRECISION)
+    assert [(pool["pool"], pool["role"], pool["replicas"]) for pool in found["pools"]] == [
+        ("prompts", "prefill", 1),
+        ("answers", "decode", 2),
+    ]
+    prompts, answers = found["metrics"]["pools"]
+    assert prompts["arrived"] == answers["arrived"] == found["metrics"]["completed"]
+    assert prompts["gpu_busy_fraction"] == pytest.approx(0.2, abs=0.02)
+    assert answers["gpu_busy_fraction"] > 0.9
+    assert (found["sizing"]["pool"], found["sizing"]["replicas"], found["sizing"]["num_gpus"]) == ("answers", 4, 5)
+
+
+def test_a_policy_is_asked_for_what_it_makes_of_the_pool() -> None:
+    """One replica that is two from the start takes two a second, and its GPU hours are those of two."""
+    found = slowly(SCALED).summary
+    metrics = found["metrics"]
+    assert found["max_request_rate"] == pytest.approx(2.0, rel=2 * PRECISION)
+    assert (found["replicas"], metrics["mean_replicas"], found["usd_per_hour"]) == (1, 2.0, None)
+    assert metrics["duration"] > LEAST_CHANGING_S * 0.99
+    assert metrics["gpu_hours"] == pytest.approx(2 * metrics["duration"] / 3600)
+
+
+@pytest.mark.parametrize("fleet", [ROLES, SCALED], ids=["roles", "autoscale"])
+def test_an_answer_is_what_simulate_finds(fleet: dict[str, Any]) -> None:
+    """The fleet of the answer under the load that checks it has the figures that are printed for it."""
+    found = slowly(fleet)
+    assert found.load is not None
+    facts: dict[str, Any] = {"engine": ENGINE, "step_time_model": SLOW_STEPS, "intervals": False}
+    again = sim.simulate(model(), gpu(), found.load.trace, fleet=found.summary["fleet"], **facts).summary
+    for forecast in (found.summary["verify"]["metrics"], found.summary["metrics"]):
+        for key in ("p99_ttft_ms", "p99_e2el_ms", "output_throughput", "gpu_hours", "cost_usd"):
+            assert again[key] == pytest.approx(forecast[key]), key
+        assert [pool["completed"] for pool in again["pools"]] == [pool["completed"] for pool in forecast["pools"]]
+
+
 @pytest.mark.parametrize(
     ("fleet", "changes", "sentence"),
     [
@@ -65,6 +124,11 @@ def test_a_pool_is_sized_beside_the_others() -> None:
         (TWO_POOLS, {"pool": "many"}, "--pool many says which pool --rate sizes; give a rate"),
         ({"autoscale": "hpa"}, {"rate": 3.0}, "on that the fleet's autoscale decides"),
         (None, {"rate": 3.0, "pool": "many"}, "--pool many is no pool: there are pools with --fleet only."),
+        (SCALED, {"rate": 3.0, "pool": "web"}, "on that the fleet's autoscale decides"),
+        (SCALED, {"replicas": 2}, "the pools of --fleet say how many replicas there are, got --replicas 2 too"),
+        (ROLES, {"rate": 3.0}, "--rate sizes one pool; name it with --pool: prompts, answers."),
+        (ROLES | {"pools": ROLES["pools"][:1]}, {}, "but none has the role decode; add one."),
+        (ROLES | {"recovery": {}}, {}, "recovery is not simulated for pools that hand KV over"),
     ],
 )
 def test_bad_questions_are_refused(fleet: Any, changes: dict[str, Any], sentence: str) -> None:
