@@ -15,10 +15,11 @@ from sim.search.analytic.candidates import analytic_candidates
 from sim.search.analytic.default_space import MODEL_LENGTHS
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.blueprint import Params
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
 from sim.search.ranking import NOISE
-from sim.search.space import Params, Space
+from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model

@@ -148,7 +148,7 @@ def deploy_fleet(
     pools = []
     for pool, block in zip(asked.names, asked.pools, strict=True):
         with _naming(f"{name}: {pool}"):
-            given, on = _engine(engine, block), as_gpu(block.gpu or gpu)
+            given, on = pool_engine(engine, block), as_gpu(block.gpu or gpu)
             found = deploy(as_model(model, given), on, given, vllm_version=vllm_version, step_times=step_times)
             pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas, block.role))
     with _naming(name):
@@ -178,7 +178,7 @@ def _naming(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from None
 
 
-def _engine(base: EngineConfig, block: PoolBlock) -> EngineConfig:
+def pool_engine(base: EngineConfig, block: PoolBlock) -> EngineConfig:
     """The arguments of the command line with those of the pool in their place. Raises ConfigError for an unknown one."""
     changes: dict[str, Any] = {}
     for name, value in block.engine.items():

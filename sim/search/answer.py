@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import ConfigError, nearest
 from sim.metrics.slo import limits_json
 from sim.search.bench_load import BenchLoad, Verification
+from sim.search.blueprint import REPLICAS, ROUTER, Params
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.final_selection import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
-from sim.search.space import FLEET, REPLICAS, ROUTER, Params, num_gpus, num_replicas
 from sim.search.uncertainty import step_times_off
 from sim.specs.serve_command import serve_command
 from sim.version import __version__
@@ -99,7 +99,7 @@ def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
     """A candidate as one flat row."""
     facts = {
         name: candidate[name]
-        for name in (*FLEET, "num_gpus", "feasible", "reason", "share", "score")
+        for name in (REPLICAS, ROUTER, "num_gpus", "feasible", "reason", "share", "score")
         if name in candidate
     }
     return {**_plain(candidate["engine"]), **facts, "slo_violation": candidate["slo_violation"], **_figures(candidate)}
@@ -182,20 +182,20 @@ def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
 def deploy_commands(scenario: Scenario, params: Params) -> str:
     """The `vllm serve` line, and how many times to run it."""
     command = serve_command(scenario.model.name, scenario.engine(params))
-    count = num_replicas(params)
+    count = scenario.blueprint.num_replicas(params)
     return (
         command
         if count == 1
-        else f"{command}  # {count} times, behind a {scenario.router_of(params).replace('_', '-')} router"
+        else f"{command}  # {count} times, behind a {scenario.blueprint.router_of(params).replace('_', '-')} router"
     )
 
 
 def _config(scenario: Scenario, params: Params) -> dict[str, Any]:
     return {
         "engine": engine_json(scenario, params),
-        REPLICAS: num_replicas(params),
+        REPLICAS: scenario.blueprint.num_replicas(params),
         **({ROUTER: params[ROUTER]} if ROUTER in params else {}),
-        "num_gpus": num_gpus(params, scenario.base),
+        "num_gpus": scenario.blueprint.num_gpus(params),
     }
 
 

@@ -11,6 +11,7 @@ from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import Capacity, Optimization, answer
 from sim.search.bench_load import DATASET, verification
+from sim.search.blueprint import Blueprint
 from sim.search.capacity import capacity as find_capacity
 from sim.search.evaluate import Scenario
 from sim.search.final_selection import with_forecasts
@@ -20,7 +21,8 @@ from sim.search.optimize import optimize as run_search
 from sim.search.relevance import irrelevant_knobs
 from sim.search.runner import OnProgress, Runner, executor
 from sim.search.scoring import SearchOptions, scenario
-from sim.search.space import Space, read_space
+from sim.search.space import Space
+from sim.search.space_file import read_space
 from sim.search.store import Notify, ignore, remembered
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
@@ -188,16 +190,16 @@ def _space(
     elif gpus is not None:
         raise ConfigError("--gpus lays out the default space; put `gpus` into the space file instead.")
     else:
-        found = _given_space(space)
+        found = _given_space(space, shared.blueprint)
     return found.without(irrelevant_knobs(found, shared.trace, shared.vllm_version))
 
 
-def _given_space(space: SpaceLike) -> Space:
+def _given_space(space: SpaceLike, over: Blueprint) -> Space:
     if isinstance(space, Space):
-        return space
+        return replace(space, over=over)
     if isinstance(space, str | Path):
-        return read_space(Path(space))
-    return Space({name: tuple(map(_hashable, values)) for name, values in space.items()})
+        return read_space(Path(space), over)
+    return Space({name: tuple(map(_hashable, values)) for name, values in space.items()}, over=over)
 
 
 def _hashable(value: Any) -> Any:

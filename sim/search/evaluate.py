@@ -14,9 +14,9 @@ from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import cost, usd_per_million
 from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, pool_figures
 from sim.metrics.slo import slo_figures
+from sim.search.blueprint import ROUTER, Blueprint, Params, canonical
 from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
-from sim.search.space import ROUTER, Params, canonical, engine_config, num_replicas
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetFile
 from sim.specs.hardware import HardwareProfile
@@ -80,6 +80,10 @@ class Scenario:
     def trace(self) -> Trace:
         return self.load.trace
 
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        return Blueprint(self.base, self.router, self.fleet)
+
     def to_json(self) -> dict[str, Any]:
         """The load and the fixed engine arguments, under the keys of the answers."""
         load = self.load.to_json() | {"num_prompts": len(self.trace)} | self.clients.to_json()
@@ -98,25 +102,22 @@ class Scenario:
         return unservable(self.trace, self.model, self.target.limits)
 
     def engine(self, params: Params) -> EngineConfig:
-        return engine_config(self.base, params)
-
-    def router_of(self, params: Params) -> str:
-        """The candidate's, or that of all."""
-        return str(params.get(ROUTER) or self.router or DEFAULT_ROUTER)
+        """The candidate's arguments for all pools that do not have their own."""
+        return self.blueprint.engine_for_all(params)
 
     def deploy(self, params: Params) -> Deployment:
-        """The candidate as vLLM would start it. Raises SimError for what vLLM refuses."""
+        """A replica of the candidate as vLLM would start it, where there are no pools. Raises SimError for what vLLM refuses."""
         engine, version = self.engine(params), self.vllm_version
         return deploy(self.model, self.gpu, engine, vllm_version=version, step_times=self.step_times)
 
     def deploy_fleet(self, params: Params) -> DeployedFleet:
-        """The candidate's replicas behind its router, or the pools of the fleet. Raises SimError as `deploy`, for any pool."""
+        """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
         if self.fleet is None:
-            deployed = self.deploy(params)
-            return DeployedFleet.alike(deployed, self.engine(params), num_replicas(params), self.router_of(params))
+            router, count = self.blueprint.router_of(params), self.blueprint.num_replicas(params)
+            return DeployedFleet.alike(self.deploy(params), self.engine(params), count, router)
         return deploy_fleet(
-            self.model, self.gpu, self.engine(params), self.fleet,
-            router=self.router, vllm_version=self.vllm_version, step_times=self.step_times,
+            self.model, self.gpu, self.engine(params), self.blueprint.fleet_file(params),
+            router=None if ROUTER in params else self.router, vllm_version=self.vllm_version, step_times=self.step_times,
         )  # fmt: skip
 
     def try_out(self, task: Task) -> Outcome:

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.search.blueprint import Params
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.ranking import Candidate, ranked
 from sim.search.runner import Runner
 from sim.search.slices import Slice, Split, representative
-from sim.search.space import Params, Space, num_flags, num_gpus
+from sim.search.space import Space
 from sim.search.strategies import ENUMERABLE, Distinct, propose
 
 LITTLE_WORK = 60_000  # requests replayed in all; up to here every candidate is replayed in full
@@ -99,5 +100,5 @@ class Search:
         return list(chosen.values())
 
     def _candidate(self, params: Params, outcome: Outcome, share: float) -> Candidate:
-        flags = num_flags(self.scenario.engine(params))
-        return Candidate(params, flags, num_gpus(params, self.scenario.base), outcome, share)
+        made = self.scenario.blueprint
+        return Candidate(params, made.num_flags(params), made.num_gpus(params), outcome, share)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.search.blueprint import Params, canonical
 from sim.search.evaluate import Outcome, Task
 from sim.search.fidelity import FINALISTS, Round, Search
 from sim.search.final_selection import Verdict, judge
@@ -16,7 +17,7 @@ from sim.search.objectives import Target
 from sim.search.ranking import Candidate, beats, is_near, ranked
 from sim.search.runner import Runner
 from sim.search.slices import WHOLE, Slice, Split, representative
-from sim.search.space import Params, Space, canonical
+from sim.search.space import Space
 from sim.search.strategies import around
 
 SHARE = 0.15

@@ -7,6 +7,7 @@ from typing import Literal
 from sim.errors import DoesNotFitError
 from sim.search.analytic.candidates import analytic_search
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.blueprint import Params
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.fidelity import Search
 from sim.search.final_selection import Verdict, judge
@@ -15,7 +16,7 @@ from sim.search.ranking import Candidate, front
 from sim.search.recommend import Facts, Relaxation, recommendations, relaxations
 from sim.search.runner import Runner
 from sim.search.slices import split_windows
-from sim.search.space import Params, Space
+from sim.search.space import Space
 from sim.search.uncertainty import step_times_off
 from sim.specs.autotuning import AutotuningParameters
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.metrics.goals import Metrics
+from sim.search.blueprint import Params, canonical
 from sim.search.evaluate import Outcome
 from sim.search.objectives import Target, pareto
-from sim.search.space import Params, canonical
 
 NOISE = 0.02  # mean differences up to here are noise, whatever their spread: runs of one server differ as much
 

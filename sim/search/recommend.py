@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
 from sim.metrics.slo import Slo
+from sim.search.blueprint import REPLICAS
 from sim.search.evaluate import Outcome
 from sim.search.neighbours import Sensitivity
 from sim.search.objectives import Target, excess
 from sim.search.ranking import Candidate
-from sim.search.space import REPLICAS
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
 from sim.units import GIB

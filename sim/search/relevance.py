@@ -1,11 +1,14 @@
 """Knobs that cannot matter: for this workload, this version of vLLM, or beside other knobs."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from sim.engine.scheduling_policy import scheduling_policy
-from sim.search.space import REPLICAS, ROUTER, Space
+from sim.search.blueprint import REPLICAS, ROUTER
+from sim.search.space import Space
 from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.columns import Ints
 from sim.workload.reuse import reusable_tokens
@@ -14,9 +17,16 @@ from sim.workload.trace import Trace
 
 def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> dict[str, str]:
     """Each such knob of the space with the reason, to be left at vLLM's default."""
-    found = {name: reason for name, reason in _by_workload(space, trace, vllm_version).items() if name in space.knobs}
-    found |= {name: reason for name, reason in _by_version(vllm_version).items() if name in space.knobs}
+    by_argument = {**_by_workload(space, trace, vllm_version), **_by_version(vllm_version)}
+    found = {
+        name: reason for argument, reason in by_argument.items() for name in space.knobs if _argument(name) == argument
+    }
     return found | _by_values(space, trace, found)
+
+
+def _argument(knob: str) -> str:
+    """Without the name of its pool."""
+    return knob.rpartition(".")[2]
 
 
 def _by_workload(space: Space, trace: Trace, vllm_version: str | None) -> Mapping[str, str]:
@@ -24,7 +34,8 @@ def _by_workload(space: Space, trace: Trace, vllm_version: str | None) -> Mappin
     if not reusable_tokens(trace, block_size=1):
         reasons["enable_prefix_caching"] = "no prompts of the trace share a prefix"
     rules = release_for(vllm_version).rules
-    policies = [scheduling_policy(name, rules) for name in space.knobs.get("scheduling_policy", ()) if name]
+    names = (name for _, values in _of_argument(space, "scheduling_policy") for name in values)
+    policies = [scheduling_policy(name, rules) for name in names if name]
     ranks = sorted({policy.ranks_by for policy in policies if policy.ranks_by})
     if ranks and all(_is_same_for_all(getattr(trace, column)) for column in ranks):
         reasons["scheduling_policy"] = f"all requests of the trace have the same {' and '.join(ranks)}"
@@ -47,13 +58,28 @@ def _by_version(vllm_version: str | None) -> Mapping[str, str]:
 def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str, str]:
     """Knobs whose values all have the same effect."""
     reasons = {}
-    thresholds = space.knobs.get("long_prefill_token_threshold")
     longest = int(trace.prompt_tokens.max())
-    if thresholds and all(not value or value >= longest for value in thresholds):
-        reasons["long_prefill_token_threshold"] = f"no prompt is longer than {longest:,} tokens"
-    seqs = space.knobs.get("max_num_seqs")
-    if seqs and all(value is not None and value >= len(trace) for value in seqs):
-        reasons["max_num_seqs"] = f"the trace has only {len(trace):,} requests"
-    if ROUTER in space.knobs and set(space.knobs.get(REPLICAS, (1,))) <= {1}:
-        reasons[ROUTER] = "a single replica needs no router"
+    for name, values in _of_argument(space, "long_prefill_token_threshold"):
+        if all(not value or value >= longest for value in values):
+            reasons[name] = f"no prompt is longer than {longest:,} tokens"
+    for name, values in _of_argument(space, "max_num_seqs"):
+        if all(value is not None and value >= len(trace) for value in values):
+            reasons[name] = f"the trace has only {len(trace):,} requests"
+    for name, roles in ((ROUTER, {"both", "decode"}), ("prefill_router", {"prefill"})):
+        if name in space.knobs and _most_replicas(space, roles) <= 1:
+            reasons[name] = "a single replica needs no router"
     return {name: reason for name, reason in reasons.items() if name not in found}
+
+
+def _of_argument(space: Space, argument: str) -> list[tuple[str, tuple[Any, ...]]]:
+    """The knobs of that engine argument, of any pool."""
+    return [(name, values) for name, values in space.knobs.items() if _argument(name) == argument]
+
+
+def _most_replicas(space: Space, roles: Collection[str]) -> float:
+    """Of the pools with such a role, as many as any candidate has; a policy may add to them."""
+    if space.over.fleet and space.over.fleet.autoscale is not None:
+        return math.inf
+    pools = {prefix: block for prefix, block in space.over.pools.items() if block.role in roles}
+    counts = [space.knobs.get(prefix + REPLICAS, (block.replicas,)) for prefix, block in pools.items()]
+    return float(sum(map(max, counts)))

@@ -13,7 +13,6 @@ from sim.fleet import DEFAULT_ROUTER
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target, unservable
-from sim.search.space import check_knob
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetLike, read_fleet
 from sim.specs.sampling import Sampling
@@ -35,7 +34,7 @@ class SearchOptions:
     rate_scale: float = 1.0
     request_rate: float | None = None
     limit: int | None = None
-    router: str | None = DEFAULT_ROUTER
+    router: str | None = None
     fleet: FleetLike | None = None
     max_concurrency: int | None = None
     open_loop: bool = False
@@ -71,7 +70,7 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         target,
         base=options.engine,
         vllm_version=options.vllm_version,
-        router=options.router,
+        router=options.router if fleet else options.router or DEFAULT_ROUTER,
         clients=options.clients,
         step_times=options.step_times,
         fleet=fleet,
@@ -92,7 +91,7 @@ class Objective:
         and the keys of `simulate`. Raises ConfigError for an unknown argument or a value of the wrong kind.
         """
         for name, value in params.items():
-            check_knob(name, (value,))
+            self.scenario.blueprint.check_knob(name, (value,))
         return self._figures(self.scenario.try_out(Task(params)))
 
     def _figures(self, outcome: Outcome) -> dict[str, Any]:

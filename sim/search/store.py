@@ -15,6 +15,7 @@ from sim.errors import ConfigError, SimError
 from sim.inputs import is_there
 from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome, Scenario
+from sim.specs.hardware import load_gpu
 from sim.version import __version__
 
 _SCHEMA = """
@@ -140,6 +141,7 @@ def study_id(scenario: Scenario) -> str:
         scenario.router,
         scenario.clients,
         scenario.step_times._replace(source=None),
+        *_of_fleet(scenario),
         trace.priority is None or trace.priority.tolist(),
         trace.session_id,
         trace.segments,
@@ -148,6 +150,13 @@ def study_id(scenario: Scenario) -> str:
     for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens, trace.think_time_s, trace.stage):
         digest.update(b"" if column is None else column.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _of_fleet(scenario: Scenario) -> Iterator[object]:
+    """The fleet file, and what is known of the GPUs that it names."""
+    if scenario.fleet is not None:
+        yield scenario.fleet.to_json()
+        yield [pool.gpu and load_gpu(pool.gpu) for pool in scenario.fleet.pools]
 
 
 def to_json(outcome: Outcome) -> str:

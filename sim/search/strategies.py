@@ -1,44 +1,59 @@
 """Finds candidates in a space: every layout of GPUs first, then what Optuna proposes. A small space is enumerated instead."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
+import numpy as np
+
 from sim.errors import SimError
+from sim.fleet import DeployedFleet, DeployedPool
+from sim.search.blueprint import RANKS, REPLICAS, SECTIONS, Params, canonical
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.objectives import Target
-from sim.search.space import FLEET, REPLICAS, Params, Space, canonical, num_flags, num_gpus, num_replicas
+from sim.search.space import Space
 
 NEAR = 4  # up to this many times as many GPUs as the winner, and as few
-LAYOUT = ("tensor_parallel_size", REPLICAS)
+MOST_LAYOUTS = 2_000  # of a fleet with many pools; so many are drawn where there are more
+EVERY_LAYOUT = 2  # knobs of a layout: around a winner with more, those are replayed that are a step away
 
 
-def layouts(scenario: Scenario, space: Space) -> list[dict[str, Any]]:
+def layouts(scenario: Scenario, space: Space, seed: int = 0) -> list[dict[str, Any]]:
     """One candidate for each layout of GPUs, fewest GPUs first; empty if the space has only one layout.
 
     Other knobs have their first values; if the engine cannot serve the trace with these, one of them is changed. If it
     cannot serve it at a tensor parallel size at all, only the smallest layout of that size is included.
     """
-    knobs = {name: space.knobs[name] for name in LAYOUT if len(space.knobs.get(name, ())) > 1}
+    knobs = {name: values for name, values in space.layout.items() if len(values) > 1}
     if not knobs:
         return []
 
     @cache
-    def serves(engine: frozenset[tuple[str, Any]]) -> bool:
-        return _serves(scenario, dict(engine))
+    def serves(engines: frozenset[tuple[str, Any]]) -> bool:
+        return _serves(scenario, dict(engines))
 
     found: list[dict[str, Any]] = []
     idle: dict[Any, dict[str, Any]] = {}
-    for layout in sorted(_laid_out(knobs), key=lambda params: num_gpus(params, scenario.base)):
+    first = _first(space)
+    for layout in sorted(_drawn(knobs, seed), key=lambda params: space.over.num_gpus({**first, **params})):
         tries = [{**others, **layout} for others in _others(space) if space.allows({**others, **layout})]
-        able = (params for params in tries if serves(frozenset((k, v) for k, v in params.items() if k not in FLEET)))
+        able = (params for params in tries if serves(frozenset(_of_engines(params))))
         if (params := next(able, None)) is not None:
             found.append(params)
         elif tries:
-            idle.setdefault(layout.get("tensor_parallel_size"), tries[0])
+            idle.setdefault(tuple(value for name, value in layout.items() if name.endswith(RANKS)), tries[0])
     return [*found, *idle.values()]
+
+
+def _of_engines(params: Params) -> Iterator[tuple[str, Any]]:
+    """What decides on whether replicas start and hold the trace: not how many there are, as long as there are any."""
+    for name, value in params.items():
+        if name.endswith(REPLICAS):
+            yield name, min(value, 1)
+        elif name not in SECTIONS:
+            yield name, value
 
 
 def spread(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -50,32 +65,59 @@ def spread(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def around(winner: Params, space: Space) -> list[dict[str, Any]]:
     """The winner on every layout that the space allows with a quarter to four times its GPUs."""
-    knobs = {name: space.knobs[name] for name in LAYOUT if name in space.knobs}
-    size = num_gpus(winner)
+    size, knobs = space.over.num_gpus(winner), space.layout
+    found = _laid_out(knobs) if len(knobs) <= EVERY_LAYOUT else _steps_away(winner, knobs)
 
     def is_near(params: Params) -> bool:
-        return size / NEAR <= num_gpus(params) <= size * NEAR
+        return size / NEAR <= space.over.num_gpus(params) <= size * NEAR
 
-    return [one for layout in _laid_out(knobs) if space.allows(one := {**winner, **layout}) and is_near(one)]
+    return [one for layout in found if space.allows(one := {**winner, **layout}) and is_near(one)]
 
 
-def _laid_out(knobs: Params) -> Iterator[dict[str, Any]]:
+def _laid_out(knobs: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     for values in product(*knobs.values()):
         yield dict(zip(knobs, values, strict=True))
 
 
+def _steps_away(winner: Params, knobs: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """One or two knobs at the value before or after the winner's: more and fewer GPUs, and some moved to another pool."""
+    steps = {name: _next_to(values, winner[name]) for name, values in knobs.items()}
+    yield from ({name: value} for name, values in steps.items() for value in values)
+    for one, other in combinations(steps, 2):
+        yield from ({one: value, other: also} for value in steps[one] for also in steps[other])
+
+
+def _next_to(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    place = values.index(value)
+    return (*values[max(0, place - 1) : place], *values[place + 1 : place + 2])
+
+
+def _drawn(knobs: Mapping[str, tuple[Any, ...]], seed: int) -> Iterable[dict[str, Any]]:
+    """Every layout, or as many different ones as are looked at, drawn by `seed`."""
+    if math.prod(map(len, knobs.values())) <= MOST_LAYOUTS:
+        return _laid_out(knobs)
+    rng = np.random.default_rng([seed, 4])
+    places = [rng.integers(len(values), size=MOST_LAYOUTS).tolist() for values in knobs.values()]
+    found = dict.fromkeys(zip(*places, strict=True))
+    return [{name: values[place] for (name, values), place in zip(knobs.items(), row, strict=True)} for row in found]
+
+
+def _first(space: Space) -> dict[str, Any]:
+    return {name: values[0] for name, values in space.knobs.items()}
+
+
 def _others(space: Space) -> Iterator[dict[str, Any]]:
     """All knobs at their first values, then each knob that is not part of a layout at its other values in turn."""
-    first = {name: values[0] for name, values in space.knobs.items()}
+    first, layout = _first(space), space.layout
     yield first
     for name, values in space.knobs.items():
-        for value in values[1:] if name not in LAYOUT else ():
+        for value in values[1:] if name not in layout else ():
             yield {**first, name: value}
 
 
 def _serves(scenario: Scenario, params: Params) -> bool:
     try:
-        return scenario.why_not(scenario.deploy(params)) is None
+        return scenario.cannot_serve(scenario.deploy_fleet(params)) is None
     except SimError:
         return False
 
@@ -98,19 +140,14 @@ class Distinct:
     def key(self, params: Params) -> str:
         """Equal for candidates that behave alike. Of `max_model_len` only counts whether the trace's requests fit."""
         try:
-            deployed = self._scenario.deploy(params)
+            fleet = self._scenario.deploy_fleet(params)
         except SimError:
             return canonical(params)
-        engine, plan = deployed.engine, deployed.plan
-        fits = plan.feasible and plan.max_model_len >= self._scenario.longest_request
-        if not fits:
+        longest = self._scenario.longest_request
+        plans = [pool.deployment.plan for pool in fleet.pools]
+        if not all(plan.feasible and plan.max_model_len >= longest for plan in plans):
             return canonical(params)
-        facts = {name: getattr(engine, name) for name in type(engine).__dataclass_fields__}
-        del facts["max_model_len"], facts["gpu_memory_utilization"]
-        count = num_replicas(params)
-        router = self._scenario.router_of(params) if count > 1 else None
-        holds_longest = plan.longest_model_len >= self._scenario.longest_request
-        return repr((facts, plan.num_gpu_blocks, holds_longest, count, router))
+        return repr(([_behaviour(pool, longest) for pool in fleet.pools], *_gateway(fleet)))
 
     def simplest(self, candidates: Iterator[dict[str, Any]]) -> list[Params]:
         """One candidate of each kind, in order of first appearance."""
@@ -122,7 +159,23 @@ class Distinct:
         return list(self._known.values())
 
     def _flags(self, params: Params) -> int:
-        return num_flags(self._scenario.engine(params))
+        return self._scenario.blueprint.num_flags(params)
+
+
+def _behaviour(pool: DeployedPool, longest: int) -> tuple[Any, ...]:
+    """What a pool does to requests of up to so many tokens."""
+    engine, plan = pool.deployment.engine, pool.deployment.plan
+    facts = {name: getattr(engine, name) for name in type(engine).__dataclass_fields__}
+    del facts["max_model_len"], facts["gpu_memory_utilization"]
+    return pool.name, facts, plan.num_gpu_blocks, plan.longest_model_len >= longest, pool.num_replicas
+
+
+def _gateway(fleet: DeployedFleet) -> tuple[Any, ...]:
+    """What chooses among replicas, where there is a choice; a policy may always add replicas to choose from."""
+    answering = sum(pool.num_replicas for pool in fleet.pools if pool.role != "prefill")
+    router = fleet.router if max(answering, fleet.most_replicas if fleet.dynamics else 0) > 1 else None
+    handing = fleet.disaggregation
+    return router, handing and (handing.decider, handing.router or fleet.router)
 
 
 def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:
@@ -132,7 +185,10 @@ def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, s
     """
     distinct, losses, tried = Distinct(scenario), _Losses(scenario.target), dict[str, Params]()
     study, knobs = _study(scenario.target, seed), dict(space.knobs)
-    laid_out = {distinct.key(params): params for params in spread(layouts(scenario, space), trials)}
+    most = (
+        trials if len(space.over.pools) == 1 else max(1, trials // 2)
+    )  # pools have many layouts, and knobs of their own
+    laid_out = {distinct.key(params): params for params in spread(layouts(scenario, space, seed), most)}
     losses.add(laid_out, try_out(list(laid_out.values()), 0))
     tried |= laid_out
     study.add_trials([_told(params, knobs, losses.of(key)) for key, params in laid_out.items()])

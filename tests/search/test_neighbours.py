@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import sim
+from sim.search.blueprint import Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import Round, Search
 from sim.search.final_selection import judge
@@ -12,7 +13,7 @@ from sim.search.neighbours import Point, refined, sensitivity, settled
 from sim.search.ranking import beats
 from sim.search.recommend import Facts, recommendations
 from sim.search.slices import Slice, split_windows
-from sim.search.space import Params, Space
+from sim.search.space import Space
 from sim.search.strategies import around, layouts, propose, spread
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig

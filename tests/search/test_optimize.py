@@ -12,13 +12,14 @@ import pytest
 import sim
 from sim.errors import ConfigError, DoesNotFitError
 from sim.search import objective
+from sim.search.blueprint import Blueprint, Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
 from sim.search.final_selection import judge
 from sim.search.optimize import optimize
 from sim.search.ranking import Candidate, is_tied
 from sim.search.slices import Slice, representative, split_windows
-from sim.search.space import Params, Space, num_gpus
+from sim.search.space import Space
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
@@ -227,7 +228,7 @@ def level(monkeypatch: pytest.MonkeyPatch, objective: str, *params: Params) -> l
     monkeypatch.setattr("sim.search.final_selection.forecast_band", lambda *_: 0.6)
     scenario, split = make_scenario(make_trace(200, rate_rps=2.0), objective=objective), split_windows(200, 0)
     seen = [(one, scenario.try_out(Task(one, Slice(split.seen)))) for one in params]
-    candidates = [Candidate(one, 1, num_gpus(one), found, 1.0) for one, found in seen]
+    candidates = [Candidate(one, 1, Blueprint().num_gpus(one), found, 1.0) for one, found in seen]
     verdict = judge(scenario, candidates, split, make_runner(scenario), seed=0)
     assert verdict is not None
     assert {str(finalist.candidate.params) for finalist in verdict.finalists} == set(map(str, params))

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from sim.errors import SimError
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.blueprint import engine_config
 from sim.search.relevance import irrelevant_knobs
-from sim.search.space import Condition, Space, engine_config, read_space
+from sim.search.space import Condition, Space
+from sim.search.space_file import read_space
 from sim.specs.engine import EngineConfig
 from tests.search.makers import make_scenario, make_trace
 

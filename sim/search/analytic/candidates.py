@@ -6,11 +6,12 @@ from typing import Any
 from sim.errors import ConfigError, SimError
 from sim.search.analytic.performance_model import SpecConfig, vLLMPerformanceModel
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.blueprint import Params
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.fidelity import Round, Search
 from sim.search.ranking import Candidate
 from sim.search.slices import Slice
-from sim.search.space import Params, Space, num_flags, num_gpus
+from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.units import GIB
 
@@ -65,8 +66,8 @@ def analytic_candidates(
     candidates = []
     for params in space.candidates():
         outcome = analytic_outcome(scenario, params, workload, parameters)
-        flags = num_flags(scenario.engine(params))
-        candidates.append(Candidate(params, flags, num_gpus(params, scenario.base), outcome, 0.0))
+        made = scenario.blueprint
+        candidates.append(Candidate(params, made.num_flags(params), made.num_gpus(params), outcome, 0.0))
     return sorted(candidates, key=lambda candidate: (-_score(candidate.metrics), candidate.num_flags, candidate.key))
 
 

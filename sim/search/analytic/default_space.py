@@ -3,8 +3,9 @@
 from sim.errors import ConfigError
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
 from sim.search.analytic.workload_profile import WorkloadProfile
+from sim.search.blueprint import REPLICAS
 from sim.search.evaluate import Scenario
-from sim.search.space import REPLICAS, Space
+from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import HardwareProfile
 
@@ -46,7 +47,8 @@ def default_space(
         ranks = _ranks(gpus, scenario.model.num_attention_heads)
         _check_gpus(gpus, ranks[-1])
         knobs |= {"tensor_parallel_size": ranks, REPLICAS: _counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace)))}
-    return Space({name: values for name, values in knobs.items() if len(values) > 1}, gpus=gpus)
+    searched = {name: values for name, values in knobs.items() if len(values) > 1}
+    return Space(searched, gpus=gpus, over=scenario.blueprint)
 
 
 def _capture_sizes(workload: WorkloadProfile) -> list[tuple[int, ...]]:

@@ -1,0 +1,194 @@
+"""What candidates are made of: the engine arguments and the pools that were given, with a candidate's values in place of theirs.
+
+Where only engine arguments were given there is one pool, whose knobs bear no name: `max_num_seqs`, `replicas`. Those of a fleet
+file's pools do: `decode.max_num_seqs`, `decode.replicas`; an argument without one is that of all pools that do not have their own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from sim.cluster.deciders import decider
+from sim.cluster.routers.table import router_options
+from sim.deployment import DEFAULTS
+from sim.errors import ConfigError, nearest
+from sim.fleet import DEFAULT_ROUTER, pool_engine
+from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import MOST_REPLICAS, FleetFile, PoolBlock
+
+Params = Mapping[str, Any]
+"""A candidate: values by knob. An engine argument of None is left to vLLM."""
+
+REPLICAS = "replicas"
+ROUTER = "router"
+RANKS = "tensor_parallel_size"
+SECTIONS = {ROUTER: router_options, "prefill_router": router_options, "decider": decider}
+"""What a fleet file says beside its pools and can be searched, each with what checks it."""
+HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
+NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
+ARGUMENTS = tuple(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """`engine` are the arguments for all, `router` is the one that was asked for beside the `fleet`, if there is one."""
+
+    engine: EngineConfig = DEFAULTS
+    router: str | None = None
+    fleet: FleetFile | None = None
+
+    @cached_property
+    def pools(self) -> Mapping[str, PoolBlock]:
+        """Each under what stands before the names of its knobs."""
+        if self.fleet is None:
+            return {"": PoolBlock(engine={})}
+        return {f"{name}.": block for name, block in zip(self.fleet.names, self.fleet.pools, strict=True)}
+
+    @property
+    def has_roles(self) -> bool:
+        return any(block.role != "both" for block in self.pools.values())
+
+    def is_layout(self, knob: str) -> bool:
+        """Whether the knob decides on a number of GPUs."""
+        return any(knob in {prefix + REPLICAS, prefix + RANKS} for prefix in self.pools) or knob == RANKS
+
+    def replicas_of(self, prefix: str, params: Params) -> int:
+        return int(params.get(prefix + REPLICAS, self.pools[prefix].replicas))
+
+    def num_replicas(self, params: Params) -> int:
+        return sum(self.replicas_of(prefix, params) for prefix in self.pools)
+
+    def num_gpus(self, params: Params) -> int:
+        """Those of all replicas of all pools."""
+        return sum(self.replicas_of(prefix, params) * self._ranks(prefix, params) for prefix in self.pools)
+
+    def _ranks(self, prefix: str, params: Params) -> int:
+        """GPUs of a replica, by the first that says so: the pool's knob, the pool, the knob for all, the arguments for all."""
+        said = (params, prefix + RANKS), (self.pools[prefix].engine, RANKS), (params, RANKS)
+        ranks = next((where[name] for where, name in said if name in where), self.engine.tensor_parallel_size)
+        return int(ranks or 1)
+
+    def num_flags(self, params: Params) -> int:
+        """Flags of the `vllm serve` lines of all pools."""
+        return sum(len(engine.given) for engine in self.engines(params))
+
+    def engines(self, params: Params) -> list[EngineConfig]:
+        """The arguments of each pool that has replicas."""
+        engine = self.engine_for_all(params)
+        if self.fleet is None:
+            return [engine]
+        return [pool_engine(engine, block) for block in self.fleet_file(params).pools]
+
+    def engine_for_all(self, params: Params) -> EngineConfig:
+        """The arguments of pools that do not have their own."""
+        return engine_config(self.engine, params)
+
+    def router_of(self, params: Params) -> str:
+        """That of the candidate, or of all, where there is no fleet file."""
+        return str(params.get(ROUTER) or self.router or DEFAULT_ROUTER)
+
+    def fleet_file(self, params: Params) -> FleetFile:
+        """The fleet file of a candidate: pools without replicas are left out, and where no roles remain what only they need.
+
+        Raises ConfigError where no replicas remain.
+        """
+        assert self.fleet is not None, "there are pools in a fleet file only"
+        if not any("." in name or name in SECTIONS for name in params):
+            return self.fleet
+        pools = [self._block(prefix, params) for prefix in self.pools if self.replicas_of(prefix, params)]
+        if not pools:
+            raise ConfigError("no pool has replicas.")
+        changes: dict[str, Any] = {"pools": pools} | {name: params[name] for name in SECTIONS if name in params}
+        if self.has_roles and all(block.role == "both" for block in pools):
+            changes |= dict.fromkeys(HANDING_OVER)
+        return self.fleet.model_copy(update=changes)
+
+    def _block(self, prefix: str, params: Params) -> PoolBlock:
+        """A pool as the candidate has it, by its name, which is its number's where it was given none."""
+        block = self.pools[prefix]
+        own = {name: params[prefix + name] for name in ARGUMENTS if prefix + name in params}
+        changes: dict[str, Any] = {"name": prefix[:-1], REPLICAS: self.replicas_of(prefix, params)}
+        return block.model_copy(update=changes | ({"engine": {**block.engine, **own}} if own else {}))
+
+    def check_knob(self, name: str, values: Sequence[Any]) -> None:
+        """Raises ConfigError, naming the knob and the value, unless each value is one that it takes."""
+        argument = self._argument(name)
+        if not values:
+            raise ConfigError(f"the knob {name} must have at least one value, got none.")
+        if len({canonical(value) for value in values}) < len(values):
+            raise ConfigError(f"the knob {name} must have each value once, got {list(values)!r}.")
+        for value in values:
+            self._check_value(name, argument, value)
+
+    def _argument(self, name: str) -> str:
+        """What the knob is to its pool, or to all. Raises ConfigError where there is no such knob."""
+        if self.fleet is None:
+            return self._own_argument(name)
+        pool, dot, argument = name.rpartition(".")
+        if dot:
+            return self._pool_argument(pool, argument)
+        names = self.fleet.names
+        if name == REPLICAS:
+            raise ConfigError(
+                f"replicas is a knob of each pool: name one, {', '.join(f'{one}.replicas' for one in names)}."
+            )
+        if name in HANDING_OVER and name in SECTIONS and not self.has_roles:
+            raise ConfigError(f"the knob {name} is for pools of role prefill and decode, and the fleet has none.")
+        if name not in (*ARGUMENTS, *SECTIONS):
+            raise ConfigError(
+                f"{name!r} is no knob; knobs are POOL.replicas, vLLM's engine arguments, of one pool as POOL.max_num_seqs or of all, "
+                f"and {', '.join(SECTIONS)}.{nearest(name, (*ARGUMENTS, *SECTIONS))}"
+            )
+        return name
+
+    def _pool_argument(self, pool: str, argument: str) -> str:
+        assert self.fleet is not None, "only pools of a fleet file have names"
+        if pool not in (names := self.fleet.names):
+            raise ConfigError(
+                f"{pool}.{argument} is no knob: the fleet has no pool {pool!r}, but {', '.join(names)}.{nearest(pool, names)}"
+            )
+        if argument not in (known := (REPLICAS, *ARGUMENTS)):
+            raise ConfigError(
+                f"{pool}.{argument} is no knob: a pool has replicas and vLLM's engine arguments.{nearest(argument, known)}"
+            )
+        if argument == REPLICAS and self.fleet.autoscale is not None:
+            raise ConfigError(f"{pool}.replicas: on that the fleet's autoscale decides; leave one of them out.")
+        return argument
+
+    def _own_argument(self, name: str) -> str:
+        if name not in (known := (*ARGUMENTS, REPLICAS, ROUTER)):
+            where = " There are pools with a fleet only." if "." in name else nearest(name, known)
+            raise ConfigError(f"{name!r} is no knob; knobs are vLLM's engine arguments, replicas and router.{where}")
+        return name
+
+    def _check_value(self, name: str, argument: str, value: Any) -> None:
+        if argument == REPLICAS:
+            least = 1 if self.fleet is None else 0
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_REPLICAS:
+                raise ConfigError(f"{name} must be an integer from {least} to {MOST_REPLICAS}, got {value!r}.")
+        elif argument in SECTIONS:
+            if not isinstance(value, str):
+                example = "prefix_based:non_cached_tokens=512" if argument == "decider" else "llm_d, or llm_d:queue=2"
+                raise ConfigError(f"{name} must be a name such as {example}, got {value!r}.")
+            SECTIONS[argument](value)
+        else:
+            try:
+                engine_config(DEFAULTS, {argument: value})
+            except ConfigError as error:
+                raise ConfigError(str(error) if name == argument else f"{name}: {error}") from None
+
+
+def engine_config(base: EngineConfig, params: Params) -> EngineConfig:
+    """The engine arguments of a candidate: from `base` where it does not name them, vLLM's default where its value is None."""
+    arguments = {name: value for name, value in params.items() if name in EngineConfig.__dataclass_fields__}
+    defaults = EngineConfig()
+    return replace(
+        base, **{name: getattr(defaults, name) if value is None else value for name, value in arguments.items()}
+    )
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is equal for equal values, whatever the order of keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
