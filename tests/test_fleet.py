@@ -220,3 +220,18 @@ def test_a_slower_link_delays_first_tokens_and_nothing_before() -> None:
 def test_what_pools_that_hand_over_cannot_be(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SimError, match=sentence):
         fleet(fleet=HANDING_OVER | changes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pool_has_the_prompts_of_any_of_its_replicas(seed: int) -> None:
+    """Also where its first one computes none: one prompt goes to either of two."""
+    pools = [{"name": "prompts", "role": "prefill", "replicas": 2}, {"name": "answers", "role": "decode"}]
+    facts: dict[str, Any] = {
+        "limit": 1,
+        "seed": seed,
+        "intervals": False,
+        "fleet": {"router": "random", "pools": pools},
+    }
+    found = sim.simulate("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl", **facts).summary
+    assert [pool["arrived"] for pool in found["pools"]] == [1, 1]
+    assert found["pools"][0]["total_input_tokens"] == found["total_input_tokens"]

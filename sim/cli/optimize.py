@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import UNMET, RateScale, RequestRate, Router, print_answer, warn
+from sim.cli.options import UNMET, GivenRouter, RateScale, RequestRate, print_answer, warn
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.errors import listed
 from sim.metrics.goals import GOALS
@@ -35,7 +35,10 @@ def optimize(
         Path | None, typer.Option(help="A YAML of knobs to search; derived from the trace when absent.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="Search also how to lay out so many GPUs: tensor parallel and replicas.")
+        int | None,
+        typer.Option(
+            help="Search also how to lay out so many GPUs: tensor parallel and replicas, of a fleet those of each pool."
+        ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Candidates to try at most.")] = 200,
     seed: Annotated[
@@ -46,7 +49,11 @@ def optimize(
     ] = "simulated",
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
-    router: Router = "least_loaded",
+    router: GivenRouter = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(help="A YAML of pools of servers: search their replicas, arguments, router and decider."),
+    ] = None,
     executor: Annotated[
         Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
     ] = "process",
@@ -66,7 +73,7 @@ def optimize(
 
     if out:
         check_answer_folder(out)
-    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--store": store}, space)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--store": store}, space, fleet)
     with _progress() as progress:
         result = sim.optimize(
             **arguments,
@@ -79,6 +86,7 @@ def optimize(
             request_rate=request_rate,
             rate_scale=rate_scale,
             router=router,
+            fleet=fleet,
             executor_name=executor,
             workers=workers or os.cpu_count() or 1,
             store=store,

@@ -59,13 +59,13 @@ class ClusterRecords:
 
     def _pool(self, number: int) -> Records:
         members = [replica for replica, pool in enumerate(self.pool_of) if pool == number]
-        requests, replica = self.served(members[0])
+        requests, replica = self.served(*members)
         rows = np.flatnonzero(np.isin(replica, members))
         return _merged([self.replicas[member] for member in members], requests.only(rows))
 
-    def served(self, number: int) -> tuple[RequestRecords, Ints]:
-        """The requests among which are those of a replica, and who served each: prompts, if it prefills for others."""
-        if self.handovers and (self.handovers.prefill_replica == number).any():
+    def served(self, *numbers: int) -> tuple[RequestRecords, Ints]:
+        """The requests among which are those of some replicas of a pool, and who served each: prompts, if they prefill for others."""
+        if self.handovers and np.isin(self.handovers.prefill_replica, numbers).any():
             return self.handovers.prefills, self.handovers.prefill_replica
         return self.merged.requests, self.replica
 

@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sim.errors import listed
+
 FEW = 4  # values of a list that are all shown
 HASH_DIGITS = 12
 USUAL = {"model": "roofline", "composition": "additive", "sampling": "default", "expert_routing": "skewed"}
@@ -56,8 +58,7 @@ def search_title(summary: Mapping[str, Any], width: int) -> str:
 
 
 def _search_sentences(summary: Mapping[str, Any]) -> Iterator[str]:
-    gpus = capacity_servers(summary) if "num_gpus" in summary else summary["gpu"]
-    yield f"{summary['model_id']} on {gpus}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
+    yield f"{summary['model_id']} on {_searched(summary)}, vLLM {summary['vllm_version']}, {summary['trace'] or 'a trace'}"
     yield load_text(summary, summary["num_prompts"])
     limits = ", ".join(f"{name} <= {limit_ms:g} ms" for name, limit_ms in summary["slo"].items())
     yield "; ".join(
@@ -69,6 +70,19 @@ def _search_sentences(summary: Mapping[str, Any]) -> Iterator[str]:
         )
         if words
     )
+
+
+def _searched(summary: Mapping[str, Any]) -> str:
+    """What a search or a capacity is about."""
+    if "num_gpus" in summary:
+        return capacity_servers(summary)
+    if "pools" not in summary:
+        return str(summary["gpu"])
+    return listed([f"{pool['pool']} ({_role(pool)}{pool['gpu']})" for pool in summary["pools"]])
+
+
+def _role(pool: Mapping[str, Any]) -> str:
+    return "" if pool["role"] == "both" else f"{pool['role']} on "
 
 
 def load_text(summary: Mapping[str, Any], num_requests: int) -> str:

@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sim.report.fleet_yaml import fleet_yaml
 from sim.report.intervals import confidence_lines
+from sim.report.parts import pool_rows
 from sim.report.run_title import arguments_text, capacity_servers
 from sim.report.tables import Table
 from sim.units import GIB
@@ -27,7 +29,13 @@ def _blocks(summary: Row) -> Iterator[str | Table]:
     yield _rejected(summary)
     yield _verdict(summary)
     yield _winners(summary)
-    yield _memory(best["memory"])
+    if "fleet" in best:
+        yield "\n".join(pool_rows(best["metrics"]["pools"]))
+        yield "\n".join(f"{pool['pool']} limited by: {pool['limits']['text']}" for pool in best["metrics"]["pools"])
+        yield "\n".join(f"{name}: {_memory(plan)}" for name, plan in best["memory"].items())
+        yield f"best_fleet.yaml:\n{fleet_yaml(best['fleet'])}".rstrip()
+    else:
+        yield _memory(best["memory"])
     if summary["pareto"] and len(summary["objective"]) > 1:
         yield _pareto(summary)
     yield "\n".join(_advice(summary))
@@ -62,13 +70,13 @@ def _verdict(summary: Row) -> str:
     unseen = f"{figure(best['held_out_score'])} on the part alone that the search did not see"
     lines = [
         f"{'best' if summary['feasible'] else 'nearest'} for {', '.join(summary['objective'])}: {describe(best)}",
-        f"score {figure(best['score'])} {unit} on the whole trace: {pays} (vLLM as given {given}; {unseen})",
+        f"score {figure(best['score'])} {unit} on the whole trace: {pays} ({_as_given(summary)} {given}; {unseen})",
     ]
     if not summary["feasible"]:
         lines += _shortfall(summary)
     if best["tied_with"]:
         lines.append(f"tied with {len(best['tied_with'])} more within noise; this one is the simplest")
-    lines += [f"{name} was left to vLLM: {reason}" for name, reason in summary["fixed"].items()]
+    lines += [f"{name} {_left(summary)}: {reason}" for name, reason in summary["fixed"].items()]
     lines.append(_confidence(summary))
     return "\n".join(lines)  # fmt: skip
 
@@ -88,6 +96,14 @@ def _confidence(summary: Row) -> str:
     return "\n".join(confidence_lines(summary["confidence"]))
 
 
+def _left(summary: Row) -> str:
+    return "stays as it is" if "fleet" in summary else "was left to vLLM"
+
+
+def _as_given(summary: Row) -> str:
+    return "the fleet as given" if "fleet" in summary else "vLLM as given"
+
+
 def _baseline(baseline: Row) -> str:
     return "cannot serve it" if baseline["reason"] else figure(baseline["score"])
 
@@ -98,7 +114,10 @@ def _winners(summary: Row) -> Table:
 
 
 def _winner_row(number: int, one: Row, summary: Row) -> dict[str, object]:
-    """A finalist by column; what was rejected has one where anything was, and limits are then shown over all requests."""
+    """A finalist by column; what was rejected has one where anything was, and limits are then shown over all requests.
+
+    What limits each pool of a fleet has no room in a column.
+    """
     metrics, rejected = one["metrics"], summary["unservable"]
     mark = "best" if number == 0 else "tied" if one["tied"] else f"#{number + 1}"
     head = {"": mark, "configuration": describe(one), "GPUs": one["num_gpus"], "tok/s": metrics["output_throughput"]}
@@ -106,8 +125,9 @@ def _winner_row(number: int, one: Row, summary: Row) -> dict[str, object]:
     limited = [name for name in summary["slo"] if rejected or name not in {"ttft_p99", "e2el_p99"}]
     latencies |= {name: _late(metrics[f"slo_{name}_ms"], metrics) for name in limited}
     counts = {"rejected": metrics["rejected"]} if rejected else {}
-    last = {"$/M tok": metrics["usd_per_million_output_tokens"], "limited by": one["limits"] and one["limits"]["text"]}
-    return head | latencies | counts | last
+    price = {"$/M tok": metrics["usd_per_million_output_tokens"]}
+    by = {} if "knobs" in one else {"limited by": one["limits"] and one["limits"]["text"]}
+    return head | latencies | counts | price | by
 
 
 def _late(value: float | None, metrics: Row) -> float | None:
@@ -138,6 +158,8 @@ def _advice(summary: Row) -> Iterator[str]:
 
 def describe(row: Row) -> str:
     """A configuration in a line: `max_num_seqs=64`, or a phrase for one without flags."""
+    if "knobs" in row:
+        return arguments_text(row["knobs"]) or "the fleet as given"
     words = [arguments_text(row["engine"]), f"replicas={row['replicas']}" if row["replicas"] > 1 else ""]
     words += [f"router={row['router']}" if "router" in row else ""]
     return " ".join(filter(None, words)) or "vLLM's defaults"

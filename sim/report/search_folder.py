@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from sim.report.fleet_yaml import fleet_yaml
 from sim.report.plots import save
 from sim.report.search_plots import capacity_figure, pareto_figure, sensitivity_figure
 from sim.report.whole_folder import check_replaceable, replacing, write_json
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VERIFY = "verify.jsonl"
+BEST_FLEET = "best_fleet.yaml"
 FIXED_NAMES = (
     "answer.json",
     "candidates.csv",
@@ -21,6 +24,7 @@ FIXED_NAMES = (
     "curve.csv",
     "curve.png",
     VERIFY,
+    BEST_FLEET,
 )
 
 
@@ -35,13 +39,16 @@ def check_answer_folder(folder: Path) -> None:
 def write_optimization(
     folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"], write_load: WriteLoad
 ) -> None:
-    """answer.json, a CSV a table, the load, pareto.png and sensitivity-KNOB.png. Raises ConfigError as `check_answer_folder`."""
+    """answer.json, a CSV a table, the load, pareto.png and sensitivity-KNOB.png; of a fleet best_fleet.yaml too. Raises ConfigError as `check_answer_folder`."""
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, tables)
         write_load(written / VERIFY)
         save(pareto_figure(summary), written / "pareto.png")
         for knob in summary["sensitivity"]:
-            save(sensitivity_figure(summary, knob), written / f"sensitivity-{knob}.png")
+            save(sensitivity_figure(summary, knob), written / f"sensitivity-{quote(knob, safe=' ')}.png")
+        if "fleet" in summary["best"]:
+            text = fleet_yaml(summary["best"]["fleet"])
+            (written / BEST_FLEET).write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_capacity(

@@ -133,7 +133,7 @@ def pareto_figure(summary: Row) -> "Figure":
 
 
 def _same(one: Row, other: Row) -> bool:
-    return all(one.get(name) == other.get(name) for name in ("engine", "replicas", "router"))
+    return all(one.get(name) == other.get(name) for name in ("engine", "replicas", "router", "knobs"))
 
 
 def _axes(summary: Row) -> tuple[Measure, Measure]:

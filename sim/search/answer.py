@@ -1,20 +1,23 @@
 """The answer of a search: one JSON object, and the Python objects that hold it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import ConfigError, nearest
+from sim.fleet import DeployedFleet
+from sim.memory.plan import MemoryPlan
+from sim.metrics.fleet import same
 from sim.metrics.slo import limits_json
 from sim.search.bench_load import BenchLoad, Verification
-from sim.search.blueprint import REPLICAS, ROUTER, Params
+from sim.search.candidate_json import candidate_row, config_json, deploy_commands, portable_fleet, sensitivity_rows
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.final_selection import Finalist, Verdict
 from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
 from sim.search.uncertainty import step_times_off
-from sim.specs.serve_command import serve_command
+from sim.specs.hardware import load_gpu
 from sim.version import __version__
 
 if TYPE_CHECKING:
@@ -95,38 +98,6 @@ class Capacity:
         return capacity_html(self.summary)
 
 
-def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
-    """A candidate as one flat row."""
-    facts = {
-        name: candidate[name]
-        for name in (REPLICAS, ROUTER, "num_gpus", "feasible", "reason", "share", "score")
-        if name in candidate
-    }
-    return {**_plain(candidate["engine"]), **facts, "slo_violation": candidate["slo_violation"], **_figures(candidate)}
-
-
-def sensitivity_rows(sensitivity: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    return [
-        {"knob": knob, **_plain({"value": point["value"]}), "is_winner": point["is_winner"], "reason": point["reason"]}
-        | {name: point[name] for name in ("share", "score", "slo_violation")}
-        | _figures(point)
-        for knob, points in sensitivity.items()
-        for point in points
-    ]
-
-
-def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of a row, without those that have a column of their own."""
-    return {name: value for name, value in row["metrics"].items() if name not in {REPLICAS, "num_gpus"}}
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with lists as text, one cell each."""
-    return {
-        name: " ".join(map(str, value)) if isinstance(value, list | tuple) else value for name, value in values.items()
-    }
-
-
 def _frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
     import pandas as pd
 
@@ -140,9 +111,9 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
     return {
         "unservable": unservable_json(scenario),
         "model_id": scenario.model.name,
-        "gpu": scenario.gpu.name,
+        **_deployed_json(scenario),
         **scenario.to_json(),
-        "vllm_version": scenario.deploy(verdict.winner.candidate.params).engine.vllm_version,
+        "vllm_version": scenario.deploy_fleet(verdict.winner.candidate.params).first.engine.vllm_version,
         "servecast_version": __version__,
         "objective": [goal.name for goal in scenario.target.goals],
         "score_unit": scenario.target.goals[0].unit,
@@ -152,7 +123,7 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "finalists": [_finalist(scenario, finalist) for finalist in verdict.finalists],
         "baseline": _baseline(findings),
         "relax": [
-            {"slo": one.slo.name, "limit_ms": one.slo.limit_ms, "to_ms": one.to_ms, **_config(scenario, one.candidate.params)}
+            {"slo": one.slo.name, "limit_ms": one.slo.limit_ms, "to_ms": one.to_ms, **config_json(scenario, one.candidate.params)}
             for one in findings.relaxations
         ],
         "pareto": [_row(scenario, candidate) for candidate in findings.pareto],
@@ -160,43 +131,32 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         "fixed": dict(findings.space.fixed),
         "sensitivity": _sensitivity(findings),
         "evaluated": len(findings.candidates),
-        "infeasible": [_config(scenario, one.params) | {"reason": one.outcome.reason} for one in infeasible],
+        "infeasible": [config_json(scenario, one.params) | {"reason": one.outcome.reason} for one in infeasible],
         "candidates": [_row(scenario, candidate) for candidate in findings.candidates],
         "confidence": _confidence(findings),
     }  # fmt: skip
+
+
+def _deployed_json(scenario: Scenario) -> dict[str, Any]:
+    """The GPU; of a fleet that of all its pools, null where they differ, and what was given."""
+    if scenario.fleet is None:
+        return {"gpu": scenario.gpu.name}
+    pools = [
+        {"pool": name, "role": block.role, "gpu": load_gpu(block.gpu).name if block.gpu else scenario.gpu.name}
+        for name, block in zip(scenario.fleet.names, scenario.fleet.pools, strict=True)
+    ]
+    return {"gpu": same(pool["gpu"] for pool in pools), "fleet": scenario.fleet.to_json(), "pools": pools}
+
+
+def _limits_of_pools(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """In words; the shares stand with each pool's figures."""
+    return {"text": "; ".join(f"{pool['pool']}: {pool['limits']['text']}" for pool in metrics["pools"])}
 
 
 def unservable_json(scenario: Scenario) -> dict[str, Any] | None:
     """The requests that no configuration serves; None if there are none."""
     found = scenario.unservable
     return found and found.to_json()
-
-
-def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
-    """The engine arguments that are not left to vLLM, under its names."""
-    engine = scenario.engine(params)
-    shown = engine.given.keys() | {name for name, value in params.items() if value is not None}
-    return {entry.name: getattr(engine, entry.name) for entry in fields(engine) if entry.name in shown}
-
-
-def deploy_commands(scenario: Scenario, params: Params) -> str:
-    """The `vllm serve` line, and how many times to run it."""
-    command = serve_command(scenario.model.name, scenario.engine(params))
-    count = scenario.blueprint.num_replicas(params)
-    return (
-        command
-        if count == 1
-        else f"{command}  # {count} times, behind a {scenario.blueprint.router_of(params).replace('_', '-')} router"
-    )
-
-
-def _config(scenario: Scenario, params: Params) -> dict[str, Any]:
-    return {
-        "engine": engine_json(scenario, params),
-        REPLICAS: scenario.blueprint.num_replicas(params),
-        **({ROUTER: params[ROUTER]} if ROUTER in params else {}),
-        "num_gpus": scenario.blueprint.num_gpus(params),
-    }
 
 
 def _score(scenario: Scenario, metrics: Mapping[str, Any]) -> float | None:
@@ -206,7 +166,7 @@ def _score(scenario: Scenario, metrics: Mapping[str, Any]) -> float | None:
 
 def _row(scenario: Scenario, candidate: Candidate) -> dict[str, Any]:
     """A candidate in the list of all candidates, with its latest replay."""
-    return _config(scenario, candidate.params) | {
+    return config_json(scenario, candidate.params) | {
         "feasible": candidate.outcome.is_feasible,
         "reason": candidate.outcome.reason,
         "share": candidate.share,
@@ -218,7 +178,7 @@ def _row(scenario: Scenario, candidate: Candidate) -> dict[str, Any]:
 
 def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
     params, limits = finalist.candidate.params, finalist.whole.limits
-    return _config(scenario, params) | {
+    return config_json(scenario, params) | {
         "score": _score(scenario, finalist.whole.metrics),
         "held_out_score": _score(scenario, finalist.held_out.metrics),
         "search_score": _score(scenario, finalist.candidate.metrics),
@@ -226,28 +186,37 @@ def _finalist(scenario: Scenario, finalist: Finalist) -> dict[str, Any]:
         "confidence": dict(finalist.forecast),
         "tied": finalist.is_tied,
         "slo_robustness": finalist.robustness,
-        "limits": limits.to_json() if limits else None,
+        "limits": limits.to_json() if limits else _limits_of_pools(finalist.whole.metrics),
         "serve_command": deploy_commands(scenario, params),
     }
 
 
 def _best(findings: Findings, check: Verification) -> dict[str, Any]:
     scenario, verdict = findings.scenario, findings.verdict
-    params = verdict.winner.candidate.params
-    plan = scenario.deploy(params).plan
+    fleet = scenario.deploy_fleet(verdict.winner.candidate.params)
     return _finalist(scenario, verdict.winner) | {
         "tied_with": [
-            _config(scenario, one.candidate.params) | {"score": _score(scenario, one.whole.metrics)} for one in verdict.tied
+            config_json(scenario, one.candidate.params) | {"score": _score(scenario, one.whole.metrics)} for one in verdict.tied
         ],
         "bench_command": check.command,
         "verify": check.to_json(),
-        "memory": plan.to_json() | {"ledger": [line._asdict() for line in plan.ledger]},
+        **({"memory": _memory(fleet.first.plan)} if fleet.asked is None else _fleet_json(scenario, fleet)),
     }  # fmt: skip
+
+
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
+    return plan.to_json() | {"ledger": [line._asdict() for line in plan.ledger]}
+
+
+def _fleet_json(scenario: Scenario, fleet: DeployedFleet) -> dict[str, Any]:
+    """The winning fleet as a fleet file, and the memory of a GPU of each pool."""
+    memory = {pool.name: _memory(pool.deployment.plan) for pool in fleet.pools}
+    return {"fleet": portable_fleet(fleet, scenario.base), "memory": memory}
 
 
 def _baseline(findings: Findings) -> dict[str, Any]:
     outcome: Outcome = findings.baseline
-    return _config(findings.scenario, BASELINE) | {
+    return config_json(findings.scenario, BASELINE) | {
         "reason": outcome.reason,
         "score": _score(findings.scenario, outcome.metrics),
         "metrics": outcome.metrics,

@@ -1,6 +1,6 @@
 """The highest request rate that a fleet serves within limits, and latency by rate."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ from sim.metrics.fleet import same
 from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
 from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
+from sim.search.candidate_json import serve_lines
 from sim.search.evaluate import Scenario
 from sim.search.highest_rate import OnProbe, highest_rate
 from sim.search.objectives import share_unserved
 from sim.search.rate_probe import Probe, RateProber
 from sim.search.sizing import prober_of, size_json, sizing
 from sim.specs.fleet_file import MOST_REPLICAS
-from sim.specs.serve_command import serve_command
 from sim.steptime.perturbed import all_off_by
 from sim.units import MS
 from sim.version import __version__
@@ -126,7 +126,7 @@ def _head(scenario: Scenario, fleet: DeployedFleet) -> dict[str, Any]:
         **(
             {"fleet": fleet.asked.to_json(), "pools": [_pool_json(pool) for pool in fleet.pools]} if fleet.asked else {}
         ),
-        "serve_command": "\n  ".join(_serve_commands(fleet)),
+        "serve_command": "\n  ".join(serve_lines(fleet)),
     }
 
 
@@ -139,13 +139,6 @@ def _pool_json(pool: DeployedPool) -> dict[str, Any]:
         "tensor_parallel_size": pool.deployment.engine.tensor_parallel_size,
         "engine": pool.given.to_json(),
     }
-
-
-def _serve_commands(fleet: DeployedFleet) -> Iterator[str]:
-    """A line; of a fleet that was asked for one a pool, and whose it is."""
-    for pool in fleet.pools:
-        command = serve_command(pool.deployment.model.name, pool.given)
-        yield f"{command}  # {pool.name}, {pool.num_replicas} times" if fleet.asked else command
 
 
 def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: Verification | None) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """`sim.optimize` and `sim.capacity`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sim.deployment import DEFAULTS, GpuLike, ModelLike
-from sim.errors import ConfigError
+from sim.errors import ConfigError, DoesNotFitError
+from sim.fleet import deploy_fleet
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import Capacity, Optimization, answer
@@ -15,6 +17,7 @@ from sim.search.blueprint import Blueprint
 from sim.search.capacity import capacity as find_capacity
 from sim.search.evaluate import Scenario
 from sim.search.final_selection import with_forecasts
+from sim.search.fleet_space import default_fleet_space
 from sim.search.highest_rate import OnProbe
 from sim.search.optimize import Scorer
 from sim.search.optimize import optimize as run_search
@@ -56,7 +59,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     rate_scale: float = 1.0,
     request_rate: float | None = None,
     limit: int | None = None,
-    router: str = "least_loaded",
+    router: str | None = None,
+    fleet: FleetLike | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
     composition: Composition = "additive",
@@ -78,7 +82,9 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
     laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
-    `sampling` and `expert_routing` are as for `simulate`, and `router` says how replicas share requests. More than one of `workers` needs a script guarded by
+    `sampling` and `expert_routing` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
+    `fleet`, a YAML file or what stands in one as for `simulate`, has pools whose replicas, arguments, router and decider are searched: knobs
+    are then `POOL.replicas`, `POOL.max_num_seqs` and so on, `router`, `prefill_router` and `decider`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
     the search is over. `bench_dataset` is where the line that checks the answer reads its load: the result's `load`
     writes it. `notify` is told in words what is waited for. Raises SimError for bad input, DoesNotFitError where no candidate can serve the trace.
@@ -87,10 +93,12 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     constants = parameters or AutotuningParameters()
     options = SearchOptions(
         objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
-        request_rate=request_rate, limit=limit, router=router, max_concurrency=max_concurrency, open_loop=open_loop,
+        request_rate=request_rate, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency, open_loop=open_loop,
         composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
+    if fleet is not None:
+        _check_fleet(shared, fleet, scorer)
     workload = _workload(shared, constants)
     searched = _space(shared, space, gpus, workload, constants)
     with remembered(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
@@ -171,6 +179,17 @@ def _check_counts(trials: int, seed: int) -> None:
         raise ConfigError(f"--seed must be from 0 to {MAX_SEED:,}, got {seed}.")
 
 
+def _check_fleet(shared: Scenario, fleet: FleetLike, scorer: Scorer) -> None:
+    """Raises SimError for a file that is wrong before anything is searched; pools that do not fit as they are may be made to."""
+    if scorer == "analytic":
+        raise ConfigError("--scorer analytic has formulas for one deployment; leave it out, or leave out --fleet.")
+    with suppress(DoesNotFitError):
+        deploy_fleet(
+            shared.model, shared.gpu, shared.base, fleet,
+            router=shared.router, vllm_version=shared.vllm_version, step_times=shared.step_times,
+        )  # fmt: skip
+
+
 def _workload(shared: Scenario, constants: AutotuningParameters) -> WorkloadProfile:
     metric: TargetMetric = "latency" if shared.target.goals[0].name == "latency" else "throughput"
     return WorkloadProfile.from_trace_analysis(shared.trace, target_metric=metric, parameters=constants)
@@ -183,7 +202,9 @@ def _space(
     workload: WorkloadProfile,
     constants: AutotuningParameters,
 ) -> Space:
-    if space is None:
+    if space is None and shared.fleet is not None:
+        found = default_fleet_space(shared, gpus=gpus)
+    elif space is None:
         found = default_space(shared, workload, gpus=gpus, parameters=constants)
         given = shared.base.given
         found = found.without({name: "given, not searched" for name in found.knobs if name in given})

@@ -1,5 +1,6 @@
 """Tries a candidate: plans its memory, and if it can serve the trace, replays the trace."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -47,7 +48,10 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a task. `reason` says why the candidate cannot serve the trace; if it is None, `metrics` has the figures."""
+    """The result of a task. `reason` says why the candidate cannot serve the trace; if it is None, `metrics` has the figures.
+
+    `limits` are those of a deployment; those of a fleet's pools stand with their figures.
+    """
 
     reason: str | None
     metrics: dict[str, Any]
@@ -133,8 +137,18 @@ class Scenario:
             records = self.replay(trace, fleet, task.perturbation)
         except SimError as error:
             return Outcome(str(error), {})
-        found = self._limits(fleet.first, records) if task.explains else None
-        return Outcome(None, self.metrics(fleet, records), found)
+        return self._explained(fleet, records) if task.explains else Outcome(None, self.metrics(fleet, records))
+
+    def _explained(self, fleet: DeployedFleet, records: ClusterRecords) -> Outcome:
+        """With what limits it, or each of the pools that were asked for."""
+        metrics = self.metrics(fleet, records)
+        by_pool = list(_limits(fleet, records))
+        if fleet.asked is None:
+            return Outcome(None, metrics, by_pool[0])
+        pools = [
+            figures | {"limits": found.to_json()} for figures, found in zip(metrics["pools"], by_pool, strict=True)
+        ]
+        return Outcome(None, metrics | {"pools": pools})
 
     def cannot_serve(self, fleet: DeployedFleet) -> str | None:
         """Why no pool that answers can serve every request of the trace; None if one can."""
@@ -161,10 +175,6 @@ class Scenario:
         plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation))
         return simulate(trace, plan, clients=self.clients)
 
-    def _limits(self, deployed: Deployment, records: ClusterRecords) -> Limits:
-        span_s = records.span_s * len(records.replicas)
-        return limits(records.merged, deployed.config, self.gpu, deployed.roofline_on, span_s=span_s)
-
     def metrics(self, fleet: DeployedFleet, records: ClusterRecords) -> dict[str, Any]:
         """The figures of a replay: the keys of `simulate`, GPUs, cost, each limited percentile, and goodput if it is defined.
 
@@ -182,3 +192,10 @@ class Scenario:
         over_time = fleet_over_time(fleet, records, metrics["duration"])
         bill = cost(metrics, num_gpus=held, usd_per_hour=price)
         return metrics | over_time | bill | {"pools": pool_figures(fleet, records)}
+
+
+def _limits(fleet: DeployedFleet, run: ClusterRecords) -> Iterator[Limits]:
+    """Of each pool."""
+    for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True)):
+        made = pool.deployment
+        yield limits(records, made.config, made.gpu, made.roofline_on, span_s=run.replica_s(number))

@@ -1,10 +1,12 @@
 """The steps of a search in order: candidates, final selection, neighbours, advice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from sim.errors import DoesNotFitError
+from sim.fleet import DeployedPool
+from sim.metrics.bottlenecks import Limits
 from sim.search.analytic.candidates import analytic_search
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.blueprint import Params
@@ -70,7 +72,7 @@ def optimize(
         candidates = simplified(search, search.run(trials))
     verdict = judge(scenario, candidates, split, runner, seed=seed)
     if verdict is None:
-        raise DoesNotFitError(_nothing_fits(scenario, candidates))
+        raise DoesNotFitError(_nothing_fits(scenario, space, candidates))
     candidates, verdict, reactions = refined(search, candidates, verdict, feeds_back=scorer == "simulated")
     (baseline,) = runner.run([Task(BASELINE, explains=True)], "verifying")
     in_full = [candidate for candidate in candidates if candidate.share == 1.0 and candidate.outcome.is_feasible]
@@ -94,23 +96,39 @@ def _advice(
     scenario: Scenario, verdict: Verdict, constants: AutotuningParameters, reactions: Sensitivity
 ) -> tuple[str, ...]:
     winner = verdict.winner
-    deployment = scenario.deploy(winner.candidate.params)
+    fleet = scenario.deploy_fleet(winner.candidate.params)
+
+    def facts(pool: DeployedPool, outcome: Outcome, seen: Sensitivity) -> Facts:
+        deployment, off = pool.deployment, step_times_off(verdict.band)
+        target, robustness = scenario.target, winner.robustness
+        return Facts(deployment.engine, deployment.plan, outcome, target, robustness, constants, seen, off)
+
+    first = facts(fleet.pools[0], winner.whole, reactions)
+    if fleet.asked is None:
+        return recommendations(first)
+    figures = zip(fleet.pools, winner.whole.metrics["pools"], strict=True)
     return recommendations(
-        Facts(
-            deployment.engine,
-            deployment.plan,
-            winner.whole,
-            scenario.target,
-            winner.robustness,
-            constants,
-            reactions,
-            step_times_off(verdict.band),
-        )
+        first, {pool.name: facts(pool, _alone(of), _of_pool(reactions, pool.name)) for pool, of in figures}
     )
 
 
-def _nothing_fits(scenario: Scenario, candidates: Sequence[Candidate]) -> str:
+def _alone(figures: Mapping[str, Any]) -> Outcome:
+    """What a pool did, as if it were the whole."""
+    return Outcome(None, dict(figures), Limits(figures["limits"]["busy"], figures["limits"]["queued"]))
+
+
+def _of_pool(reactions: Sensitivity, pool: str) -> Sensitivity:
+    """The knobs of a pool without its name, and those of all pools."""
+    own = {name.removeprefix(f"{pool}."): points for name, points in reactions.items() if name.startswith(f"{pool}.")}
+    return {name: points for name, points in reactions.items() if "." not in name} | own
+
+
+def _nothing_fits(scenario: Scenario, space: Space, candidates: Sequence[Candidate]) -> str:
     where = f"{scenario.model.name} on {scenario.gpu.name}"
+    if not candidates and space.gpus is not None and space.least_gpus > space.gpus:
+        return (
+            f"the space for {where} has {space.least_gpus} GPUs at least, more than the {space.gpus} that gpus allows."
+        )
     if not candidates:
         return f"the space for {where} has no candidate that its conditions and gpus allow; loosen them."
     return f"none of {len(candidates):,} candidates for {where} can serve the trace; {candidates[0].outcome.reason}"

@@ -1,6 +1,6 @@
 """Advice on the result of a search: sentences with the figures behind them, and limits to raise if no candidate keeps all."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.memory.plan import MemoryPlan
@@ -61,11 +61,22 @@ def _fewer_than(current: float) -> Callable[[Any], bool]:
     return lambda value: value is not None and value < current
 
 
-def recommendations(facts: Facts) -> tuple[str, ...]:
-    """Sentences on what to watch and what to try next; empty if nothing stands out."""
-    return tuple(
-        sentence for advise in (_graphs, _kv_cache, _memory, _queues, _load, _limits) for sentence in advise(facts)
-    )
+def recommendations(facts: Facts, pools: Mapping[str, Facts] | None = None) -> tuple[str, ...]:
+    """Sentences on what to watch and what to try next; empty if nothing stands out. Those on an engine are of each pool, by name."""
+    if pools is None:
+        return (*_of_engine(facts), *_of_all(facts))
+    named = (f"{name}: {sentence}" for name, pool in pools.items() for sentence in _of_engine(pool))
+    return (*named, *_of_all(facts))
+
+
+def _of_engine(facts: Facts) -> Iterator[str]:
+    for advise in (_graphs, _kv_cache, _memory, _queues):
+        yield from advise(facts)
+
+
+def _of_all(facts: Facts) -> Iterator[str]:
+    for advise in (_load, _limits):
+        yield from advise(facts)
 
 
 def _graphs(facts: Facts) -> Iterator[str]:

@@ -15,6 +15,7 @@ from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target, unservable
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetLike, read_fleet
+from sim.specs.hardware import HardwareProfile
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, StepTimeOptions, step_time_options
@@ -59,10 +60,8 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
     if options.router is not None:
         router_options(options.router)
     target, profile = parse_target(options.objective, parse_slos(options.slo)), as_gpu(gpu)
-    if profile.price_usd_per_hour is None and any(goal.name == "cost" for goal in target.goals):
-        raise ConfigError(
-            f"--objective cost needs the price of {profile.name}, and its profile has none; give one with --price (USD per GPU hour)."
-        )
+    if any(goal.name == "cost" for goal in target.goals):
+        _check_prices([as_gpu(pool.gpu or profile) for pool in fleet.pools] if fleet else [profile])
     found = Scenario(
         as_model(model, options.engine),
         profile,
@@ -80,9 +79,17 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
     return found
 
 
+def _check_prices(gpus: Sequence[HardwareProfile]) -> None:
+    for gpu in gpus:
+        if gpu.price_usd_per_hour is None:
+            raise ConfigError(
+                f"--objective cost needs the price of {gpu.name}, and its profile has none; give one with --price (USD per GPU hour)."
+            )
+
+
 @dataclass(frozen=True)
 class Objective:
-    """A function from engine arguments, and `replicas`, to a dict of figures. Picklable."""
+    """A function from engine arguments, and `replicas`, or from knobs of a fleet's pools, to a dict of figures. Picklable."""
 
     scenario: Scenario
 

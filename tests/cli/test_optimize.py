@@ -155,3 +155,61 @@ def test_the_line_to_verify_replays_to_the_printed_figures(
     found = json.loads(servecast("simulate", *deployment, "--trace", dataset, "--json").out)
     assert f"ttft_p99 {found['p99_ttft_ms']:.4g} ms" in out
     assert f"{found['output_throughput']:.4g} output tok/s" in out
+
+
+FLEET = "pools: [{name: prompts, role: prefill}, {name: answers, role: decode, engine: {max_num_seqs: 4}}]\n"
+PARTS = "knobs: {answers.replicas: [1, 2], answers.max_num_seqs: [1, 8], decider: [always]}"
+
+
+@pytest.fixture
+def fleet_question(question: list[str | Path], tmp_path: Path) -> list[str | Path]:
+    """The same over two pools that hand over."""
+    (tmp_path / "space.yaml").write_text(PARTS)
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    return [*question, "--no-intervals", "--fleet", tmp_path / "fleet.yaml"]
+
+
+def test_the_fleet_in_the_folder_is_simulated_as_it_was_found(
+    fleet_question: list[str | Path], trace: Path, linear: Path, tmp_path: Path, servecast: Servecast
+) -> None:
+    """best_fleet.yaml in place of what was asked, and nothing else changed, gives the figures of the answer."""
+    folder = tmp_path / "answer"
+    status, out, _ = servecast("optimize", *fleet_question, "--objective", "latency", "--out", folder)
+    assert status == 0
+    best = json.loads((folder / "answer.json").read_text())["best"]
+    assert {"best_fleet.yaml", "sensitivity-answers.max_num_seqs.png"} < {path.name for path in folder.iterdir()}
+    assert f"best_fleet.yaml:\n{(folder / 'best_fleet.yaml').read_text()}" in out
+    deployed = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--step-time-model", linear]
+    line = ["simulate", *deployed, "--trace", trace, "--fleet", folder / "best_fleet.yaml", "--json"]
+    found = json.loads(servecast(*line).out)
+    assert found["p99_e2el_ms"] == best["score"] == best["metrics"]["p99_e2el_ms"]
+    assert [pool["arrived"] for pool in found["pools"]] == [pool["arrived"] for pool in best["metrics"]["pools"]]
+    with (folder / "candidates.csv").open() as file:
+        assert {row["answers.max_num_seqs"] for row in csv.DictReader(file)} == {"1", "8"}
+    assert servecast("optimize", *fleet_question, "--out", folder).status == 0
+
+
+def test_a_fleet_that_cannot_be_searched_is_a_sentence(
+    fleet_question: list[str | Path], tmp_path: Path, servecast: Servecast
+) -> None:
+    """It names the file and what is wrong, whether in the fleet, in the space or beside them."""
+    sayings = {
+        ("fleet.yaml", "pools: [{role: decode}]"): "fleet.yaml: pools of role prefill",
+        ("fleet.yaml", "pools: [{engine: {max_seqs: 1}}]"): "fleet.yaml: pool 0: `engine.max_seqs` is no engine",
+        ("space.yaml", "{answer.replicas: [1]}"): "space.yaml: answer.replicas is no knob: the fleet has no pool",
+    }
+    for (name, text), saying in sayings.items():
+        kept = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text)
+        status, _, err = servecast("optimize", *fleet_question)
+        assert (status, saying in err, err.count("\n")) == (2, True, 1), err
+        (tmp_path / name).write_text(kept)
+    assert "put `gpus` into the space file" in servecast("optimize", *fleet_question, "--gpus", "3").err
+
+
+def test_a_name_of_a_pool_is_no_path(fleet_question: list[str | Path], tmp_path: Path, servecast: Servecast) -> None:
+    """Its plots stand in the folder, whatever it is called."""
+    (tmp_path / "fleet.yaml").write_text("pools: [{name: ../web}]")
+    (tmp_path / "space.yaml").write_text("knobs: {../web.replicas: [1, 2]}")
+    assert servecast("optimize", *fleet_question, "--out", tmp_path / "answer").status == 0
+    assert (tmp_path / "answer" / "sensitivity-..%2Fweb.replicas.png").is_file()

@@ -44,9 +44,12 @@ def default_space(
         "max_num_batched_tokens": (None, *BATCHED_TOKENS),
     }  # fmt: skip
     if gpus is not None:
-        ranks = _ranks(gpus, scenario.model.num_attention_heads)
-        _check_gpus(gpus, ranks[-1])
-        knobs |= {"tensor_parallel_size": ranks, REPLICAS: _counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace)))}
+        ranks = tensor_parallel_sizes(gpus, scenario.model.num_attention_heads)
+        check_gpus(gpus, ranks[-1])
+        knobs |= {
+            "tensor_parallel_size": ranks,
+            REPLICAS: replica_counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace))),
+        }
     searched = {name: values for name, values in knobs.items() if len(values) > 1}
     return Space(searched, gpus=gpus, over=scenario.blueprint)
 
@@ -67,13 +70,14 @@ def _tries_fp8(workload: WorkloadProfile, gpu: HardwareProfile) -> bool:
     return workload.target_metric == "throughput" and "fp8" in gpu.peak_flops
 
 
-def _ranks(most: int, num_heads: int) -> tuple[int, ...]:
+def tensor_parallel_sizes(most: int, num_heads: int) -> tuple[int, ...]:
     """Powers of two up to `most` that divide the number of attention heads."""
     powers = (1 << power for power in range(num_heads.bit_length()))
     return tuple(ranks for ranks in powers if ranks <= max(1, most) and num_heads % ranks == 0)
 
 
-def _check_gpus(gpus: int, most_ranks: int) -> None:
+def check_gpus(gpus: int, most_ranks: int) -> None:
+    """Raises ConfigError for none, and for more than are laid out."""
     if gpus < 1:
         raise ConfigError(f"--gpus must be at least 1, got {gpus}.")
     if gpus > (most := LAID_OUT_REPLICAS * most_ranks):
@@ -83,7 +87,7 @@ def _check_gpus(gpus: int, most_ranks: int) -> None:
         )
 
 
-def _counts(most: int) -> tuple[int, ...]:
+def replica_counts(most: int) -> tuple[int, ...]:
     """Every number up to EVERY_COUNT, then four to a doubling, and `most` itself."""
     counts, step = list(range(1, min(most, EVERY_COUNT) + 1)), EVERY_COUNT // 4
     while counts[-1] < most:

@@ -1,0 +1,318 @@
+"""A search over the pools of a fleet file: it finds the best fleet, which is simulated as it says, and does the same twice."""
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import sim
+from sim.errors import ConfigError, DoesNotFitError
+from sim.report.search import optimization_text
+from sim.search import objective
+from sim.search.blueprint import Params
+from sim.search.evaluate import Scenario, Task
+from sim.search.fleet_space import DECIDERS, default_fleet_space
+from sim.search.ranking import is_tied
+from sim.search.space import Space
+from sim.search.store import TrialStore, study_id
+from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import read_fleet
+from sim.specs.hardware import profile_values
+from sim.steptime.linear import LinearStepTime
+from sim.workload.rates import scale_rate
+from sim.workload.trace import Trace
+from tests.search.makers import gpu, make_scenario, make_trace, model
+
+ENGINE = EngineConfig(max_model_len=2048)
+STEPS = LinearStepTime(base_s=0.002, per_token_s=2e-5, per_context_token_s=0.0)
+SHORT = make_trace(40, rate_rps=150.0)
+ROLES: dict[str, Any] = {
+    "router": "round_robin",
+    "transfer": {"bandwidth_gb_s": 50},
+    "pools": [{"name": "prompts", "role": "prefill"}, {"name": "answers", "role": "decode"}],
+}
+RATIO: dict[str, tuple[Any, ...]] = {
+    "prompts.replicas": (1, 2, 3),
+    "answers.replicas": (1, 2, 3),
+    "answers.max_num_seqs": (2, 16),
+}
+MIXED = {"pools": [{"name": "small"}, {"name": "large", "gpu": "h200-sxm", "engine": {"max_num_seqs": 4}}]}
+
+
+def alike(num_prompt_tokens: int, num_output_tokens: int) -> Trace:
+    """Forty requests of that shape, forty a second."""
+    trace = make_trace(40, rate_rps=40.0)
+    lengths = {"prompt_tokens": num_prompt_tokens, "output_tokens": num_output_tokens}
+    prompts, outputs = (np.full(len(trace), tokens) for tokens in lengths.values())
+    return replace(trace, prompt_tokens=prompts, output_tokens=outputs)
+
+
+LONG_PROMPTS = alike(1900, 10)  # 40 ms each, and 20 ms a seat to answer
+LONG_ANSWERS = alike(20, 100)  # 2 ms each, and 200 ms a seat
+
+
+def answer(fleet: Any = ROLES, trace: Trace | None = None, **changes: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "objective": "latency", "space": RATIO, "engine": ENGINE, "step_time_model": STEPS, "intervals": False
+    }  # fmt: skip
+    return sim.optimize(model(), gpu(), trace or SHORT, fleet=fleet, **(facts | changes)).summary
+
+
+def truth(scenario: Scenario, space: Space) -> list[tuple[tuple[float, ...], Params]]:
+    """Every candidate on the whole trace, best first."""
+    outcomes = [(scenario.try_out(Task(params)), params) for params in space.candidates()]
+    found = [(scenario.target.rank(one.metrics), params) for one, params in outcomes if one.is_feasible]
+    return sorted(found, key=lambda item: item[0])
+
+
+@pytest.mark.parametrize("goal", ["latency", "goodput", "cost"])
+@pytest.mark.parametrize("trace", [SHORT, LONG_PROMPTS], ids=["short", "long"])
+def test_the_ratio_is_the_true_best_or_tied_with_it(trace: Trace, goal: str) -> None:
+    """Of all fleets of four GPUs."""
+    slo = ("ttft_p99=150ms", "e2el_p99=600ms") if goal == "goodput" else ()
+    scenario = make_scenario(trace, objective=goal, slo=slo, step_time=STEPS, fleet=read_fleet(ROLES), router=None)
+    space = Space(RATIO, gpus=4, over=scenario.blueprint)
+    best, first = answer(trace=trace, objective=goal, slo=slo, space=space)["best"], truth(scenario, space)[0]
+    rank = scenario.target.rank(best["metrics"])
+    assert best["knobs"] == first[1] or is_tied(first[0][1:2], rank[1:2], 0.03)
+    assert rank[0] <= first[0][0]
+    assert best["num_gpus"] <= 4
+
+
+def test_gpus_go_to_the_pool_that_needs_them() -> None:
+    """Of four: most prefill where prompts are long, and answer, two at a time each, where answers are."""
+    space = {**RATIO, "answers.max_num_seqs": (2,)}
+    over = make_scenario(fleet=read_fleet(ROLES)).blueprint
+    found = [answer(trace=trace, space=Space(space, gpus=4, over=over)) for trace in (LONG_PROMPTS, LONG_ANSWERS)]
+    ratios = [(one["best"]["knobs"]["prompts.replicas"], one["best"]["knobs"]["answers.replicas"]) for one in found]
+    assert ratios[0] in {(2, 1), (2, 2), (3, 1)}
+    assert ratios[1] == (1, 3)
+
+
+def test_one_pool_is_searched_as_equal_replicas_are() -> None:
+    """A file of one pool has the candidates, the figures and the winner of no file."""
+    space = {"replicas": (1, 2), "max_num_seqs": (None, 2, 8)}
+    named = {f"web.{name}": values for name, values in space.items()}
+    alike = answer(None, space=space)
+    pooled = answer({"pools": [{"name": "web"}]}, space=named)
+    scores = [[row["score"] for row in found["candidates"]] for found in (alike, pooled)]
+    assert scores[0] == scores[1]
+    assert pooled["best"]["knobs"] == {f"web.{name}": alike["best"][name] for name in ("replicas",)} | {
+        f"web.{name}": value for name, value in alike["best"]["engine"].items() if name in space
+    }
+    assert pooled["best"]["pools"][0]["engine"] == alike["best"]["engine"]
+    assert [pooled["best"][key] for key in ("held_out_score", "num_gpus")] == [
+        alike["best"][key] for key in ("held_out_score", "num_gpus")
+    ]
+    assert pooled["best"]["limits"]["text"] == f"web: {alike['best']['limits']['text']}"
+
+
+def test_the_best_fleet_is_a_file_with_the_figures_that_are_printed(tmp_path: Path) -> None:
+    """Read back and simulated, without what was given for all or with it; an argument that a pool took back stays so."""
+    fleet = {
+        "decider": "prefix_based:non_cached_tokens=100",
+        "pools": [
+            {"name": "prompts", "role": "prefill", "engine": {"block_size": None}},
+            {"name": "answers", "role": "decode", "engine": {"max_num_seqs": 4}},
+            {"name": "spare", "gpu": "h200-sxm"},
+        ],
+    }
+    engine = EngineConfig(max_model_len=2048, block_size=32)
+    space = {
+        "prompts.replicas": (1, 2),
+        "spare.replicas": (0,),
+        "max_num_batched_tokens": (512,),
+        "router": ("random",),
+    }
+    result = sim.optimize(
+        model(), gpu(), SHORT, objective="cost", fleet=fleet, space=space, engine=engine, step_time_model=STEPS,
+        intervals=False,
+    )  # fmt: skip
+    best, path = result.best, tmp_path / "best_fleet.yaml"
+    path.write_text(yaml.safe_dump(best["fleet"]))
+    assert [pool["name"] for pool in best["fleet"]["pools"]] == ["prompts", "answers"]
+    for given in (engine, EngineConfig(), EngineConfig(block_size=32)):
+        facts: dict[str, Any] = {"step_time_model": STEPS, "intervals": False, "fleet": path, "engine": given}
+        again = sim.simulate(model(), gpu(), SHORT, **facts).summary
+        pools = [{key: value for key, value in pool.items() if key != "limits"} for pool in best["metrics"]["pools"]]
+        assert again["pools"] == pools
+        assert {key: again[key] for key in ("p99_e2el_ms", "mean_ttft_ms", "cost_usd", "num_steps")} == {
+            key: best["metrics"][key] for key in ("p99_e2el_ms", "mean_ttft_ms", "cost_usd", "num_steps")
+        }
+
+
+def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool() -> None:
+    """Also where there are too many fleets to enumerate: layouts first, then what is proposed."""
+    counts: dict[str, tuple[Any, ...]] = {f"{pool}.replicas": tuple(range(1, 9)) for pool in ("small", "large")}
+    knobs = {**counts, "small.max_num_seqs": (None, *range(1, 40)), "router": ("random", "round_robin")}
+    here, again, pooled = (
+        json.dumps(answer(MIXED, space=knobs, trials=12, seed=3, workers=count)) for count in (1, 1, 2)
+    )
+    assert here == again == pooled
+    found = json.loads(here)
+    laid_out = [row for row in found["candidates"] if "small.max_num_seqs" not in row["knobs"]]
+    assert 12 <= found["evaluated"] > len(laid_out)
+    assert {2, 16} <= {row["num_gpus"] for row in laid_out}
+
+
+def test_trials_are_kept_for_the_same_fleet_alone(tmp_path: Path) -> None:
+    """A search that finds them in the store says the same bytes and adds nothing; another fleet's are not taken."""
+    store = tmp_path / "trials.sqlite"
+    first = answer(store=store)
+    scenario = make_scenario(SHORT, step_time=STEPS, objective="latency", fleet=read_fleet(ROLES), router=None)
+    with closing(TrialStore(store, study_id(scenario))) as kept:
+        assert kept.get(Task(first["best"]["knobs"], explains=True).key) is not None
+        kept.put("mark", kept.get(Task(first["best"]["knobs"], explains=True).key))  # type: ignore[arg-type]
+    assert json.dumps(answer(store=store)) == json.dumps(first)
+    others = [
+        replace(scenario, fleet=read_fleet({**ROLES, "router": "random"})),
+        replace(scenario, fleet=None),
+        replace(scenario, fleet=read_fleet(ROLES), router="random"),
+    ]
+    assert len({study_id(one) for one in (scenario, *others)}) == 4
+
+
+def test_a_gpu_of_a_pool_that_changes_is_another_study(tmp_path: Path) -> None:
+    """Its profile counts, not the name of the file."""
+    path = tmp_path / "gpu.yaml"
+    ids = []
+    for price in (1.0, 2.0):
+        path.write_text(yaml.safe_dump(profile_values("h200-sxm") | {"price_usd_per_hour": price}))
+        ids.append(study_id(make_scenario(fleet=read_fleet({"pools": [{"gpu": str(path)}]}))))
+    assert ids[0] != ids[1]
+
+
+def test_pools_on_different_gpus_compete_by_cost() -> None:
+    """Either may be left out; the cheaper one serves by itself what both would serve."""
+    found = answer(MIXED, objective="cost", space={"small.replicas": (0, 1, 2), "large.replicas": (0, 1, 2)})
+    assert found["evaluated"] == 8
+    assert found["best"]["knobs"] == {"small.replicas": 1, "large.replicas": 0}
+    assert [pool["gpu"] for pool in found["pools"]] == ["h100-sxm", "h200-sxm"]
+    assert found["gpu"] is None
+    assert "confidence" in found
+    assert {point["value"] for point in found["sensitivity"]["large.replicas"]} == {0, 1, 2}
+
+
+def test_several_goals_give_a_set_of_fleets() -> None:
+    """More GPUs answer sooner and cost more."""
+    found = answer(MIXED, objective="cost,latency", space={"small.replicas": (0, 1, 2, 4), "large.replicas": (0, 1, 2)})
+    points = [(row["metrics"]["cost_usd"], row["metrics"]["p99_e2el_ms"]) for row in found["pareto"]]
+    assert len(points) > 1
+    assert not any(a != b and a[0] <= b[0] and a[1] <= b[1] for a in points for b in points)
+
+
+def test_the_text_has_a_table_of_pools_a_file_and_a_line_a_pool() -> None:
+    found = answer(slo=("ttft_p99=10s",))
+    text = optimization_text(found)
+    assert "best for latency: prompts.replicas=" in text
+    assert "prompts: memory per GPU: weights" in text
+    assert "answers limited by: waits for" in text or "answers limited by: nothing" in text
+    counts = {pool["pool"]: pool["replicas"] for pool in found["best"]["pools"]}
+    for name, count in counts.items():
+        assert f"  # {name}, {count} times" in found["best"]["serve_command"]
+    block = text.split("best_fleet.yaml:\n")[1].split("\n\n")[0]
+    assert yaml.safe_load(block) == found["best"]["fleet"]
+    assert "(the fleet as given " in text
+
+
+def advice(found: Mapping[str, Any]) -> str:
+    return " ".join(found["recommendations"])
+
+
+def test_advice_names_the_pool_and_what_was_tried_of_it() -> None:
+    """Two seats for all that answer are too few; four and eight were tried, or were not."""
+    trace = make_trace(60, rate_rps=600.0)
+    few = {"name": "answers", "role": "decode", "engine": {"max_num_seqs": 2}}
+    fleet = {**ROLES, "pools": [ROLES["pools"][0], few]}
+    found = answer(fleet, trace=trace, space={"prompts.replicas": (1,)})
+    assert "answers: Requests wait" in advice(found)
+    assert "raise max_num_seqs above 2" in advice(found)
+    cheap = answer(fleet, trace=trace, objective="cost", space={"answers.max_num_seqs": (1, 2)})
+    assert "raise max_num_seqs above 2" in advice(cheap)
+
+
+def test_a_tier_is_a_knob() -> None:
+    """Of a lone deployment and of a pool: sessions that come back find in host memory what the GPU had no room for."""
+    turns = scale_rate(sim.read_trace("multi-turn", limit=120), 4.0)
+    engine = EngineConfig(max_model_len=8192, num_gpu_blocks_override=1000)
+    facts: dict[str, Any] = {"objective": "latency", "engine": engine, "step_time_model": None, "intervals": False}
+    alone = sim.optimize(model(), gpu(), turns, space={"kv_offloading_size": (None, 20.0)}, **facts).summary
+    scores = {row["engine"].get("kv_offloading_size"): row["metrics"] for row in alone["candidates"]}
+    assert scores[20.0]["mean_ttft_ms"] < scores[None]["mean_ttft_ms"]
+    pooled = sim.optimize(
+        model(),
+        gpu(),
+        turns,
+        fleet={"pools": [{"name": "web"}]},
+        space={"web.kv_offloading_size": (None, 20.0)},
+        **facts,
+    ).summary
+    assert [row["score"] for row in pooled["candidates"]] == [row["score"] for row in alone["candidates"]]
+
+
+def test_the_default_space_leaves_what_is_said() -> None:
+    """Seats where requests are answered, tokens where prompts are computed, GPUs shared out where a number is given."""
+    said = {**ROLES, "decider": "always", "pools": [*ROLES["pools"], {"name": "whole", "engine": {"max_num_seqs": 8}}]}
+    scenario = make_scenario(fleet=read_fleet(said), router=None)
+    found = default_fleet_space(scenario)
+    assert set(found.knobs) == {
+        "prompts.max_num_batched_tokens",
+        "answers.max_num_seqs",
+        "whole.max_num_batched_tokens",
+    }
+    assert set(found.fixed) == {"router", "decider", "whole.max_num_seqs"}
+    shared = default_fleet_space(make_scenario(fleet=read_fleet({"pools": said["pools"]}), router=None), gpus=4)
+    assert shared.knobs["answers.replicas"] == (1, 2, 3, 4)
+    assert shared.knobs["prompts.tensor_parallel_size"] == (1, 2, 4)
+    assert shared.knobs["decider"] == DECIDERS
+    assert (shared.gpus, shared.least_gpus) == (4, 3)
+    with pytest.raises(ConfigError, match="--gpus shares out replicas, and on that the fleet's autoscale decides"):
+        default_fleet_space(make_scenario(fleet=read_fleet({"autoscale": "hpa"})), gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "changes", "sentence"),
+    [
+        (ROLES, {"space": {"prompt.replicas": (1,)}}, "the fleet has no pool 'prompt', but prompts, answers. Did you"),
+        (
+            ROLES,
+            {"space": {"prompts.replica": (1,)}},
+            "a pool has replicas and vLLM's engine arguments. Did you mean repl",
+        ),
+        (ROLES, {"router": "random"}, "fleet has a router, 'round_robin', and 'random' is asked for"),
+        (ROLES, {"scorer": "analytic"}, "--scorer analytic has formulas for one deployment"),
+        ({"pools": ROLES["pools"][:1]}, {}, "but none has the role decode; add one."),
+        ({"pools": [{"engine": {"max_seqs": 1}}]}, {}, "fleet: pool 0: `engine.max_seqs` is no engine argument."),
+        ("nowhere.yaml", {}, "nowhere.yaml"),
+    ],
+)
+def test_bad_questions_are_refused(fleet: Any, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(sim.SimError) as refused:
+        answer(fleet, **changes)
+    assert sentence in str(refused.value)
+
+
+def test_a_fleet_that_never_fits_says_why() -> None:
+    """Too many GPUs at the least; a pool that has no room for its cache in any candidate; one that is too short for the trace."""
+    over = make_scenario(fleet=read_fleet(ROLES)).blueprint
+    with pytest.raises(DoesNotFitError, match="has 2 GPUs at least, more than the 1 that gpus allows"):
+        answer(space=Space(RATIO, gpus=1, over=over))
+    with pytest.raises(DoesNotFitError, match=r"none of 1 candidates .* fleet: answers: .* does not start"):
+        answer(space={"answers.max_model_len": (100_000,), "answers.gpu_memory_utilization": (0.25,)})
+    with pytest.raises(DoesNotFitError, match="max_model_len=64 is too short"):
+        answer(space={"answers.max_model_len": (64,)})
+
+
+def test_the_objective_takes_knobs_of_pools() -> None:
+    """And refuses those that are not there."""
+    score = objective(model(), gpu(), make_trace(20), objective="cost", fleet=MIXED, step_time_model=STEPS)
+    assert score({"small.replicas": 2})["num_gpus"] == 3
+    assert score({"small.replicas": 2, "large.replicas": 0})["num_gpus"] == 2
+    with pytest.raises(ConfigError, match="no pool 'tiny'"):
+        score({"tiny.replicas": 2})
