@@ -91,6 +91,9 @@ def generate_command(
         float | None, typer.Option(help="Mean seconds between the turns of a conversation [30].")
     ] = None,
     hash_block_size: Annotated[int | None, typer.Option(help="Prompt tokens for each of `hash_ids` [16].")] = None,
+    lora_modules: Annotated[
+        list[str] | None, typer.Option(help="A LoRA adapter; each conversation asks for one of those given [none].")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same trace.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -106,6 +109,7 @@ def generate_command(
         "mean_turns": mean_turns,
         "turn_gap_s": turn_gap_s,
         "hash_block_size": hash_block_size,
+        "lora_modules": None if lora_modules is None else tuple(lora_modules),
     }
     _keep(generate(_spec(profile, given), seed), target, as_json=as_json)
 
@@ -152,6 +156,8 @@ def _table(trace: TraceDescription) -> str:
         )
     if trace.num_sessions is not None:
         rows["Sessions"] = f"{trace.num_sessions:,}"
+    if trace.num_adapters is not None:
+        rows["LoRA adapters"] = f"{trace.num_adapters:,}"
     if trace.requests_by_priority is not None:
         rows["Requests by priority"] = ", ".join(
             f"{key}: {count:,}" for key, count in trace.requests_by_priority.items()

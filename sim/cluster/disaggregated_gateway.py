@@ -58,7 +58,13 @@ class DisaggregatedGateway(Gateway):
             chosen.submit(request)
             return
         prefill = Request(
-            request.index, request.request_id, request.arrival_s, request.num_prompt_tokens, 1, request.priority
+            request.index,
+            request.request_id,
+            request.arrival_s,
+            request.num_prompt_tokens,
+            1,
+            request.priority,
+            request.lora,
         )
         sender = self.prefill_router.choose(prefill, senders)
         self._source.fit(prefill, sender.pool)

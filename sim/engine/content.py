@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.engine.conversations import SharedBlocks, key_ranges
 from sim.engine.prefix_cache import Keys
+from sim.workload.adapters import told_apart
 from sim.workload.conversations import Path, num_tokens, session_numbers, with_answers
 from sim.workload.trace import Trace
 
@@ -58,6 +59,7 @@ def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[Key
 
     `answers` has the tokens that each request generates, 0 for rejected ones.
     """
+    trace = told_apart(trace)
     sessions = None if trace.session_id is None else session_numbers(trace.session_id)
     if trace.segments is None:
         assert sessions is not None, "a trace that says what its prompts are made of"

@@ -27,6 +27,7 @@ class Request:
     """A request as the scheduler sees it. Passes are numbered from 0; -1 means that there was none yet.
 
     - `index` is the row in the trace, `serial` the number of its last admission; `max_tokens` is capped by max_model_len.
+    - `lora` is the number of its adapter, 0 for the base model.
     - `num_computed_tokens` is kept only while prefilling, `num_sampled_tokens` only while not decoding.
     - `stretch_pass` is the first pass since which it has decoded without a break, `starved_pass` the last one in which it
       was decoding and got nothing.
@@ -70,6 +71,7 @@ class Request:
         num_prompt_tokens: int,
         max_tokens: int,
         priority: int = 0,
+        lora: int = 0,
     ) -> None:  # written out: mypyc does not compile what a dataclass generates
         self.index = index
         self.request_id = request_id
@@ -77,6 +79,7 @@ class Request:
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
         self.priority = priority
+        self.lora = lora
 
     @property
     def num_tokens(self) -> int:

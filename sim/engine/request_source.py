@@ -9,6 +9,7 @@ from sim.engine.front_door import FrontDoor, answered
 from sim.engine.prefix_cache import NO_COPIES, KeyedBlocks, Keys
 from sim.engine.records import Ints
 from sim.engine.request import Request
+from sim.workload.adapters import adapter_numbers
 from sim.workload.trace import Trace
 
 ROWS_AT_ONCE = 256
@@ -58,6 +59,7 @@ class RequestSource:
         self.trace = trace
         door = FrontDoor.of(trace, configs, capacity_too=capacity_too)
         self.max_tokens, self.rejected, self.unable = door
+        self._loras = None if trace.lora_name is None else adapter_numbers(trace.lora_name)
         shapes = [_key_shape(trace, config) for config in configs]
         of_each = dict(zip(shapes, configs, strict=True))
         keys = {shape: SharedKeys(trace, door.answers, config) for shape, config in of_each.items()}
@@ -81,7 +83,13 @@ class RequestSource:
         """A fresh attempt at a request; the tokens that it has returned become a part of its prompt. `fit` gives it its keys."""
         num_prompt_tokens, max_tokens = request.num_prompt_tokens + num_returned, request.max_tokens - num_returned
         return Request(
-            request.index, request.request_id, request.arrival_s, num_prompt_tokens, max_tokens, request.priority
+            request.index,
+            request.request_id,
+            request.arrival_s,
+            num_prompt_tokens,
+            max_tokens,
+            request.priority,
+            request.lora,
         )
 
     def __len__(self) -> int:
@@ -106,6 +114,8 @@ class RequestSource:
             request = Request(row, name, arrival_s, num_prompt_tokens, max_tokens)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
+            if self._loras is not None:
+                request.lora = int(self._loras[row])
             if len(keys):
                 shared.give(request, keys)
             yield request

@@ -87,7 +87,7 @@ def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
     version = parse_version(vllm_version)
     is_timed = version >= _TIMED_TRACE_OF_IDS or version < _CUSTOM
     count = MOST_PROMPTS if is_timed else _num_texts(trace)
-    sent = replace(trace.first(count), priority=None, session_id=None, think_time_s=None, stage=None)
+    sent = replace(trace.first(count), priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None)
     notes = tuple(_notes(trace, sent, version))
     return _timed(sent, notes) if is_timed else _custom(sent, version, notes)
 
@@ -104,6 +104,8 @@ def _notes(trace: Trace, sent: Trace, version: Version) -> Iterator[str]:
         yield f"the first {len(sent):,} of {len(trace):,} requests"
     if trace.priority is not None:
         yield "the bench sends no priorities"
+    if trace.lora_name is not None:
+        yield "the bench draws the adapter of each request from --lora-modules; this load asks for the base model"
     if trace.session_id is not None:
         yield "the bench knows no sessions: turns do not wait for the answer before them, and repeat no answers"
     if trace.stage is not None:

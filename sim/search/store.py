@@ -17,6 +17,7 @@ from sim.metrics.bottlenecks import Limits
 from sim.search.evaluate import Outcome, Scenario
 from sim.specs.hardware import load_gpu
 from sim.version import __version__
+from sim.workload.load import trace_sha256
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS trials (study TEXT, task TEXT, outcome TEXT, PRIMARY KEY (study, task)) WITHOUT ROWID
@@ -130,7 +131,6 @@ class TrialStore:
 
 def study_id(scenario: Scenario) -> str:
     """16 hexadecimal digits, equal in any process for searches whose equal tasks have equal outcomes."""
-    trace, digest = scenario.trace, hashlib.sha256()
     facts = (
         __version__,
         scenario.model,
@@ -142,14 +142,9 @@ def study_id(scenario: Scenario) -> str:
         scenario.clients,
         scenario.step_times._replace(source=None),
         *_of_fleet(scenario),
-        trace.priority is None or trace.priority.tolist(),
-        trace.session_id,
-        trace.segments,
+        trace_sha256(scenario.trace),
     )
-    digest.update(repr(facts).encode())
-    for column in (trace.arrival_s, trace.prompt_tokens, trace.output_tokens, trace.think_time_s, trace.stage):
-        digest.update(b"" if column is None else column.tobytes())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _of_fleet(scenario: Scenario) -> Iterator[object]:

@@ -51,6 +51,17 @@ def name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
     return _each(sheet, chunk, column, _name, "a name or an integer")
 
 
+def optional_name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
+    """The same where a cell may also be empty."""
+    return _each(
+        sheet,
+        chunk,
+        column,
+        lambda cell: "" if cell is None or cell == "" else _name(cell),
+        "a name, an integer or empty",
+    )
+
+
 def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
     """The cells as integers if all are plain integers, else None."""
     kinds = set(map(type, cells))

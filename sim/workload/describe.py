@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.workload.adapters import num_adapters
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
@@ -48,6 +49,7 @@ class TraceDescription:
     output_tokens: LengthSummary
     max_prefix_cache_hit_rate: float | None
     num_sessions: int | None
+    num_adapters: int | None
     requests_by_priority: dict[int, int] | None
 
 
@@ -68,6 +70,7 @@ def describe(trace: Trace) -> TraceDescription:
         output_tokens=LengthSummary.of(trace.output_tokens),
         max_prefix_cache_hit_rate=reusable_tokens(trace) / prompts.total if trace.says_contents else None,
         num_sessions=len(set(trace.session_id)) if trace.session_id is not None else None,
+        num_adapters=None if trace.lora_name is None else num_adapters(trace),
         requests_by_priority=_by_priority(trace),
     )
 

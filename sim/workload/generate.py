@@ -10,7 +10,7 @@ from sim.errors import ConfigError
 from sim.workload.arrivals import POISSON, Arrivals, arrival_times, check_rate
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
 from sim.workload.lengths import Fixed, Lengths
-from sim.workload.names import RowNames
+from sim.workload.names import PackedNames, RowNames
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
 from sim.workload.sessions import Turns, conversation_prompts, draw_turns
 from sim.workload.trace import Segment, Trace
@@ -26,7 +26,7 @@ class WorkloadSpec:
     """What to generate. `prompt_tokens` are new in each request; the shared prefix and, in a session of several turns,
     all that was said before come on top. With one turn a session, `arrivals` are those of requests, by default Poisson as
     of `vllm bench serve`; with more, sessions begin that way at `rate_rps` / `mean_turns` and turns follow `turn_gap_s`
-    apart on average.
+    apart on average. Of `lora_modules` each session asks for one, drawn as `vllm bench serve` draws that of a request.
     """
 
     num_requests: int = 1000
@@ -39,6 +39,7 @@ class WorkloadSpec:
     mean_turns: float = 1.0
     turn_gap_s: float = 30.0
     hash_block_size: int = DEFAULT_HASH_BLOCK_SIZE
+    lora_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -66,7 +67,8 @@ def _check_ranges(spec: WorkloadSpec) -> None:
 
 def generate(spec: WorkloadSpec, seed: int = 0) -> Trace:
     """The trace of `spec`; the same seed gives the same trace. Each quantity has a random stream of its own."""
-    arriving, prompts, outputs, turning, prefixes = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(5))
+    streams = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(6))
+    arriving, prompts, outputs, turning, prefixes, adapting = streams
     turns = draw_turns(spec.num_requests, spec.mean_turns, spec.turn_gap_s, turning)
     num_sessions = int(turns.session[-1]) + 1
     starts = arrival_times(spec.arrivals, num_sessions, spec.rate_rps / spec.mean_turns, arriving)
@@ -74,11 +76,19 @@ def generate(spec: WorkloadSpec, seed: int = 0) -> Trace:
     new_tokens = spec.prompt_tokens.draw(spec.num_requests, prompts)
     prompt_tokens = conversation_prompts(turns, new_tokens, output_tokens, spec.prefix_tokens)
     prefix = prefixes.integers(spec.num_prefixes, size=num_sessions)
-    return _in_order(spec, starts[turns.session] + turns.since_start_s, prompt_tokens, output_tokens, turns, prefix)
+    adapter = adapting.integers(max(1, len(spec.lora_modules)), size=num_sessions)
+    arrival_s = starts[turns.session] + turns.since_start_s
+    return _in_order(spec, arrival_s, prompt_tokens, output_tokens, turns, prefix, adapter)
 
 
 def _in_order(
-    spec: WorkloadSpec, arrival_s: Floats, prompt_tokens: Ints, output_tokens: Ints, turns: Turns, prefix: Ints
+    spec: WorkloadSpec,
+    arrival_s: Floats,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
+    turns: Turns,
+    prefix: Ints,
+    adapter: Ints,
 ) -> Trace:
     if arrival_s.max() > MAX_SECONDS or prompt_tokens.max() > MAX_TOKENS:
         raise ConfigError(
@@ -98,10 +108,15 @@ def _in_order(
         arrival_s=arrival_s[order],
         prompt_tokens=prompt_tokens[order],
         output_tokens=output_tokens[order],
+        lora_name=_lora_names(spec, adapter[turns.session[order]]),
         session_id=tuple(f"s{session}" for session in turns.session[order].tolist()) if spec.mean_turns > 1 else None,
         segments=None if segments is None else [segments[row] for row in order],
         source="generated",
     )
+
+
+def _lora_names(spec: WorkloadSpec, adapters: Ints) -> PackedNames | None:
+    return PackedNames.of(spec.lora_modules[number] for number in adapters.tolist()) if spec.lora_modules else None
 
 
 def _segments(spec: WorkloadSpec, prompt_tokens: Ints, turns: Turns, prefix: Ints) -> Iterator[tuple[Segment, ...]]:

@@ -1,7 +1,7 @@
 """The load made of a trace: its fingerprint, and the rate and length asked for."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def as_load(
 def trace_sha256(trace: Trace) -> str:
     """SHA-256 over the columns that a replay reads, in hexadecimal.
 
-    These are arrival times as replayed (after any scaling or limit), lengths, priorities, sessions, think times, stages and what
+    These are arrival times as replayed (after any scaling or limit), lengths, priorities, adapters, sessions, think times, stages and what
     prompts share;
     the requests' own names, the file and its format are left out.
     """
@@ -63,11 +63,10 @@ def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
     yield "output_tokens", _packed(trace.output_tokens, "<i8")
     if trace.priority is not None:
         yield "priority", _packed(trace.priority, "<i8")
+    if trace.lora_name is not None:
+        yield "lora_name", _names(trace.lora_name)
     if trace.session_id is not None:
-        yield (
-            "session_id",
-            memoryview(b"".join(name.encode("utf-8", "surrogatepass") + b"\0" for name in trace.session_id)),
-        )
+        yield "session_id", _names(trace.session_id)
     if trace.think_time_s is not None:
         yield "think_time_s", _packed(trace.think_time_s + 0.0, "<f8")
     if trace.stage is not None:
@@ -75,6 +74,10 @@ def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
     if trace.segments is not None:
         yield "segments", _packed(np.fromiter(map(len, trace.segments), dtype=np.int64), "<i8")
         yield "contents", _packed(np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64), "<i8")
+
+
+def _names(column: Iterable[str]) -> memoryview:
+    return memoryview(b"".join(name.encode("utf-8", "surrogatepass") + b"\0" for name in column))
 
 
 def _packed(column: ArrayLike, dtype: str) -> memoryview:

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim.workload.columns import MAX_INTEGER, MAX_TOKENS, Ints, integer_column, name_column, second_column, token_column
+from sim.workload.columns import (
+    MAX_INTEGER,
+    MAX_TOKENS,
+    Ints,
+    integer_column,
+    name_column,
+    optional_name_column,
+    second_column,
+    token_column,
+)
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, segment_column
 from sim.workload.table import Chunk, Sheet
 from sim.workload.trace import Segment
@@ -12,7 +21,7 @@ from sim.workload.trace_builder import Format, Part
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
-    "request_id", "priority", "session_id", "think_time_s", "stage", "hash_ids", "hash_block_size", "measured",
+    "request_id", "priority", "lora_name", "session_id", "think_time_s", "stage", "hash_ids", "hash_block_size", "measured",
 )  # fmt: skip
 
 
@@ -42,6 +51,7 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         output_tokens=token_column(sheet, chunk, "output_tokens"),
         request_id=name_column(sheet, chunk, "request_id") if "request_id" in has else None,
         priority=integer_column(sheet, chunk, "priority", -MAX_INTEGER, MAX_INTEGER) if "priority" in has else None,
+        lora_name=optional_name_column(sheet, chunk, "lora_name") if "lora_name" in has else None,
         session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,
         think_time_s=second_column(sheet, chunk, "think_time_s") if "think_time_s" in has else None,
         stage=integer_column(sheet, chunk, "stage", 0, MAX_TOKENS) if "stage" in has else None,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sim.workload.adapters import told_apart
 from sim.workload.conversations import repeated_tokens, session_numbers, with_answers
 from sim.workload.trace import Segment, Trace
 
@@ -14,6 +15,7 @@ def reusable_tokens(trace: Trace, block_size: int = 16) -> int:
     Whole blocks only, and never the last token of a prompt, as vLLM looks them up, nor that of an answer, which is never
     computed.
     """
+    trace = told_apart(trace)
     if trace.segments is not None:
         shared = np.array(_known_before(trace, trace.segments))
     elif trace.session_id is not None:

@@ -26,6 +26,7 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         prompt_tokens=np.tile(trace.prompt_tokens, copies),
         output_tokens=np.tile(trace.output_tokens, copies),
         priority=None if trace.priority is None else np.tile(trace.priority, copies),
+        lora_name=None if trace.lora_name is None else PackedNames.of(list(trace.lora_name) * copies),
         session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),
         think_time_s=None if trace.think_time_s is None else np.tile(trace.think_time_s, copies),
         stage=None if trace.stage is None else _stages_on(trace.stage, copies),

@@ -14,7 +14,8 @@ Segment = tuple[int, int]
 """`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
 
 COLUMNS = (
-    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "priority", "session_id", "think_time_s", "stage", "segments",
+    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "priority", "lora_name", "session_id", "think_time_s", "stage",
+    "segments",
 )  # fmt: skip
 
 
@@ -25,7 +26,8 @@ class Trace:
     `arrival_s` starts anywhere, is finite and never falls. Prompts and outputs read from a file are at least one token, as
     vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
     that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
-    trace; the engine gives private prompts and outputs negative ones. `think_time_s` passes between the answer before a turn
+    trace; the engine gives private prompts and outputs negative ones. `lora_name` is empty for requests of the base model;
+    equal tokens under different adapters have different KV. `think_time_s` passes between the answer before a turn
     and that turn; a stage of requests begins when the one before it has ended. `notes` are sentences on what the file
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
@@ -35,6 +37,7 @@ class Trace:
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     priority: NDArray[np.int64] | None = None
+    lora_name: Sequence[str] | None = None
     session_id: Sequence[str] | None = None
     think_time_s: NDArray[np.float64] | None = None
     stage: NDArray[np.int64] | None = None
@@ -55,6 +58,8 @@ class Trace:
             raise TraceError("`prompt_tokens` and `output_tokens` of a trace must not be negative in any request.")
         if self.think_time_s is not None and not (np.isfinite(self.think_time_s) & (self.think_time_s >= 0)).all():
             raise TraceError("`think_time_s` of a trace must be finite and at least 0 in each request.")
+        if self.lora_name is not None and self.session_id is not None:
+            _check_one_adapter(self.session_id, self.lora_name)
         if self.stage is not None and (self.stage[0] < 0 or (np.diff(self.stage) < 0).any()):
             raise TraceError("`stage` of a trace must be at least 0 and must not fall from one request to the next.")
 
@@ -97,6 +102,16 @@ class Trace:
         """The columns that are there, by name."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         return {name: column for name, column in columns.items() if column is not None}
+
+
+def _check_one_adapter(session_id: Sequence[str], lora_name: Sequence[str]) -> None:
+    adapters: dict[str, str] = {}
+    for session, name in zip(session_id, lora_name, strict=True):
+        if adapters.setdefault(session, name) != name:
+            raise TraceError(
+                f"`lora_name` of a trace must be one in all turns of a session, got {adapters[session]!r} and {name!r} in"
+                f" {session!r}; give the turns with another adapter a session of their own."
+            )
 
 
 def _picked(column: Sequence[Any], rows: list[int]) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from sim.workload.names import NamePacker, RowNames
 from sim.workload.table import Sheet
 from sim.workload.trace import Segment, Trace
 
-NAMES = ("request_id", "session_id")
+NAMES = ("request_id", "lora_name", "session_id")
 
 
 class Part(NamedTuple):
@@ -25,6 +25,7 @@ class Part(NamedTuple):
     output_tokens: Ints
     request_id: list[str] | None = None
     priority: Ints | None = None
+    lora_name: list[str] | None = None
     session_id: list[str] | None = None
     think_time_s: Floats | None = None
     stage: Ints | None = None

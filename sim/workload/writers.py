@@ -49,6 +49,7 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
         "prompt_tokens": trace.prompt_tokens.tolist(),
         "output_tokens": trace.output_tokens.tolist(),
         "priority": None if trace.priority is None else trace.priority.tolist(),
+        "lora_name": trace.lora_name,
         "session_id": trace.session_id,
         "think_time_s": None if trace.think_time_s is None else trace.think_time_s.tolist(),
         "stage": None if trace.stage is None else trace.stage.tolist(),

@@ -114,11 +114,16 @@ def _trace(
         prompt_tokens=np.array([request["prompt_len"] for request in requests], dtype=np.int64),
         output_tokens=np.array([_max_tokens(request, unlimited) for request in requests], dtype=np.int64),
         priority=np.array([request.get("priority", 0) for request in requests], dtype=np.int64),
+        lora_name=_adapters([request.get("lora", 0) for request in requests]),
         segments=[
             _segments(request.get("prompt") or [[RECORDED_PROMPTS + number, request["prompt_len"]]], rows)
             for number, request in zip(numbers, requests, strict=True)
         ],
     )
+
+
+def _adapters(numbers: Sequence[int]) -> tuple[str, ...] | None:
+    return tuple(f"lora-{number}" if number else "" for number in numbers) if any(numbers) else None
 
 
 def _max_tokens(request: Mapping[str, Any], unlimited: int) -> int:

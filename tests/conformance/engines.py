@@ -25,7 +25,7 @@ from sim.engine.walking.step_log import WalkLogger
 from sim.errors import EngineCrashError
 from tests.configs import changed
 from tests.conformance.case import Case
-from tests.conformance.scripts import Scripts, walking_modes, with_adapters
+from tests.conformance.scripts import Scripts, walking_modes
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.modes import Modes
@@ -76,7 +76,7 @@ def run_walking(case: Case) -> Run:
     keyed = (
         changed(case.config, enable_prefix_caching=True) if case.modes.transfers else case.config
     )  # a CPU has contents too
-    source = RequestSource(with_adapters(case.trace, case.scripts), keyed, capacity_too=False)
+    source = RequestSource(case.trace, keyed, capacity_too=False)
     table = RequestTable(source)
     recorder, log = WalkRecorder(table), WalkLogger(steps.append, tells_modes="ext" in case.recorded)
     scripts = Scripts(case)

@@ -90,7 +90,6 @@ def recorded_script(request: Fields) -> Script:
     return Script(
         accept=tuple(request.get("accept") or (0,)),
         propose=tuple(request["propose"]) if request.get("propose") else None,
-        lora=request.get("lora", 0),
         is_remote=request.get("remote", False),
         recv_s=request.get("recv_ns", 0),
         recv_fails=request.get("recv_fail", False),

@@ -1,36 +1,18 @@
 """What the world did to the requests of a recorded case, as the engine that walks asks for it."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
 from sim.engine.walking.modes import Modes
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import StepShape
-from sim.workload.trace import Trace
-from tests.conformance.case import RECORDED_PROMPTS, Case
+from tests.conformance.case import Case
 from tests.reference.modes import UNSCRIPTED, Pipeline, Script, Transfers
 from tests.reference.modes import Speculation as Derived
 
 
-def with_adapters(trace: Trace, scripts: Sequence[Script]) -> Trace:
-    """Prompts computed with an adapter begin with contents of its own: their blocks hold other KV."""
-    loras = [script.lora for script in scripts]
-    if not any(loras) or trace.segments is None:
-        return trace
-    firsts = {(path[0][0], lora) for path, lora in zip(trace.segments, loras, strict=True) if lora}
-    others = {first: 2 * RECORDED_PROMPTS + number for number, first in enumerate(sorted(firsts))}
-    segments = [
-        ((others.get((path[0][0], lora), path[0][0]), path[0][1]), *path[1:])
-        for path, lora in zip(trace.segments, loras, strict=True)
-    ]
-    return replace(trace, segments=segments)
-
-
 class Scripts:
-    """Acceptance, adapters and transfers of each request, by its row."""
+    """Acceptance and transfers of each request, by its row."""
 
     def __init__(self, case: Case) -> None:
         self._scripts = case.scripts or [UNSCRIPTED] * len(case.trace)
@@ -46,9 +28,6 @@ class Scripts:
 
     def proposed(self, request: Request) -> bytes:
         return bytes(self._of(request).propose or ())
-
-    def adapter(self, request: Request) -> int:
-        return self._of(request).lora
 
     def num_tokens_elsewhere(self, request: Request) -> int:
         script = self._of(request)
@@ -95,7 +74,6 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         num_stages=modes.pipeline.num_stages,
         stages=RecordedStages(case) if modes.pipeline.num_stages > 1 else None,
         max_loras=modes.max_loras,
-        adapters=scripts,
         kv_transfer=_kv_transfer(modes.transfers) if modes.transfers and not modes.transfers.offload else None,
         peer=scripts,
         offload=_offload(modes.transfers) if modes.transfers else None,

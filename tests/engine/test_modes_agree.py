@@ -1,5 +1,7 @@
 """The engine that walks and the naive one are one engine in every mode: speculation, stages, adapters, KV from elsewhere, offload."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.front_door import rejections
 from sim.specs.speculation import METHODS, Speculation
+from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
 from tests.conformance.case import Case
 from tests.conformance.engines import run_reference, run_walking
@@ -63,7 +66,6 @@ def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naiv
         naive.Script,
         accept=counts,
         propose=st.none() if is_async else st.none() | counts,
-        lora=st.integers(0, 2),
         is_remote=st.booleans() if has_remote else st.just(False),
         recv_s=st.integers(0, 40),
         recv_fails=st.booleans() if has_remote else st.just(False),
@@ -72,6 +74,13 @@ def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naiv
         remote_tokens=st.none() if is_nixl else st.integers(0, fewest),
         loads_in_step=st.booleans() if kind == "mock" else st.just(False),
     )
+
+
+def with_adapters(trace: Trace, names: Sequence[str]) -> Trace:
+    """Each session, or each request where there are none, asks for the next of these."""
+    sessions = list(trace.session_id or trace.request_id)
+    places = {session: place for place, session in enumerate(dict.fromkeys(sessions))}
+    return replace(trace, lora_name=tuple(names[places[session]] for session in sessions))
 
 
 @st.composite
@@ -84,6 +93,8 @@ def cases(draw: st.DrawFn) -> Case:
     if kind == "offload" or (num_stages > 1 and (kind or not is_async)):
         speculation = None  # nor does vLLM say what it would do with stages that wait
     trace = draw(traces(max_requests=8))
+    if draw(st.booleans()):
+        trace = with_adapters(trace, draw(st.lists(st.sampled_from(("", "one", "two")), min_size=8, max_size=8)))
     block_size = draw(st.integers(1, 4))
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     drafted_ahead = 50 if speculation and num_stages > 1 else 0  # beyond max_model_len vLLM's rules make no sense

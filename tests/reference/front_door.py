@@ -22,6 +22,7 @@ def make_requests(
     interned: dict[tuple[object, ...], int] = {}
     contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)
+    adapters = _adapters(trace)
     return [
         Request(
             index=index,
@@ -29,13 +30,21 @@ def make_requests(
             arrival_s=float(trace.arrival_s[index]),
             num_prompt_tokens=int(trace.prompt_tokens[index]),
             max_tokens=int(max_tokens[index]),
-            block_keys=BlockKeys(contents[index], config.block_size, interned, lora=given[index].lora),
+            block_keys=BlockKeys(contents[index], config.block_size, interned, lora=adapters[index]),
             script=given[index],
+            lora=adapters[index],
             priority=int(trace.priority[index]) if trace.priority is not None else 0,
             rejected=rejected.get(index),
         )
         for index, request_id in enumerate(trace.request_id)
     ]
+
+
+def _adapters(trace: Trace) -> list[int]:
+    """The adapter of each request: the base model is 0."""
+    names = list(trace.lora_name or [""] * len(trace))
+    known = ["", *sorted(set(names) - {""})]
+    return [known.index(name) for name in names]
 
 
 def prompts_as_sent(trace: Trace, config: SchedulerConfig) -> list[list[Piece]]:

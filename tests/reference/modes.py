@@ -115,7 +115,6 @@ class Script:
 
     accept: Sequence[int] = (0,)
     propose: Sequence[int] | None = None
-    lora: int = 0
     is_remote: bool = False
     recv_s: float = 0.0
     recv_fails: bool = False

@@ -279,7 +279,7 @@ class Scheduler:
 
     def _admit_waiting(self, this: Pass) -> None:
         """Admit from the head until one cannot be; those that have to wait for something of their own are passed over."""
-        loras = {request.script.lora for request in this.granted if request.script.lora}
+        loras = {request.lora for request in this.granted if request.lora}
         if self._modes.max_loras is not None and len(loras) > self._modes.max_loras:
             raise EngineCrashError(f"{len(loras)} adapters scheduled, {self._modes.max_loras} allowed")
         passed_over: list[tuple[Request, WaitingQueue]] = []
@@ -324,11 +324,11 @@ class Scheduler:
             return Outcome.LOADS if self._load(request, hit, num_external) else Outcome.STOPS
         if not self._admit(request, hit, num_external, this):
             return Outcome.STOPS
-        loras.update({request.script.lora} - {0})
+        loras.update({request.lora} - {0})
         return Outcome.ADMITTED
 
     def _lacks_lora(self, request: Request, loras: set[int]) -> bool:
-        lora = request.script.lora
+        lora = request.lora
         return lora > 0 and lora not in loras and len(loras) == self._modes.max_loras
 
     def _is_too_long(self, request: Request, hit: PrefixHit, this: Pass) -> bool:

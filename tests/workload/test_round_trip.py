@@ -59,9 +59,10 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @st.composite
 def sessions(draw: st.DrawFn, count: int) -> dict[str, Any]:
-    """Sessions, with think times or without."""
+    """Sessions, with think times or without; or adapters, of which a session has one."""
     if draw(st.booleans()):
-        return {}
+        adapters = st.lists(names | st.just(""), min_size=count, max_size=count).map(tuple)
+        return {"lora_name": draw(st.none() | adapters)}
     think_time_s = draw(st.none() | st.lists(seconds, min_size=count, max_size=count))
     return {
         "session_id": tuple(draw(st.lists(names, min_size=count, max_size=count))),
@@ -72,6 +73,7 @@ def sessions(draw: st.DrawFn, count: int) -> dict[str, Any]:
 def same(left: Trace, right: Trace) -> bool:
     assert left.request_id == right.request_id
     assert left.session_id == right.session_id
+    assert left.lora_name == right.lora_name
     assert (left.segments and list(left.segments)) == (right.segments and list(right.segments))
     for column in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "think_time_s", "stage"):
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))

@@ -1,7 +1,7 @@
 """The shared prefixes of a trace's prompts as a tree: each prompt is a path from the root.
 
 The tree is complete before the first request arrives, so that routers store facts by node and never split one. Two prompts share
-nodes exactly as far as their tokens are equal.
+nodes exactly as far as their tokens are equal, under the same adapter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from sim.engine.content import output_id, private_prompt_id
+from sim.workload.adapters import told_apart
 from sim.workload.columns import Ints
 from sim.workload.conversations import Path, first_tokens, num_tokens, session_numbers
 from sim.workload.trace import Trace
@@ -74,6 +75,7 @@ class PromptTree:
 
 def prompts_as_sent(trace: Trace, answers: Ints) -> Iterable[Path]:
     """What each prompt is made of; `answers` are the tokens that each request generates, which later turns repeat."""
+    trace = told_apart(trace)
     if trace.segments is not None:
         return trace.segments
     prompts = trace.prompt_tokens.tolist()

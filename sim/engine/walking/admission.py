@@ -76,8 +76,8 @@ class Admission:
         if self._max_loras is None:
             return loras
         for row in batch.rows:
-            if row.progress.lora:
-                loras.add(row.progress.lora)
+            if row.progress.request.lora:
+                loras.add(row.progress.request.lora)
         if len(loras) > self._max_loras:
             raise EngineCrashError(
                 f"the engine of vLLM before 0.33 crashes in this run, by an assertion: {len(loras)} adapters run in one"
@@ -104,12 +104,12 @@ class Admission:
                 return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
         if not self._admit(progress, hit, num_external, batch):
             return Outcome.STOPS
-        if progress.lora:
-            loras.add(progress.lora)
+        if progress.request.lora:
+            loras.add(progress.request.lora)
         return Outcome.ADMITTED
 
     def _lacks_lora(self, progress: Progress, loras: set[int]) -> bool:
-        lora = progress.lora
+        lora = progress.request.lora
         return lora > 0 and lora not in loras and len(loras) == self._max_loras
 
     def _is_too_long(self, progress: Progress, num_hit_tokens: int, batch: Batch) -> bool:

@@ -37,19 +37,11 @@ class Acceptance(Protocol):
         ...
 
 
-class Adapters(Protocol):
-    """Which adapter each request asks for."""
-
-    def adapter(self, request: Request) -> int:
-        """Its number; 0 for the base model."""
-        ...
-
-
 @dataclass(frozen=True)
 class Modes:
     """The plain engine is `Modes()`.
 
-    `num_stages` above 1 are timed by `stages`. `max_loras` counts the adapters of `adapters` that one batch may hold.
+    `num_stages` above 1 are timed by `stages`. `max_loras` counts the adapters that one batch may hold.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
@@ -60,7 +52,6 @@ class Modes:
     num_stages: int = 1
     stages: Stages | None = None
     max_loras: int | None = None
-    adapters: Adapters | None = None
     kv_transfer: KVTransferConfig | None = None
     peer: Peer | None = None
     offload: OffloadConfig | None = None

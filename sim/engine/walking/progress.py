@@ -30,7 +30,6 @@ class Progress:
     attempt: int = 0
     granted_call: int = -1
     eligible_call: int = 0
-    lora: int = 0
     is_running: bool = False
     is_finished: bool = False
     is_loading: bool = False

@@ -41,12 +41,10 @@ class Scheduler:
 
     def add_request(self, request: Request) -> None:
         """Queue a request; the next pass sees it."""
-        acceptance, adapters = self._modes.acceptance, self._modes.adapters
+        acceptance = self._modes.acceptance
         accepted = acceptance.accepted(request) if acceptance else NONE_ACCEPTED
         proposed = acceptance.proposed(request) if acceptance else b""
         progress = Progress(request, accepted, proposed)
-        if adapters:
-            progress.lora = adapters.adapter(request)
         if self._connector is not None:
             self._connector.added(progress)
         self.state.progress[request] = progress
