@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from sim.cluster.adapters import lora_slots
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
-from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.modes import Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
@@ -53,10 +54,11 @@ class Deployment:
         """The configuration of its scheduler."""
         return replace(scheduler_config(self.engine, self.plan), offload=self.offload)
 
-    @property
+    @cached_property
     def modes(self) -> Modes:
         """What its engine does beyond the plain one, but for the CPU tier."""
-        return PLAIN
+        model, gpu, engine = self.model, self.gpu, self.engine
+        return Modes(lora=lora_slots(model, gpu, engine, self.plan.stage) if engine.enable_lora else None)
 
     @cached_property
     def graph_dispatch(self) -> GraphDispatch:

@@ -19,6 +19,7 @@ PAGES = (
     ROOT / "docs/clients.md",
     ROOT / "docs/changing_fleets.md",
     ROOT / "docs/fleet.md",
+    ROOT / "docs/lora.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")

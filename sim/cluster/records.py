@@ -14,6 +14,7 @@ from sim.engine.records import (
     Ints,
     JoinedStretches,
     LeapRecords,
+    LoraRecords,
     OffloadRecords,
     Records,
     RequestRecords,
@@ -106,6 +107,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
         offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
+        lora=LoraRecords.joined([part.lora for part in parts if part.lora]),
     )
 
 

@@ -23,6 +23,8 @@ from sim.cluster.routers.table import router_for
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
+from sim.errors import ConfigError
+from sim.workload.adapters import num_adapters
 from sim.workload.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -46,6 +48,7 @@ def simulate(
     """
     assert step_log is None or plan.num_replicas == 1, "steps of several replicas are not logged"
     clients.check(trace)
+    _check_adapters(trace, plan)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, *plan.limits)
@@ -61,6 +64,14 @@ def simulate(
     if on_progress:
         on_progress(len(trace), len(trace))
     return found
+
+
+def _check_adapters(trace: Trace, plan: FleetPlan) -> None:
+    if num_adapters(trace) and any(pool.modes.lora is None for pool in plan.pools):
+        raise ConfigError(
+            f"{trace.source or 'the trace'} asks for {num_adapters(trace)} LoRA adapters (`lora_name`), which the engine does not"
+            " serve; give enable_lora, or leave the column out."
+        )
 
 
 class _Load(NamedTuple):

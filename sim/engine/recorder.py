@@ -73,6 +73,7 @@ class Recorder(ReplicaRows):
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.num_evictions,
             offload=None,
+            lora=None,
         )
 
 

@@ -295,6 +295,22 @@ class OffloadRecords:
         return np.bincount(self.loaded_rows, self.loaded_tokens, minlength=num_rows).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class LoraRecords:
+    """Adapters brought into slots of the GPU, those of them that were read from storage first, and seconds that this took."""
+
+    num_copies: int
+    num_reads: int
+    load_s: float
+
+    @classmethod
+    def joined(cls, parts: Sequence["LoraRecords"]) -> "LoraRecords | None":
+        """Of several engines; None where none has adapters."""
+        if not parts:
+            return None
+        return cls(sum(p.num_copies for p in parts), sum(p.num_reads for p in parts), sum(p.load_s for p in parts))
+
+
 @dataclass(frozen=True)
 class EngineRecords:
     """What a replica leaves: its leaps, its inter-token gaps and cache totals."""
@@ -305,6 +321,7 @@ class EngineRecords:
     prefix_cache_hits: int
     num_evictions: int
     offload: OffloadRecords | None
+    lora: LoraRecords | None
 
     @cached_property
     def steps(self) -> StepRecords:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sim.memory.sharding import Stage, layer_on_rank
 from sim.specs.engine import ResolvedEngine
+from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
 
 FP32_BYTES = 4
@@ -24,6 +25,7 @@ def weight_parts(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> tupl
     parts = (
         _vocabulary(model, engine.tensor_parallel_size, stage),
         *_layers(model, engine, stage),
+        _adapters(model, engine, stage),
         _vision(model, engine.tensor_parallel_size),
         _rotary_tables(model),
     )
@@ -52,6 +54,25 @@ def _layers(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Iterator[
     yield Part("attention and dense layers", dense, f"{stage.stop - stage.start} layers, {_formats(mine)}, {split}")
     yield Part("routed experts", experts, f"{_expert_layers(mine)}, {whole_experts}")
     yield Part("norms and the rest", 2 * rest, f"{rest:,} x 2 bytes on every GPU")
+
+
+def _adapters(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:
+    """Room for adapters, taken when the model is loaded whether or not there are any."""
+    if not engine.enable_lora:
+        return Part("LoRA adapters", 0, "none")
+    formula = f"{engine.max_loras} x {adapter_bytes(model, engine, stage):,} bytes of rank {engine.max_lora_rank}"
+    return Part("LoRA adapters", engine.max_loras * adapter_bytes(model, engine, stage), formula)
+
+
+def adapter_bytes(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> int:
+    """One adapter on each GPU of a stage, in the model's dtype."""
+    layout = AdapterLayout.of(engine)
+    ends = layout.vocabulary_pairs(model, is_first=stage.is_first, is_last=stage.is_last)
+    layers = sum(
+        count * sum(pair.num_parameters for pair in layout.layer_pairs(layer))
+        for layer, count in stage.distinct_layers(model).items()
+    )
+    return model.dtype_bytes * (layers + sum(pair.num_parameters for pair in ends))
 
 
 def _formats(mine: list[tuple[Layer, int]]) -> str:

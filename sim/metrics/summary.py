@@ -9,6 +9,7 @@ import numpy as np
 from sim.deployment import Deployment
 from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
+from sim.metrics.lora import lora_figures
 from sim.metrics.offload import offload_figures
 from sim.metrics.statistics import Statistics, statistics, statistics_of
 from sim.metrics.utilization import utilization
@@ -53,7 +54,7 @@ def latencies(requests: RequestRecords) -> Latencies:
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    return figures | utilization((deployment, records.leaps)) | offload_figures(records)
+    return figures | utilization((deployment, records.leaps)) | offload_figures(records) | lora_figures(records)
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:

@@ -15,6 +15,7 @@ Check = Callable[[str, Any], None]
 MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
 MAX_BYTES = 2**60
 MAX_GIB = 2**30
+MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's config/lora.py
 BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)  # vLLM's choices for --block-size
 
 
@@ -94,6 +95,11 @@ def check_kv_offloading_size(name: str, value: object) -> None:
 def check_block_size(name: str, value: object) -> None:
     if not _is_integer(value) or value not in BLOCK_SIZES:
         raise ConfigError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")
+
+
+def check_max_lora_rank(name: str, value: object) -> None:
+    if not _is_integer(value) or value not in MAX_LORA_RANKS:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, MAX_LORA_RANKS))}, got {value!r:.40}.")
 
 
 def check_quantization(name: str, value: object) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from sim.errors import ConfigError
 from sim.specs.arguments import (
     MAX_BYTES,
     Argument,
@@ -12,6 +13,7 @@ from sim.specs.arguments import (
     check_capture_sizes,
     check_gpu_memory_utilization,
     check_kv_offloading_size,
+    check_max_lora_rank,
     check_max_model_len,
     check_quantization,
     check_watermark,
@@ -70,6 +72,13 @@ class EngineConfig:
     kv_cache_dtype: str = choice("auto", ("auto", *KV_CACHE_DTYPE_BYTES))
     quantization: str | None = argument(None, "text", "quantise the weights, such as fp8 (-q)", check_quantization)
     language_model_only: bool = switch(False, "leave a vision tower out", since="0.17.0")
+    enable_lora: bool = switch(False, "serve the LoRA adapters that a trace's `lora_name` asks for")
+    max_loras: int = count(1, "adapters in a batch at most")
+    max_lora_rank: int = argument(
+        16, "integer", "rank that adapters may have, and are taken to have", check_max_lora_rank
+    )
+    max_cpu_loras: int | None = count(None, "adapters kept in host memory, as many as max-loras by default")
+    fully_sharded_loras: bool = switch(False, "share out all of an adapter, not half of it, by tensor parallelism")
     enable_prefix_caching: bool | None = switch(None, "reuse the KV blocks of equal prefixes", defaults={"0.8.0": True})
     enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
     scheduling_policy: Policy = choice("fcfs", get_args(Policy))
@@ -102,6 +111,10 @@ class EngineConfig:
         if self.cudagraph_capture_sizes is not None:
             ascending = tuple(sorted(set(self.cudagraph_capture_sizes)))  # as vLLM takes them
             object.__setattr__(self, "cudagraph_capture_sizes", ascending)
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ConfigError(
+                f"max_cpu_loras must be at least max_loras, {self.max_loras}, got {self.max_cpu_loras}; raise it."
+            )
 
     @property
     def num_gpus(self) -> int:

@@ -12,6 +12,7 @@ from sim.specs.releases import (
     release_for,
 )
 
+LORA_ARGUMENTS = ("max_loras", "max_lora_rank", "max_cpu_loras", "fully_sharded_loras")
 GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 
@@ -46,5 +47,8 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
             yield f"{name} changes nothing here: enforce_eager captures no CUDA graphs."
     if {"kv_cache_memory_bytes", "gpu_memory_utilization"} <= given.keys():
         yield "gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it."
+    if not engine.enable_lora:
+        for name in filter(given.__contains__, LORA_ARGUMENTS):
+            yield f"{name} changes nothing here: without enable_lora there are no adapters."
     if engine.enable_expert_parallel:
         yield "enable_expert_parallel decides memory; steps are timed as with sliced experts."

@@ -154,6 +154,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         stops_at_last_token=v.since("0.11.1"),
         skips_unchunked_prompts=v.before("0.12.0"),
         orders_ties_by_id=v.since("0.12.0"),
+        counts_loras_of_all_running=v.since("0.33.0"),
     )
 
 

@@ -24,6 +24,7 @@ class SchedulingRules:
     skipped come back to the front of the queue in reversed order.
     `orders_ties_by_id`: requests of equal priority and arrival can be queued together under priority; before, comparing
     them kills the engine.
+    `counts_loras_of_all_running`: adapters of running requests that get nothing in this pass count as in use as well.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -35,3 +36,4 @@ class SchedulingRules:
     stops_at_last_token: bool = True
     skips_unchunked_prompts: bool = False
     orders_ties_by_id: bool = True
+    counts_loras_of_all_running: bool = False

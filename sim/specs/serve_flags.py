@@ -115,8 +115,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "spec-model": UnsimulatedFlag("speculative decoding"),
     "spec-tokens": UnsimulatedFlag("speculative decoding", harmless=("0",)),
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
-    "enable-lora": UnsimulatedFlag("LoRA", "none"),
-    "lora-modules": UnsimulatedFlag("LoRA", "many"),
     "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
     "kv-offloading-backend": UnsimulatedFlag("KV offloading other than vLLM's own", harmless=("native",)),
     "cpu-offload-gb": UnsimulatedFlag("weight offloading", harmless=("0", "0.0")),
@@ -181,8 +179,8 @@ _IGNORED: Mapping[Arity, str] = {
         expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config
         guided-decoding-backend h11-max-header-count h11-max-incomplete-event-size hf-config-path hf-token host
         io-processor-plugin jit-monitor-mode kv-cache-metrics-sample kv-events-config load-format log-config-file
-        logprobs-mode lora-dtype mamba-backend master-addr master-port max-cpu-loras max-log-len max-logprobs
-        max-long-partial-prefills max-lora-rank max-loras max-num-partial-prefills max-parallel-loading-workers
+        logprobs-mode lora-dtype mamba-backend master-addr master-port max-log-len max-logprobs
+        max-long-partial-prefills max-num-partial-prefills max-parallel-loading-workers
         max-seq-len-to-capture media-io-kwargs mm-encoder-attn-backend mm-encoder-tp-mode mm-processor-cache-gb
         mm-processor-cache-type mm-processor-kwargs model-impl model-loader-extra-config node-rank
         observability-config otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics
@@ -194,6 +192,7 @@ _IGNORED: Mapping[Arity, str] = {
         uvicorn-log-level weight-transfer-config worker-cls worker-extension-cls
         """,
     "many": """
+        lora-modules
         allowed-headers allowed-media-domains allowed-methods allowed-origins api-key collect-detailed-traces
         device-ids ignore-patterns logits-processors middleware numa-bind-cpus numa-bind-nodes served-model-name
         """,

@@ -12,6 +12,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.sampling import truncation
 from sim.steptime.attention import AttentionWork, DecodeCurve, seconds_at
 from sim.steptime.graphs import GraphDispatch
+from sim.steptime.lora import LoraWork
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
 from sim.steptime.protocol import FloatArray, StepShape
@@ -42,7 +43,8 @@ class RooflineStepTime:
     ) -> None:
         ranks = engine.tensor_parallel_size
         truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
-        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing)
+        lora = LoraWork(model.distinct_layers, gpu, engine) if engine.enable_lora else None
+        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing, lora)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
         self._graphs = GraphDispatch.of(engine)
         self._host = gpu.operators.host

@@ -1,4 +1,4 @@
-"""The kernels whose time depends on nothing but how many tokens a step computes: matrices, experts, norms, all-reduces."""
+"""The kernels whose time depends on nothing but how many tokens a step computes: matrices, experts, adapters, norms, all-reduces."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from typing import TypeVar
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
 from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.lora import LoraWork
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -35,6 +36,7 @@ class TokenWork:
         gpu: HardwareProfile,
         tensor_parallel_size: int,
         expert_routing: ExpertRouting = "skewed",
+        lora: LoraWork | None = None,
     ) -> None:
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
         norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
@@ -49,8 +51,10 @@ class TokenWork:
             (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
         )
         self._elementwise[norm_bytes] += NUM_FINAL_NORMS
+        self._lora = lora
         self.kernels = cache(self._time_kernels)
         self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
+        self.num_launches += lora.num_launches if lora else 0
         self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * model.num_layers  # one graph between two attentions
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
@@ -70,6 +74,8 @@ class TokenWork:
         for experts, count in self._experts.items():
             seconds, bound = experts_kernel(rows, experts, gpu, self._expert_routing)
             found.append(("experts", bound, count * seconds))
+        if self._lora:
+            found += [("lora", kernel.bound, kernel.seconds) for kernel in self._lora.kernels(num_tokens)]
         for moved_bytes, count in self._elementwise.items():
             found.append(("elementwise", "memory", count * elementwise_s(rows * moved_bytes, gpu)))
         if self._num_all_reduces:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tests.reference.modes import Modes, Offload, Pipeline, Script, Speculation, Transfers
+from tests.reference.modes import Loras, Modes, Offload, Pipeline, Script, Speculation, Transfers
 
 Fields = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def recorded_modes(data: Fields) -> Modes:
         num_batches_in_flight=derived.get("queue_depth"),
         speculation=_speculation(derived) if "spec" in config else None,
         pipeline=_pipeline(config.get("pp", 1), data["time"]),
-        max_loras=config.get("max_loras"),
+        loras=Loras(config["max_loras"], config["max_loras"]) if config.get("max_loras") else None,
         transfers=_transfers(config["kv"]) if "kv" in config else None,
         idle_sleep_s=config.get("idle_sleep_ns", 0),
         throttle_interval=config.get("throttle", {}).get("interval", 0),

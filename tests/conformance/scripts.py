@@ -1,9 +1,12 @@
 """What the world did to the requests of a recorded case, as the engine that walks asks for it."""
 
+from dataclasses import astuple
+
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
 from sim.engine.walking.modes import Modes
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
+from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import StepShape
 from tests.conformance.case import Case
@@ -73,7 +76,7 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         acceptance=scripts,
         num_stages=modes.pipeline.num_stages,
         stages=RecordedStages(case) if modes.pipeline.num_stages > 1 else None,
-        max_loras=modes.max_loras,
+        lora=LoraSlots(*astuple(modes.loras)) if modes.loras else None,
         kv_transfer=_kv_transfer(modes.transfers) if modes.transfers and not modes.transfers.offload else None,
         peer=scripts,
         offload=_offload(modes.transfers) if modes.transfers else None,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.front_door import rejections
+from sim.specs.rules import SchedulingRules
 from sim.specs.speculation import METHODS, Speculation
 from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
@@ -76,6 +77,17 @@ def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naiv
     )
 
 
+LORAS = st.integers(1, 2).flatmap(
+    lambda most: st.builds(
+        naive.Loras,
+        max_loras=st.just(most),
+        max_cpu_loras=st.integers(most, 3),
+        copy_s=st.integers(0, 5),
+        read_s=st.integers(0, 9),
+    )
+)
+
+
 def with_adapters(trace: Trace, names: Sequence[str]) -> Trace:
     """Each session, or each request where there are none, asks for the next of these."""
     sessions = list(trace.session_id or trace.request_id)
@@ -94,7 +106,9 @@ def cases(draw: st.DrawFn) -> Case:
         speculation = None  # nor does vLLM say what it would do with stages that wait
     trace = draw(traces(max_requests=8))
     if draw(st.booleans()):
-        trace = with_adapters(trace, draw(st.lists(st.sampled_from(("", "one", "two")), min_size=8, max_size=8)))
+        trace = with_adapters(
+            trace, draw(st.lists(st.sampled_from(("", "one", "two", "three")), min_size=8, max_size=8))
+        )
     block_size = draw(st.integers(1, 4))
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     drafted_ahead = 50 if speculation and num_stages > 1 else 0  # beyond max_model_len vLLM's rules make no sense
@@ -109,12 +123,13 @@ def cases(draw: st.DrawFn) -> Case:
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
         long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
         watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
+        rules=SchedulingRules(counts_loras_of_all_running=draw(st.booleans())),
     )
     modes = naive.Modes(
         num_batches_in_flight=num_stages + is_async,
         speculation=derived(speculation) if speculation else None,
         pipeline=_pipeline(draw, num_stages),
-        max_loras=draw(st.sampled_from((None, 1, 2))),
+        loras=draw(st.none() | LORAS),
         transfers=_transfers(draw, kind) if kind else None,
         idle_sleep_s=draw(st.integers(1, 9)) if kind else draw(st.sampled_from((0, 0, 5))),
         throttle_interval=draw(st.sampled_from((0, 0, 3))),

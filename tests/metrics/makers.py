@@ -104,6 +104,7 @@ def make_records(
         prefix_cache_hits=prefix_cache_hits,
         num_evictions=0,
         offload=None,
+        lora=None,
     )
 
 

@@ -41,9 +41,9 @@ def make_requests(
 
 
 def _adapters(trace: Trace) -> list[int]:
-    """The adapter of each request: the base model is 0."""
+    """The adapter of each request, numbered as they come first; the base model is 0."""
     names = list(trace.lora_name or [""] * len(trace))
-    known = ["", *sorted(set(names) - {""})]
+    known = list(dict.fromkeys(["", *names]))
     return [known.index(name) for name in names]
 
 

@@ -77,13 +77,23 @@ class Transfers:
 
 
 @dataclass(frozen=True, slots=True)
+class Loras:
+    """Adapters in a batch and in host memory, and what it takes to bring one into a slot: to copy it, and to read it before."""
+
+    max_loras: int
+    max_cpu_loras: int
+    copy_s: float = 0.0
+    read_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Modes:
     """`num_batches_in_flight` None leaves it to the plain engine; `idle_sleep_s` passes after a call that scheduled nothing."""
 
     num_batches_in_flight: int | None = None
     speculation: Speculation | None = None
     pipeline: Pipeline = field(default_factory=Pipeline)
-    max_loras: int | None = None
+    loras: Loras | None = None
     transfers: Transfers | None = None
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0

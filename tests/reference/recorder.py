@@ -164,6 +164,7 @@ class Recorder:
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
             offload=None,
+            lora=None,
         )
 
 

@@ -16,6 +16,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference.adapters import Adapters
 from tests.reference.arrivals import AFTER_ALL, ANSWERED, Due, arrivals
 from tests.reference.connector import Job
 from tests.reference.device import Device
@@ -70,6 +71,7 @@ class Replica:
         self._on_finished = on_finished
         self._in_flight: deque[Launched] = deque()
         self._device = Device(modes.pipeline, env.now)
+        self._adapters = Adapters(modes.loras) if modes.loras else None
         self._inbox: list[Request] = []
         self._aborts: list[Abort] = []
         self._unfinished: set[Request] = set()
@@ -205,7 +207,8 @@ class Replica:
     def _launch(self, batch: Batch) -> None:
         now = self._env.now
         shape = step_shape(batch)
-        start_s = self._device.begins_s(batch, now)
+        wait_s = self._adapters.wait_s(batch) if self._adapters else 0.0
+        start_s = self._device.begins_s(batch, now + wait_s)
         if self.scheduler.connector:
             start_s = self.scheduler.connector.begin(start_s)
         runs = self._device.run(batch, start_s, self._step_time.step_s(shape) if batch.rows else 0.0)

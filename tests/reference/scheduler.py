@@ -279,9 +279,10 @@ class Scheduler:
 
     def _admit_waiting(self, this: Pass) -> None:
         """Admit from the head until one cannot be; those that have to wait for something of their own are passed over."""
-        loras = {request.lora for request in this.granted if request.lora}
-        if self._modes.max_loras is not None and len(loras) > self._modes.max_loras:
-            raise EngineCrashError(f"{len(loras)} adapters scheduled, {self._modes.max_loras} allowed")
+        counts_all = self._config.engine.rules.counts_loras_of_all_running
+        loras = {request.lora for request in (self.running if counts_all else this.granted) if request.lora}
+        if self._modes.loras is not None and len(loras) > self._modes.loras.max_loras:
+            raise EngineCrashError(f"{len(loras)} adapters scheduled, {self._modes.loras.max_loras} allowed")
         passed_over: list[tuple[Request, WaitingQueue]] = []
         skipped: list[Request] = []
         while this.budget > 0 and len(self.running) < self._config.max_running:
@@ -329,7 +330,8 @@ class Scheduler:
 
     def _lacks_lora(self, request: Request, loras: set[int]) -> bool:
         lora = request.lora
-        return lora > 0 and lora not in loras and len(loras) == self._modes.max_loras
+        limit = self._modes.loras.max_loras if self._modes.loras else None
+        return lora > 0 and lora not in loras and len(loras) == limit
 
     def _is_too_long(self, request: Request, hit: PrefixHit, this: Pass) -> bool:
         """Whether a prompt that cannot be cut is too long for what is left of the budget."""

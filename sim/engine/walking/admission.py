@@ -35,7 +35,7 @@ class Admission:
         self._is_gated = config.engine.scheduler_reserve_full_isl
         self._may_split_prompts = config.engine.enable_chunked_prefill
         self._skips_long_prompts = config.engine.rules.skips_unchunked_prompts
-        self._max_loras = state.modes.max_loras
+        self._max_loras = state.modes.lora.max_loras if state.modes.lora else None
         self._ahead = speculation.num_prefill_lookahead if speculation else 0
         pads = speculation is not None and not speculation.by_batch_size
         self._num_padding = speculation.num_speculative_tokens if speculation and pads else 0
@@ -46,7 +46,7 @@ class Admission:
     def admit_waiting(self, batch: Batch) -> None:
         """While tokens, seats and blocks last."""
         state = self._state
-        loras = self._scheduled_loras(batch)
+        loras = self._loras_in_use(batch)
         passed_over: list[tuple[Request, WaitingQueue]] = []
         skipped: list[Request] = []
         while batch.budget > 0 and len(state.running) < self._max_running:
@@ -70,14 +70,15 @@ class Admission:
         if skipped:
             state.waiting.put_back_skipped(skipped)
 
-    def _scheduled_loras(self, batch: Batch) -> set[int]:
-        """The adapters of the running requests in this batch; vLLM's engine dies where they are too many."""
+    def _loras_in_use(self, batch: Batch) -> set[int]:
+        """The adapters of running requests that count; vLLM's engine dies where those in the batch are too many."""
         loras: set[int] = set()
         if self._max_loras is None:
             return loras
-        for row in batch.rows:
-            if row.progress.request.lora:
-                loras.add(row.progress.request.lora)
+        counts_all = self._state.rules.counts_loras_of_all_running
+        for progress in self._state.running if counts_all else [row.progress for row in batch.rows]:
+            if progress.request.lora:
+                loras.add(progress.request.lora)
         if len(loras) > self._max_loras:
             raise EngineCrashError(
                 f"the engine of vLLM before 0.33 crashes in this run, by an assertion: {len(loras)} adapters run in one"

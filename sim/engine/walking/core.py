@@ -211,7 +211,10 @@ class WalkingCore:
         return batch
 
     def _launch(self, batch: Batch) -> None:
-        start_s = self._device.begins_s(batch, self.now_s)
+        called_s = self.now_s
+        if self.state.adapters is not None:
+            called_s += self.state.adapters.load_s(batch)
+        start_s = self._device.begins_s(batch, called_s)
         if self._connector is not None:
             start_s = self._connector.begin(self.now_s, start_s)
         self._device.run(batch, start_s)

@@ -6,6 +6,7 @@ from typing import Protocol
 from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
 from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
+from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import StepShape
 
@@ -41,7 +42,7 @@ class Acceptance(Protocol):
 class Modes:
     """The plain engine is `Modes()`.
 
-    `num_stages` above 1 are timed by `stages`. `max_loras` counts the adapters that one batch may hold.
+    `num_stages` above 1 are timed by `stages`. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
@@ -51,7 +52,7 @@ class Modes:
     acceptance: Acceptance | None = None
     num_stages: int = 1
     stages: Stages | None = None
-    max_loras: int | None = None
+    lora: LoraSlots | None = None
     kv_transfer: KVTransferConfig | None = None
     peer: Peer | None = None
     offload: OffloadConfig | None = None

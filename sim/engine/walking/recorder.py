@@ -56,4 +56,5 @@ class WalkRecorder(ReplicaRows):
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,
             offload=state.connector.records() if state.connector else None,
+            lora=state.adapters.records() if state.adapters else None,
         )

@@ -6,6 +6,7 @@
 from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduling_policy import scheduling_policy
+from sim.engine.walking.adapters import AdapterCache
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import Modes
@@ -25,6 +26,7 @@ class State:
         self.policy = scheduling_policy(config.engine.scheduling_policy, config.engine.rules)
         self.slots = Slots(config, modes.speculation, num_keys)
         self.connector = connector
+        self.adapters = AdapterCache(modes.lora) if modes.lora else None
         self.defers_frees = (
             connector is not None
             and connector.consumes

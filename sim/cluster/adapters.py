@@ -1,0 +1,30 @@
+"""The room that a replica has for LoRA adapters, and how long it takes to bring one in."""
+
+from sim.cluster.cold_start import StartUp
+from sim.memory.sharding import Stage
+from sim.memory.transfers import copied_bytes_per_s
+from sim.memory.weights import adapter_bytes
+from sim.specs.engine import ResolvedEngine
+from sim.specs.hardware import HardwareProfile
+from sim.specs.lora import AdapterLayout, LoraSlots
+from sim.specs.model import ModelSpec
+
+COPIES = 2  # of each pair of matrices, A and B
+
+
+def lora_slots(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, stage: Stage) -> LoraSlots:
+    """Adapters are taken to have the largest rank and all matrices that there is room for.
+
+    Each GPU copies its share over PCIe, matrix by matrix, at a launch each; it reads from storage as fast as the weights of a
+    replica that starts (cold_starts.json).
+    """
+    num_bytes, layout = adapter_bytes(model, engine, stage), AdapterLayout.of(engine)
+    num_pairs = sum(
+        count * sum(1 for _ in layout.layer_pairs(layer)) for layer, count in stage.distinct_layers(model).items()
+    )
+    return LoraSlots(
+        engine.max_loras,
+        engine.max_cpu_loras or engine.max_loras,
+        copy_s=num_bytes / copied_bytes_per_s(gpu) + COPIES * num_pairs * gpu.operators.host.launch_s,
+        read_s=StartUp().phases(num_bytes, enforce_eager=True)["weights_s"],
+    )
