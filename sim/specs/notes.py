@@ -50,5 +50,7 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
     if not engine.enable_lora:
         for name in filter(given.__contains__, LORA_ARGUMENTS):
             yield f"{name} changes nothing here: without enable_lora there are no adapters."
+    if engine.enable_lora:
+        yield "intervals do not cover what LoRA adapters add to a step: two measured runs alone say that it is about right."
     if engine.enable_expert_parallel:
         yield "enable_expert_parallel decides memory; steps are timed as with sliced experts."
