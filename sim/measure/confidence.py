@@ -15,6 +15,7 @@ from sim.measure.likeness import SOFT, Facet, Novelty, Regime, Traits, novelty
 from sim.specs.operator_fits import Basis
 
 Level = Literal["validated", "extrapolated"]
+STARTING = "its slowest requests may meet kernels of experts that are not compiled yet"
 KERNEL_WORDS: Mapping[Basis, str] = {
     "derived": "kernels timed on a sibling only",
     "generic": "kernels never timed on it",
@@ -39,23 +40,28 @@ class Bands(NamedTuple):
 
     step: float
     ttft: float
-    tail: float
+    p95: float
+    p99: float
     blocks: float
 
 
 class Residual(NamedTuple):
-    """A validated run: its description and its signed errors, as logarithms of factors, under the names of Bands."""
+    """A validated run: its description and its signed errors, as logarithms of factors, by the band that they are fitted to."""
 
     traits: Traits
     errors: Mapping[str, float]
 
 
 class Evidence(NamedTuple):
-    """Validated runs, the band of each error that was fitted to them, and what kernels from elsewhere add to that of steps."""
+    """Validated runs, the band of each error that was fitted to them, and what kernels from elsewhere add to that of steps.
+
+    A server of experts starts for `start_s`: so long after the first arrival requests have the band `start`, not `tail`.
+    """
 
     residuals: tuple[Residual, ...]
     bands: Mapping[str, Band]
     kernels: Mapping[Basis, float]
+    start_s: float
 
 
 class Confidence(NamedTuple):
@@ -104,7 +110,7 @@ def evidence(file: Mapping[str, Any]) -> Evidence:
     """The one in a file such as `residuals.json`."""
     residuals = tuple(Residual(_traits(row["traits"]), row["errors"]) for row in file["runs"])
     bands = {name: Band(fit["base"], fit["each"]) for name, fit in file["bands"].items()}
-    return Evidence(residuals, bands, file["kernels"])
+    return Evidence(residuals, bands, file["kernels"], file["start_s"])
 
 
 def _traits(row: Mapping[str, Any]) -> Traits:
@@ -117,12 +123,29 @@ def confidence(of: Traits, known: Evidence | None = None) -> Confidence:
     new = novelty(of, [residual.traits for residual in known.residuals])
     bands = {name: band.at(new.degree) for name, band in known.bands.items()}
     kernels: Basis = "generic" if of.derived else of.kernels
-    bands["step"] = hypot(bands["step"], known.kernels[kernels])
+    p95, p99 = (bands["start" if starts else "tail"] for starts in _starts(of, known.start_s))
+    step = hypot(bands["step"], known.kernels[kernels])
     hard = [facet for facet in (*new.never, *new.apart) if facet.name != SOFT or of.is_newer_than_known]
     level: Level = "extrapolated" if hard or of.derived else "validated"
     names = tuple(facet.name for facet in hard) + (("derived",) if of.derived else ())
     like = new.num_like or (_num_like(of, known.residuals) if level == "validated" else 0)
-    return Confidence(level, names, tuple(_reasons(of, new)), like, Bands(**bands))
+    reasons = (*_reasons(of, new), *([STARTING] if any(_starts(of, known.start_s)) else []))
+    return Confidence(level, names, reasons, like, Bands(step, bands["ttft"], p95, p99, bands["blocks"]))
+
+
+def _starts(of: Traits, start_s: float) -> tuple[bool, bool]:
+    """Whether as many requests as lie above P95, and above P99, may come while the server starts."""
+    arrived_s = (of.regime.p5_arrival_s, of.regime.p1_arrival_s) if of.regime else (None, None)
+    return meets_start(of, arrived_s[0], start_s), meets_start(of, arrived_s[1], start_s)
+
+
+def meets_start(of: Traits, arrived_s: float | None, start_s: float) -> bool:
+    """Whether requests that had arrived after so many seconds may be slow because the server, one of experts, had just started.
+
+    vLLM compiles the Triton kernels of experts when a batch first needs them (vllm-project/vllm #55268, #56580), and
+    whatever runs meanwhile waits.
+    """
+    return of.has_experts and arrived_s is not None and arrived_s <= start_s
 
 
 def _num_like(of: Traits, residuals: Sequence[Residual]) -> int:

@@ -17,7 +17,7 @@ Replay = Callable[[float, float], Mapping[str, Any]]
 """The figures of a replay with step times so many times as long, at a share of the request rate. May raise SimError."""
 
 GIVEN_BAND = 0.1  # of given step times, whose errors are unknown; most of the roofline's are smaller
-AS_GIVEN = Bands(step=log1p(GIVEN_BAND), ttft=0.0, tail=0.0, blocks=0.0)
+AS_GIVEN = Bands(step=log1p(GIVEN_BAND), ttft=0.0, p95=0.0, p99=0.0, blocks=0.0)
 
 
 def confidence_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Confidence | None:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from sim.measure.confidence import Bands
 
-TAILS = frozenset({"p95", "p99"})
 Intervals = dict[str, list[float]]
 
 
@@ -53,7 +52,8 @@ def intervals(
 def _beyond(parts: list[str], point: Mapping[str, Any], bands: Bands) -> Beyond:
     """Effects that are not simulated delay the slowest requests; they make none faster."""
     either_way = _either_way(parts, point, bands)
-    return Beyond(either_way, hypot(either_way, bands.tail) if TAILS & set(parts) else either_way)
+    slow = bands.p99 if "p99" in parts else bands.p95 if "p95" in parts else 0.0
+    return Beyond(either_way, hypot(either_way, slow))
 
 
 def _either_way(parts: list[str], point: Mapping[str, Any], bands: Bands) -> float:

@@ -28,13 +28,16 @@ NOT_FIGURES = (
 
 class Regime(NamedTuple):
     """The load on the engine during a replay: whether prompts came from the prefix cache, and means of their tokens, of the
-    context that a generated token saw, and of the requests that decoded in a step.
+    context that a generated token saw, and of the requests that decoded in a step. `p1_arrival_s` and `p5_arrival_s`: when,
+    after the first one, so many per cent of the requests had arrived; None: not known.
     """
 
     is_cached: bool
     prompt_tokens: float
     context_tokens: float
     batch: float
+    p1_arrival_s: float | None = None
+    p5_arrival_s: float | None = None
 
 
 class Traits(NamedTuple):
@@ -44,6 +47,7 @@ class Traits(NamedTuple):
     family: str
     dtype: str
     active_parameters_per_gpu: float
+    has_experts: bool = False
     kernels: Basis = "fitted"
     kv_dtype: str = "auto"
     execution: str = "graphs"
@@ -120,6 +124,7 @@ def traits(
         family=model.model_type,
         dtype=model.quantization or "bf16",
         active_parameters_per_gpu=float(model.num_active_parameters / engine.tensor_parallel_size),
+        has_experts=model.has_experts,
         kernels=gpu.operators.gemm["bf16"].basis,
         kv_dtype="fp8" if engine.kv_cache_dtype.startswith("fp8") else engine.kv_cache_dtype,
         execution="eager" if engine.cudagraph_mode == "NONE" else "graphs",
@@ -148,6 +153,8 @@ def regime(metrics: Mapping[str, Any]) -> Regime | None:
         prompt_tokens=prompt_tokens,
         context_tokens=prompt_tokens + output_tokens / count / 2,
         batch=max(1.0, (output_tokens - count) / metrics["num_steps"]),
+        p1_arrival_s=metrics.get("p1_arrival_s"),
+        p5_arrival_s=metrics.get("p5_arrival_s"),
     )
 
 

@@ -66,6 +66,7 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
     requests = records.requests
     return (
         totals(requests)
+        | {f"p{percent}_arrival_s": arrived_s(requests.arrival_s, percent) for percent in (1, 5)}
         | _latency_figures(records)
         | {
             "num_preemptions": int(requests.num_preemptions.sum()),
@@ -77,6 +78,13 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
             "num_steps": records.leaps.num_ran_steps,
         }
     )
+
+
+def arrived_s(arrival_s: Floats, percent: int) -> float | None:
+    """Seconds from the first arrival until so many per cent of the requests had arrived; None without requests."""
+    if not len(arrival_s):
+        return None
+    return float(np.percentile(arrival_s, percent, method="inverted_cdf") - arrival_s.min())
 
 
 def kv_cache_usage(num_free_blocks: Ints, num_gpu_blocks: int) -> Floats:

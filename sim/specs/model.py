@@ -268,6 +268,10 @@ class ModelSpec:
         return Counter(self.layers)
 
     @cached_property
+    def has_experts(self) -> bool:
+        return any(layer.experts for layer in self.distinct_layers)
+
+    @cached_property
     def num_parameters(self) -> int:
         """Parameters of the text model, without vision tower and multi-token-prediction layers."""
         layers = sum(layer.num_parameters * count for layer, count in self.distinct_layers.items())

@@ -19,7 +19,7 @@ from tests.cli.conftest import Servecast
 LLAMA = ("Llama-3.1-8B", "--gpu", "h100-sxm")
 SIMULATE_KEYS = re.findall(
     r"\w+",
-    """completed duration total_input_tokens total_output_tokens request_throughput output_throughput
+    """completed duration p1_arrival_s p5_arrival_s total_input_tokens total_output_tokens request_throughput output_throughput
     total_token_throughput arrived rejected failed unfinished num_preemptions num_gpu_blocks max_kv_cache_usage
     prefix_cache_hit_rate cudagraph_step_fraction gpu_busy_fraction num_steps wall_time_s vllm_version servecast_version
     confidence engine trace_sha256 request_rate rate_scale limit""",

@@ -2,22 +2,28 @@
 
 import pytest
 
-from sim.measure.confidence import Band, Evidence, Residual, confidence, known_evidence
+from sim.measure.confidence import STARTING, Band, Evidence, Residual, confidence, known_evidence
 from sim.measure.likeness import Regime, Traits
 from sim.specs.operator_fits import Basis
 
 CACHED = Regime(is_cached=True, prompt_tokens=550.0, context_tokens=670.0, batch=30.0)
 H100 = Traits("h100-sxm", "llama", "bf16", 8e9, vllm_version="0.15", regime=CACHED)
-BANDS = {"step": Band(0.04, 0.5), "ttft": Band(0.03, 1.0), "tail": Band(0.05, 2.0), "blocks": Band(0.01, 0.0)}
+BANDS = {
+    "step": Band(0.04, 0.5),
+    "ttft": Band(0.03, 1.0),
+    "tail": Band(0.05, 2.0),
+    "start": Band(0.4, 0.0),
+    "blocks": Band(0.01, 0.0),
+}
 KERNELS: dict[Basis, float] = {"fitted": 0.0, "derived": 0.03, "generic": 0.2}
-KNOWN = Evidence(tuple(Residual(H100, {"step": error}) for error in (-0.02, 0.01, 0.03)), BANDS, KERNELS)
+KNOWN = Evidence(tuple(Residual(H100, {"step": error}) for error in (-0.02, 0.01, 0.03)), BANDS, KERNELS, 15.0)
 
 
 def test_validated_by_runs_like_it() -> None:
     """The bands are those of measured runs; time to first token has both its own and the steps'."""
     found = confidence(H100, KNOWN)
     assert (found.level, found.extrapolates, found.num_runs) == ("validated", (), 3)
-    assert found.bands == (0.04, 0.03, 0.05, 0.01)
+    assert found.bands == (0.04, 0.03, 0.05, 0.05, 0.01)
     assert found.bands_percent == {"output_throughput": 4.1, "ttft": 5.1, "tpot": 4.1}
     assert str(found) == "validated on 3 measured runs like it: output_throughput +-4 %, ttft +-5 %, tpot +-4 %"
 
@@ -26,7 +32,7 @@ def test_bands_widen_by_each_thing_that_is_new_and_say_so() -> None:
     """Two of them: the steps' band by half each, the first token's by all of it."""
     found = confidence(H100._replace(gpu="l4", execution="eager"), KNOWN)
     assert (found.level, found.extrapolates, found.num_runs) == ("extrapolated", ("gpu", "execution"), 0)
-    assert found.bands == pytest.approx((0.08, 0.09, 0.25, 0.01))
+    assert found.bands == pytest.approx((0.08, 0.09, 0.25, 0.25, 0.01))
     assert str(found).startswith("extrapolated (never measured: GPU l4, steps without CUDA graphs): ")
 
 
@@ -61,6 +67,38 @@ def test_derived_figures_and_kernels_of_another_gpu_widen_the_band() -> None:
     assert generic.reasons == ("kernels never timed on it",)
 
 
+MIXTRAL = H100._replace(family="mixtral", has_experts=True)
+
+
+@pytest.mark.parametrize(
+    ("p1_arrival_s", "p5_arrival_s", "p95", "p99"),
+    [
+        (3.0, 14.0, 0.4, 0.4),
+        (15.0, 80.0, 0.05, 0.4),
+        (16.0, 90.0, 0.05, 0.05),
+        (0.0, 0.0, 0.4, 0.4),
+        (None, None, 0.05, 0.05),
+    ],
+)
+def test_a_server_of_experts_starts(
+    p1_arrival_s: float | None, p5_arrival_s: float | None, p95: float, p99: float
+) -> None:
+    """A P99 is as uncertain as a start where a hundredth of the requests come in its 15 s, a P95 where a twentieth does."""
+    regime = CACHED._replace(p1_arrival_s=p1_arrival_s, p5_arrival_s=p5_arrival_s)
+    known = KNOWN._replace(residuals=(Residual(MIXTRAL, {}),))
+    found = confidence(MIXTRAL._replace(regime=regime), known)
+    assert (found.bands.p95, found.bands.p99) == (p95, p99)
+    assert (found.reasons == (STARTING,)) == (p99 == 0.4)
+    assert found.level == "validated"
+    dense = confidence(H100._replace(regime=regime), KNOWN)
+    assert (dense.bands.p95, dense.bands.p99, dense.reasons) == (0.05, 0.05, ())
+
+
+def test_before_a_load_is_known_no_start_is() -> None:
+    """A deployment alone has the bands of a server that runs."""
+    assert confidence(MIXTRAL._replace(regime=None), KNOWN).bands.p99 < 0.4
+
+
 def test_the_shipped_evidence_covers_what_was_served() -> None:
     """Llama-3.1-8B on an H100 with cached prompts was measured many times; each step from there is wider and says why."""
     served = confidence(H100)
@@ -77,8 +115,15 @@ def test_the_shipped_evidence_covers_what_was_served() -> None:
     ):
         found = confidence(new)
         assert found.level == "extrapolated"
-        assert all(wide > narrow for wide, narrow in zip(found.bands[:3], served.bands[:3], strict=True))
+        assert all(wide > narrow for wide, narrow in zip(found.bands[:2], served.bands[:2], strict=True))
         assert found.reasons
+
+
+def test_the_shipped_start_is_seconds_long_and_far_slower() -> None:
+    """As first stages of Mixtral were; every P99 of a run counts, whatever started."""
+    known = known_evidence()
+    assert known.start_s == 15
+    assert known.bands["start"].base > 5 * known.bands["tail"].base > 0
 
 
 def test_every_residual_says_what_was_run() -> None:

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
+import sim
 from sim.errors import ConfigError
-from sim.measure.confidence import Bands, Confidence
+from sim.measure.confidence import STARTING, Bands, Confidence
 from sim.measure.forecast import forecast
 
 RATE = 10.0
 
 
 def sure(step: float = 0.05, **changes: float) -> Confidence:
-    bands = Bands(step=step, ttft=0.02, tail=0.02, blocks=0.0)._replace(**changes)
+    bands = Bands(step=step, ttft=0.02, p95=0.02, p99=0.02, blocks=0.0)._replace(**changes)
     return Confidence("validated", (), (), 9, bands)
 
 
@@ -70,7 +71,7 @@ def test_without_a_rate_there_is_none_to_lower() -> None:
 
 def test_a_band_that_is_wide_by_itself_is_no_limit() -> None:
     """Where little like it was measured, that is the reason and no rate is sought."""
-    limit = at(busy=0.1, confidence=sure(tail=0.9))["at_limit"]
+    limit = at(busy=0.1, confidence=sure(p99=0.9))["at_limit"]
     assert limit["steady_request_rate"] is None
     assert "limit" not in limit["text"]
     assert limit["text"].endswith("too little like it was measured")
@@ -92,3 +93,13 @@ def test_what_cannot_be_replayed_with_other_step_times_has_no_intervals() -> Non
     found = forecast(sure(), queue(1, 1, busy=0), replay, request_rate=RATE)
     assert found["intervals"] == {}
     assert "requests preempt each other for ever." in found["text"]
+
+
+@pytest.mark.parametrize(("rate_scale", "starts"), [(1.0, True), (0.002, False)])
+def test_a_server_of_experts_that_starts_may_be_much_slower_at_first(rate_scale: float, starts: bool) -> None:
+    """The second of 150 requests comes in the first seconds, or, at a rate of one in a hundred seconds, when all is compiled."""
+    found = sim.simulate("Mixtral-8x7B-v0.1", "h200-sxm", "chat", limit=150, rate_scale=rate_scale).summary
+    high = found["confidence"]["intervals"]["p99_e2el_ms"][1]
+    assert (high > 1.5 * found["p99_e2el_ms"]) == starts
+    assert (STARTING in found["confidence"]["reasons"]) == starts
+    assert found["confidence"]["intervals"]["p90_e2el_ms"][1] < 1.2 * found["p90_e2el_ms"]

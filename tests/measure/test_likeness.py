@@ -108,5 +108,8 @@ def test_the_regime_of_a_summary() -> None:
         "total_output_tokens": 22,
         "prefix_cache_hit_rate": 0.9,
     }
-    assert regime(figures) == Regime(is_cached=True, prompt_tokens=100.0, context_tokens=105.5, batch=2.0)
+    alike = Regime(is_cached=True, prompt_tokens=100.0, context_tokens=105.5, batch=2.0)
+    assert regime(figures) == alike
+    arrived = figures | {"p1_arrival_s": 0.0, "p5_arrival_s": 2.5}
+    assert regime(arrived) == alike._replace(p1_arrival_s=0.0, p5_arrival_s=2.5)
     assert regime(figures | {"completed": 0}) is None

@@ -15,7 +15,7 @@ from tests.engines import simulate
 from tests.makers import make_config
 from tests.search.makers import STEPS, make_trace
 
-BANDS = Bands(step=0.06, ttft=0.1, tail=0.1, blocks=0.0)
+BANDS = Bands(step=0.06, ttft=0.1, p95=0.1, p99=0.1, blocks=0.0)
 BUSY = [0.8, 1.0, 1.3, 2.0, 3.0]
 
 
@@ -70,7 +70,7 @@ def test_next_to_the_full_rate_its_own_replays_serve_again() -> None:
 
 def test_wide_bands_have_the_middle_tried() -> None:
     """Notches two apart are 26 % apart."""
-    queue = Queue(1.3, Bands(step=0.15, ttft=0.1, tail=0.1, blocks=0.0))
+    queue = Queue(1.3, Bands(step=0.15, ttft=0.1, p95=0.1, p99=0.1, blocks=0.0))
     found = queue.steady_rate()
     assert not queue.queues(found.share)
     assert queue.queues(found.share * np.exp(0.15))

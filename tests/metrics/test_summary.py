@@ -23,6 +23,13 @@ def test_totals_and_throughputs_count_from_first_arrival_to_last_completion() ->
     assert summary["total_token_throughput"] == pytest.approx(117 / 2.9)
 
 
+def test_arrivals_count_from_the_first() -> None:
+    """Of 200 requests, half a second apart, in any order: the second is the first hundredth, the tenth the first twentieth."""
+    lives = [Life(arrival_s=100 + 0.5 * number) for number in range(200)]
+    summary = summarize(make_records(*lives[::-1]), num_gpu_blocks=11, dispatch=DISPATCH)
+    assert (summary["p1_arrival_s"], summary["p5_arrival_s"]) == (0.5, 4.5)
+
+
 def test_ttft_and_e2el_count_from_arrival() -> None:
     """TTFT 200, 400 and 600 ms; end to end 1,000, 2,400 and 600 ms."""
     summary = summarize(THREE, num_gpu_blocks=11, dispatch=DISPATCH)
