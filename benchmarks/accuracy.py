@@ -68,7 +68,7 @@ Missed by e2el_p99, with how far the measured is beyond the interval in %: {miss
 The worst runs above say what is known of them; GPU, family, queueing, novelty and the sampling error of a P99 (drawn again from
 the simulated requests, its 95 % bound is 0.2 % above it in the median and 0.8 % at most) do not tell them from the rest. Bands that cover
 any share from 70 to 87 % of the errors of P99 miss the same five, at widths of 2.4 to 2.5 times the median error; fitted without the
-model as well, they miss five at 2.5 times.
+model as well, they miss five at 2.53 times.
 
 TTFT's slowest hundredth is not covered. Cold starts, which show in the first stages of MoE runs, seldom reach a whole run's; four
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
