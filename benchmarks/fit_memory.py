@@ -19,9 +19,9 @@ from sim.memory.activations import FP32_BYTES, activation_shape
 from sim.memory.cuda_graphs import graph_layers
 from sim.memory.kv_cache import kv_cache_layout
 from sim.memory.parameters import PATH
-from sim.memory.sharding import pipeline_stages
 from sim.memory.weights import weight_parts
 from sim.specs.model import ModelSpec
+from sim.specs.stages import pipeline_stages
 from sim.units import GIB
 
 SEQS, TOKENS = 1024, 8192  # vLLM's defaults on an H100, under which the activation peaks were logged

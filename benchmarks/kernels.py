@@ -18,9 +18,9 @@ import pandas as pd
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.links import all_reduce_s
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
-    all_reduce_s,
     decode_attention,
     decode_attention_s,
     experts_s,

@@ -27,10 +27,10 @@ from sim.memory.design import DESIGN, design_graph_bytes
 from sim.memory.parameters import memory_parameters
 from sim.memory.plan import plan_memory
 from sim.memory.profiling import non_torch_bytes
-from sim.memory.sharding import Stage, pipeline_stages
 from sim.memory.weights import weight_parts
 from sim.specs.hardware import load_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.stages import Stage, pipeline_stages
 from sim.units import GIB
 
 SEQS, TOKENS = 1024, 8192  # the limits of the logged activation peaks

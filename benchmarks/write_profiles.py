@@ -3,8 +3,8 @@
     python benchmarks/write_profiles.py ../shared
 
 Nothing fitted is typed here: kernels' numbers come from `kernel_fits.json` (fit_kernels.py writes it), those of sampler, host and front end from
-`serving_fits.json` (fit_serving.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
-Typed are names, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
+`serving_fits.json` (fit_serving.py writes it), those of messages from `link_fits.json` (fit_links.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
+Typed are names, networks, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
 """
 
 import csv
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
+LINK_FITS = Path(__file__).with_name("link_fits.json")
 SERVING_FITS = Path(__file__).with_name("serving_fits.json")
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 HEADER = (
@@ -106,6 +107,20 @@ PRICES_USD_PER_HOUR = {  # who is not here has none: no dated list price was fou
     "rtx-pro-6000": (0.89, _RUNPOD),
 }
 
+# GB/s of the network a GPU has, and where that is from; what is not here has NETWORK_ELSEWHERE.
+_NDR = "400 Gb/s a GPU: ConnectX-7, NVIDIA's DGX H100, H200 and B200 datasheets"
+_XDR = "800 Gb/s a GPU: ConnectX-8, NVIDIA's DGX B300 and GB300 datasheets"
+_HDR = "200 Gb/s a GPU: ConnectX-6, NVIDIA's DGX A100 datasheet"
+_AMD = "assumed: 400 Gb/s a GPU, as AMD's reference racks of MI300X have them"
+NETWORKS_GB_S = {
+    **dict.fromkeys(("h100-sxm", "h200-sxm", "b200-sxm", "gh200", "gb200"), (50.0, _NDR)),
+    **dict.fromkeys(("b300-sxm", "gb300"), (100.0, _XDR)),
+    **dict.fromkeys(("a100-sxm-40gb", "a100-sxm-80gb"), (25.0, _HDR)),
+    **dict.fromkeys(("mi300x", "mi325x", "mi355x"), (50.0, _AMD)),
+}
+NETWORK_ELSEWHERE = (3.125, "assumed: 25 Gb/s Ethernet a GPU, which cards in common servers share out")
+GPUS_PER_NODE = {"gb200": 4, "gb300": 4, "gh200": 1}  # all others have HGX boards or servers of eight
+
 FITTED_ON = {
     "A100": "AIConfigurator's kernel tables of vLLM 0.14.0 on A100",
     "RTX4090": "LLMServingSim's kernel profile of vLLM 0.19 on RTX 4090",
@@ -166,9 +181,11 @@ def main(shared: Path) -> None:
     rows = {row["name"]: row for row in csv.DictReader(lines)}
     params = json.loads(KERNEL_FITS.read_text(encoding="utf-8"))
     served = json.loads(SERVING_FITS.read_text(encoding="utf-8"))
+    links = json.loads(LINK_FITS.read_text(encoding="utf-8"))
     for name, gpu in GPUS.items():
         profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}
         profile["operators"] = _operators(gpu, profile, params, served)
+        profile["operators"]["messages"] = _messages(name, gpu, links)
         text = yaml.dump(profile, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
         (PROFILES / f"{name}.yaml").write_text(HEADER + text, encoding="utf-8")
 
@@ -194,6 +211,7 @@ def _facts(name: str, gpu: Gpu, row: dict[str, str]) -> dict[str, Any]:
         "memory_bandwidth_tb_s": sourced(float(row["mem_bw_tb_s"])),
         "peak_tflops": {dtype: sourced(peak) for dtype, peak in _peaks(row).items()},
         **{key: sourced(value) for key, value in _links(row).items()},
+        **_network(name),
         "tdp_w": sourced(float(row["tdp_w"])),
         "price_usd_per_hour": {"value": price[0], "source": price[1]} if price else None,
         **({"note": row["notes"]} if row["notes"] else {}),
@@ -220,6 +238,37 @@ def _links(row: dict[str, str]) -> dict[str, float]:
     if nvlink_gb_s == 0:
         return pcie
     return {"link_gb_s": nvlink_gb_s, "num_linked_gpus": int(row["nvlink_domain_gpus"].split("-")[-1]), **pcie}
+
+
+def _network(name: str) -> dict[str, Any]:
+    gb_s, source = NETWORKS_GB_S.get(name, NETWORK_ELSEWHERE)
+    num_gpus = GPUS_PER_NODE.get(name, 8)
+    boards = "NVIDIA's datasheet" if name in GPUS_PER_NODE else "HGX boards and common servers"
+    return {
+        "gpus_per_node": {"value": num_gpus, "source": boards},
+        "network_gb_s": {"value": gb_s, "source": source},
+    }
+
+
+def _messages(name: str, gpu: Gpu, links: dict[str, Any]) -> dict[str, Any]:
+    """As measured on this GPU's own links, else on those of the nearest kind."""
+    on_a100 = gpu.chip == "A100"
+    network = "infiniband" if name in NETWORKS_GB_S else "ethernet"
+    has_pcie_5 = name.startswith(("h", "b", "g", "mi", "rtx-5", "rtx-pro"))
+    chosen = {
+        "link": ("link_a100" if on_a100 else "link", name in {"h100-sxm", "a100-sxm-80gb"}),
+        "pcie": ("pcie_5" if has_pcie_5 else "pcie", name in {"l40s", "rtx-pro-6000"}),
+        "network": (network, name == "h100-sxm"),
+    }
+    return {
+        link: {
+            "basis": "fitted" if is_own else "derived",
+            "source": links[key]["source"],
+            "base_us": links[key]["base_us"],
+            "efficiency": links[key]["efficiency"],
+        }
+        for link, (key, is_own) in chosen.items()
+    }
 
 
 class Fits:

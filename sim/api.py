@@ -23,7 +23,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
-from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same
+from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same, same_layout
 from sim.metrics.handovers import handover_columns, handover_figures
 from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
@@ -400,7 +400,7 @@ def _deployed_json(fleet: DeployedFleet) -> dict[str, Any]:
     return {
         "model_id": fleet.first.model.name,
         "gpu": same(deployment.gpu.name for deployment in deployments),
-        "tensor_parallel_size": same(deployment.engine.tensor_parallel_size for deployment in deployments),
+        **same_layout(deployment.engine for deployment in deployments),
     }
 
 

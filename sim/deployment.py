@@ -8,7 +8,7 @@ from pathlib import Path
 from sim.cluster.adapters import lora_slots
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
-from sim.engine.walking.modes import Modes
+from sim.engine.walking.modes import PLAIN, POLLING_S, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
@@ -23,6 +23,7 @@ from sim.specs.notes import engine_notes
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
+from sim.steptime.pipeline import pipeline_step_time
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
 
@@ -57,8 +58,7 @@ class Deployment:
     @cached_property
     def modes(self) -> Modes:
         """What its engine does beyond the plain one, but for the CPU tier."""
-        model, gpu, engine = self.model, self.gpu, self.engine
-        return Modes(lora=lora_slots(model, gpu, engine, self.plan.stage) if engine.enable_lora else None)
+        return _with_stages(_with_adapters(PLAIN, self), self.engine)
 
     @cached_property
     def graph_dispatch(self) -> GraphDispatch:
@@ -66,8 +66,15 @@ class Deployment:
 
     @cached_property
     def step_time(self) -> StepTimeModel:
-        """The step times that are given, else the roofline."""
+        """The step times that are given, shared out over several stages; else the roofline."""
+        if self.engine.pipeline_parallel_size > 1:
+            return pipeline_step_time(self.model, self.gpu, self.engine, self.step_times)
         return self.step_times.given or self._roofline(self.gpu, self.engine)
+
+    @property
+    def kernel_times(self) -> StepTimeModel:
+        """The step times that tell how long a step's kernels take, if any do: those that are given do not know of stages."""
+        return self.step_times.given or self.step_time
 
     @property
     def roofline_on(self) -> Callable[[HardwareProfile], StepTimeModel] | None:
@@ -80,7 +87,8 @@ class Deployment:
         return None if self.step_times.given else lambda engine: self._roofline(self.gpu, engine)
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
-        return RooflineStepTime(self.model, gpu, engine, self.step_times)
+        time = pipeline_step_time if engine.pipeline_parallel_size > 1 else RooflineStepTime
+        return time(self.model, gpu, engine, self.step_times)
 
     def why_not(self, *, what_if: bool = True) -> str | None:
         """Why it does not start; None where it does, or where `num_gpu_blocks_override` is taken at its word.
@@ -100,10 +108,26 @@ class Deployment:
 
     def require_runnable(self) -> "Deployment":
         """Returns itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError if it does not start."""
-        require_one_stage(self.engine)
+        if self.offload is not None and self.modes.num_stages > 1:
+            raise ConfigError(
+                "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
+                "or use tensor_parallel_size instead of pipeline_parallel_size."
+            )
         if reason := self.why_not():
             raise DoesNotFitError(f"{self} does not start: {reason}")
         return self
+
+
+def _with_adapters(modes: Modes, of: Deployment) -> Modes:
+    if not of.engine.enable_lora:
+        return modes
+    return replace(modes, lora=lora_slots(of.model, of.gpu, of.engine, of.plan.stage))
+
+
+def _with_stages(modes: Modes, engine: ResolvedEngine) -> Modes:
+    """While others are in flight vLLM makes many calls that schedule nothing, each of which costs it a nap."""
+    num_stages = engine.pipeline_parallel_size
+    return modes if num_stages == 1 else replace(modes, num_stages=num_stages, idle_sleep_s=POLLING_S)
 
 
 def deploy(
@@ -137,12 +161,3 @@ def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:
 def as_gpu(gpu: GpuLike) -> HardwareProfile:
     """A GPU by name, path or profile."""
     return gpu if isinstance(gpu, HardwareProfile) else load_gpu(gpu)
-
-
-def require_one_stage(engine: EngineConfig) -> None:
-    """Raises ConfigError for pipeline stages."""
-    if engine.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"pipeline_parallel_size {engine.pipeline_parallel_size} is planned by `servecast memory` but not simulated; "
-            "use tensor_parallel_size instead."
-        )

@@ -156,6 +156,7 @@ def deploy_fleet(
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
         if dynamics or any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
+        _refuse_stages_with_roles(pools)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
     return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
 
@@ -166,6 +167,15 @@ def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:
             raise ConfigError(
                 f"{pool.name}: kv_offloading_size is simulated for fleets that stay as they are and whose replicas serve"
                 " requests whole; leave it out, or leave out the roles and what changes."
+            )
+
+
+def _refuse_stages_with_roles(pools: Sequence[DeployedPool]) -> None:
+    for pool in pools:
+        if pool.role != "both" and pool.deployment.modes.num_stages > 1:
+            raise ConfigError(
+                f"{pool.name}: KV is handed over between engines of one stage, as vLLM's NIXL connector does, got"
+                f" pipeline_parallel_size {pool.deployment.modes.num_stages}; use tensor_parallel_size in pools with a role."
             )
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from sim.deployment import Deployment, deploy
+from sim.engine.walking.modes import PLAIN, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import StepTimeOptions
+from sim.steptime.pipeline import PipelineStepTime, SharedOutStepTime
 from sim.steptime.roofline import RooflineStepTime
 
 LINEAR = LinearStepTime(0.01, 0.0, 0.0)
@@ -42,14 +44,28 @@ def test_too_few_blocks_are_a_mistake_unless_step_times_are_given() -> None:
     assert deployed(given=True).why_not() is not None
 
 
-def test_pipeline_stages_are_planned_and_not_simulated() -> None:
-    """Whoever wants to run them is told what to do."""
-    deployment = deploy("Qwen3-0.6B", "h100-sxm", EngineConfig(pipeline_parallel_size=2))
-    assert deployment.plan.feasible
-    with pytest.raises(
-        ConfigError, match="pipeline_parallel_size 2 is planned by `servecast memory` but not simulated"
-    ):
-        deployment.require_runnable()
+def test_an_engine_with_stages_walks_and_polls() -> None:
+    """vLLM's nap of a millisecond after a call that scheduled nothing counts; a single stage has the plain engine."""
+    assert deployed("Qwen3-0.6B").modes == PLAIN
+    deployment = deploy("Qwen3-0.6B", "h100-sxm", EngineConfig(pipeline_parallel_size=2)).require_runnable()
+    assert deployment.modes == Modes(num_stages=2, idle_sleep_s=0.001)
+    assert isinstance(deployment.step_time, PipelineStepTime)
+    assert deployment.roofline_on is not None
+
+
+def test_given_step_times_are_shared_out_over_stages() -> None:
+    """They tell of kernels what they told of the whole model."""
+    engine, options = EngineConfig(pipeline_parallel_size=2), StepTimeOptions(given=LINEAR)
+    deployment = deploy("Qwen3-0.6B", "h100-sxm", engine, step_times=options)
+    assert isinstance(deployment.step_time, SharedOutStepTime)
+    assert deployment.kernel_times is LINEAR
+
+
+def test_a_cpu_tier_and_stages_are_refused_together() -> None:
+    """Nobody has recorded in which order vLLM copies then."""
+    engine = EngineConfig(pipeline_parallel_size=2, kv_offloading_size=1.0)
+    with pytest.raises(ConfigError, match="kv_offloading_size is not simulated with pipeline stages"):
+        deploy("Qwen3-0.6B", "h100-sxm", engine).require_runnable()
 
 
 def test_step_times_are_the_roofline_unless_they_are_given() -> None:

@@ -1,13 +1,13 @@
 """The room that a replica has for LoRA adapters, and how long it takes to bring one in."""
 
 from sim.cluster.cold_start import StartUp
-from sim.memory.sharding import Stage
 from sim.memory.transfers import copied_bytes_per_s
 from sim.memory.weights import adapter_bytes
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.lora import AdapterLayout, LoraSlots
 from sim.specs.model import ModelSpec
+from sim.specs.stages import Stage
 
 COPIES = 2  # of each pair of matrices, A and B
 

@@ -11,6 +11,7 @@ from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
 from sim.engine.records import (
     EngineRecords,
+    Floats,
     Ints,
     JoinedStretches,
     LeapRecords,
@@ -108,7 +109,16 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         num_evictions=sum(part.num_evictions for part in parts),
         offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
         lora=LoraRecords.joined([part.lora for part in parts if part.lora]),
+        stage_busy_s=_joined_stages([part.stage_busy_s for part in parts]),
     )
+
+
+def _joined_stages(parts: Sequence[tuple[float, ...] | None]) -> tuple[float, ...] | None:
+    """Stage by stage, where all have as many."""
+    stages = [part for part in parts if part is not None]
+    if len(stages) < len(parts) or len(set(map(len, stages))) > 1:
+        return None
+    return tuple(map(sum, zip(*stages, strict=True)))
 
 
 def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
@@ -122,4 +132,11 @@ def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
     return LeapRecords(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
         decode_stretches=JoinedStretches(stretches, [len(part.step_end_s) for part in parts]),
+        overlap_s=_joined_overlaps(parts),
     )
+
+
+def _joined_overlaps(parts: Sequence[LeapRecords]) -> Floats | None:
+    if all(part.overlap_s is None for part in parts):
+        return None
+    return np.concatenate([np.zeros(len(part)) if part.overlap_s is None else part.overlap_s for part in parts])

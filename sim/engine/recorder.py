@@ -74,6 +74,7 @@ class Recorder(ReplicaRows):
             num_evictions=state.num_evictions,
             offload=None,
             lora=None,
+            stage_busy_s=None,
         )
 
 

@@ -143,7 +143,7 @@ class LeapRecords:
 
     Columns as in StepRecords; contexts are those after the first pass, blocks those free after the last. `step_end_s` has
     an entry a pass, also for those that only preempted and so ran no step; `decode_stretches` says in which pass of a leap
-    blocks were taken.
+    blocks were taken. `overlap_s` is how long the one before still ran: stages of a pipeline do; None where nothing overlaps.
     """
 
     start_s: Floats
@@ -161,6 +161,7 @@ class LeapRecords:
     chunk_computed_tokens: Ints
     step_end_s: Floats
     decode_stretches: DecodeStretches | JoinedStretches
+    overlap_s: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -186,13 +187,15 @@ class LeapRecords:
 
     @cached_property
     def busy_s(self) -> float:
-        """Time in which a step was running; steps run one after the other."""
+        """Time in which a step was running."""
         return float(self.durations_s().sum())
 
     def durations_s(self) -> Floats:
-        """Of each leap; a new array each time."""
+        """Of each leap, without what overlaps with the one before; a new array each time."""
         durations_s = self.step_end_s[self.last_step]
         durations_s -= self.start_s
+        if self.overlap_s is not None:
+            durations_s -= self.overlap_s
         return durations_s
 
     @property
@@ -313,7 +316,10 @@ class LoraRecords:
 
 @dataclass(frozen=True)
 class EngineRecords:
-    """What a replica leaves: its leaps, its inter-token gaps and cache totals."""
+    """What a replica leaves: its leaps, its inter-token gaps and cache totals.
+
+    `stage_busy_s` is how long each pipeline stage has run, over all replicas; None without stages, or of different numbers of them.
+    """
 
     leaps: LeapRecords
     gaps: GapColumn
@@ -322,6 +328,7 @@ class EngineRecords:
     num_evictions: int
     offload: OffloadRecords | None
     lora: LoraRecords | None
+    stage_busy_s: tuple[float, ...] | None
 
     @cached_property
     def steps(self) -> StepRecords:

@@ -7,9 +7,10 @@ two counts, on top of what lives through both: the hidden states, the experts' w
 from typing import NamedTuple
 
 from sim.memory.parameters import ProfilingParameters
-from sim.memory.sharding import Stage, layer_on_rank
+from sim.memory.sharding import layer_on_rank
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Experts, Layer, ModelSpec
+from sim.specs.stages import Stage
 
 FP32_BYTES = 4
 

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from sim.memory.parameters import EstimatedGraphParameters, TakenGraphParameters
-from sim.memory.sharding import Stage
 from sim.specs.capture_sizes import full_graph_sizes
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import ModelSpec
+from sim.specs.stages import Stage
 
 
 class CapturedGraphs(NamedTuple):

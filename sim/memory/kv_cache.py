@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sim.errors import ConfigError
-from sim.memory.sharding import Stage
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Attention, AttentionKind, ModelSpec, ceil_div
 from sim.specs.releases import parse_version
+from sim.specs.stages import Stage
 
 LINEAR_BLOCK_ALIGNMENT_TOKENS = 16  # attention blocks of hybrid linear models grow in steps of 16 tokens
 

@@ -11,10 +11,10 @@ from sim.memory.kv_cache import KVCacheLayout, KVGroup, kv_cache_layout
 from sim.memory.ledger import Line, ledger_lines
 from sim.memory.loading import text_only
 from sim.memory.profiling import Consumption, consumption
-from sim.memory.sharding import Stage, pipeline_stages
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
+from sim.specs.stages import Stage, pipeline_stages
 from sim.units import GIB
 
 

@@ -14,11 +14,11 @@ from sim.memory.cuda_graphs import (
 )
 from sim.memory.design import DESIGN, GraphMemoryModel, design_graph_bytes
 from sim.memory.parameters import ProfilingParameters, memory_parameters
-from sim.memory.sharding import Stage
 from sim.memory.weights import Part, weight_parts
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
+from sim.specs.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)

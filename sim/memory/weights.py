@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.memory.sharding import Stage, layer_on_rank
+from sim.memory.sharding import layer_on_rank
 from sim.specs.engine import ResolvedEngine
 from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
+from sim.specs.stages import Stage
 
 FP32_BYTES = 4
 

@@ -56,7 +56,7 @@ def _outcome(requests: RequestRecords) -> Columns:
 
 def deployed_step_columns(deployment: Deployment, steps: StepRecords) -> Columns:
     """`step_columns` of steps that ran there."""
-    parts = step_parts(steps, deployment.step_time)
+    parts = step_parts(steps, deployment.kernel_times)
     blocks, dispatch = deployment.plan.num_gpu_blocks, deployment.graph_dispatch
     return step_columns(steps, parts, num_gpu_blocks=blocks, dispatch=dispatch)
 

@@ -13,6 +13,7 @@ from sim.metrics.lives import life_figures, lives_of, mean_gpus
 from sim.metrics.replicas import replica_figures
 from sim.metrics.summary import max_kv_cache_usage, summary_of
 from sim.metrics.utilization import utilization
+from sim.specs.engine import ResolvedEngine
 
 
 def fleet_summary(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
@@ -56,6 +57,20 @@ def same(values: Iterable[Any]) -> Any:
     return first if all(other == first for other in others) else None
 
 
+def layout_json(engine: ResolvedEngine) -> dict[str, int]:
+    """How the GPUs of a replica share the model; stages where there are several."""
+    stages = engine.pipeline_parallel_size
+    more = {"pipeline_parallel_size": stages} if stages > 1 else {}
+    return {"tensor_parallel_size": engine.tensor_parallel_size, **more}
+
+
+def same_layout(engines: Iterable[ResolvedEngine]) -> dict[str, int | None]:
+    """The layout that all have; None for what differs."""
+    layouts = [layout_json(engine) for engine in engines]
+    names = dict.fromkeys(name for layout in layouts for name in layout)
+    return {name: same(layout.get(name, 1) for layout in layouts) for name in names}
+
+
 def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and the figures of each replica and of each pool that was asked for; nothing for a single replica."""
     if fleet.asked is None and fleet.num_replicas == 1:
@@ -81,7 +96,7 @@ def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, An
             "pool": pool.name,
             "replicas": pool.num_replicas,
             "gpu": pool.deployment.gpu.name,
-            "tensor_parallel_size": pool.deployment.engine.tensor_parallel_size,
+            **layout_json(pool.deployment.engine),
             "engine": pool.given.to_json(),
             **summary_of(pool.deployment, records),
             "gpu_busy_fraction": records.leaps.busy_s / replica_s if (replica_s := run.replica_s(number)) else None,

@@ -11,6 +11,7 @@ from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecord
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.lora import lora_figures
 from sim.metrics.offload import offload_figures
+from sim.metrics.pipeline import pipeline_figures
 from sim.metrics.statistics import Statistics, statistics, statistics_of
 from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
@@ -54,7 +55,8 @@ def latencies(requests: RequestRecords) -> Latencies:
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    return figures | utilization((deployment, records.leaps)) | offload_figures(records) | lora_figures(records)
+    of_modes = offload_figures(records) | lora_figures(records) | pipeline_figures(records)
+    return figures | utilization((deployment, records.leaps)) | of_modes
 
 
 def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def max_kv_cache_usage(leaps: LeapRecords, num_gpu_blocks: int) -> float | None:
 
 
 def gpu_busy_fraction(records: Records) -> float | None:
-    """Share of the time from first arrival to last step in which a step was running; steps run one after the other."""
+    """Share of the time from first arrival to last step in which a step was running."""
     leaps = records.leaps
     if not len(leaps):
         return None

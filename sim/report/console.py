@@ -38,6 +38,7 @@ ENGINE = {
     "Engine steps": "num_steps",
     "Steps in a CUDA graph (%)": "cudagraph_step_fraction",
     "GPU busy (%)": "gpu_busy_fraction",
+    "Pipeline bubbles (%)": "pipeline_bubble_share",
     "Model FLOPs utilization (%)": "model_flops_utilization",
     "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
     "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",

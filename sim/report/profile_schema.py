@@ -2,11 +2,12 @@
 
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from sim.report.tables import aligned, terminal_width
-from sim.specs.hardware_file import FitBlock, OperatorsBlock, Peaks, ProfileFile
+from sim.specs.hardware_file import FitBlock, MessageBlock, MessagesBlock, OperatorsBlock, Peaks, ProfileFile
 from sim.specs.hardware_rules import FIGURES, NOT_FIGURES, OPERATORS
 
 Row = tuple[str, str, str]
@@ -44,11 +45,16 @@ def _meaning(field: FieldInfo) -> str:
 def _operator(name: str) -> str:
     """Its figures; by dtype where it has a block for each."""
     annotation = OperatorsBlock.model_fields[name].annotation
+    if annotation is MessagesBlock:
+        return f"  {name}, for {', '.join(MessagesBlock.model_fields)}: {_figures(MessageBlock)}"
     block = next((argument for argument in getattr(annotation, "__args__", ()) if _is_block(argument)), annotation)
     assert block is not None, f"operators.{name} has a block"
-    figures = ", ".join(key for key in block.model_fields if key not in FitBlock.model_fields)
-    line = f"  {name}{'' if block is annotation else ', by dtype'}: {figures}"
+    line = f"  {name}{'' if block is annotation else ', by dtype'}: {_figures(block)}"
     return textwrap.fill(line, terminal_width(), subsequent_indent="    ")
+
+
+def _figures(block: Any) -> str:
+    return ", ".join(key for key in block.model_fields if key not in FitBlock.model_fields)
 
 
 def _is_block(annotation: object) -> bool:

@@ -49,7 +49,8 @@ def capacity_servers(summary: Mapping[str, Any]) -> str:
 
 
 def _replica(of: Mapping[str, Any]) -> str:
-    return f"{of['tensor_parallel_size']} x {of['gpu']}"
+    ranks, stages = of["tensor_parallel_size"], of.get("pipeline_parallel_size", 1)
+    return f"{ranks} x {of['gpu']}" if stages == 1 else f"{ranks * stages} x {of['gpu']} in {stages} stages"
 
 
 def search_title(summary: Mapping[str, Any], width: int) -> str:

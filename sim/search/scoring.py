@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.cluster.clients import Clients
 from sim.cluster.routers.table import router_options
-from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model, require_one_stage
+from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model
 from sim.errors import ConfigError
 from sim.fleet import DEFAULT_ROUTER
 from sim.metrics.slo import parse_slos
@@ -55,7 +55,6 @@ class SearchOptions:
 
 def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:
     """The scenario of these inputs, looked up and checked. Raises SimError for bad input."""
-    require_one_stage(options.engine)
     fleet = None if options.fleet is None else read_fleet(options.fleet)
     if options.router is not None:
         router_options(options.router)

@@ -36,12 +36,11 @@ class EngineConfig:
     """Arguments as a user gives them to `vllm serve`; None leaves the choice to the vLLM version, the GPU and the model.
 
     `max_model_len="auto"` (vLLM's -1) shrinks the context to what fits. `quantization` quantises bf16 weights as
-    `--quantization` would (fp8, ...); a checkpoint's own quantization_config needs no flag. Pipeline stages are known to
-    the memory plan only.
+    `--quantization` would (fp8, ...); a checkpoint's own quantization_config needs no flag.
     """
 
     tensor_parallel_size: int = count(1, "GPUs that share each layer (-tp)")
-    pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp); memory only")
+    pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp)")
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
     max_model_len: int | Literal["auto"] | None = argument(
         None, "integer", "longest prompt plus output; auto takes what fits", check_max_model_len

@@ -11,7 +11,14 @@ import yaml
 from sim.errors import ConfigError, ProfileError, nearest
 from sim.inputs import is_there
 from sim.specs.data import data_dir
-from sim.specs.hardware_file import DecodeAttentionBlock, HardwareFile, HostBlock, OperatorsBlock, ProfileFile
+from sim.specs.hardware_file import (
+    DecodeAttentionBlock,
+    HardwareFile,
+    HostBlock,
+    MessageBlock,
+    OperatorsBlock,
+    ProfileFile,
+)
 from sim.specs.hardware_rules import complete, is_complete
 from sim.specs.operator_fits import (
     AllReduceFit,
@@ -21,6 +28,8 @@ from sim.specs.operator_fits import (
     ExpertsFit,
     GemmFit,
     HostFit,
+    MessageFit,
+    MessageFits,
     OperatorFits,
     PrefillAttentionFit,
     SamplerFit,
@@ -37,7 +46,8 @@ class HardwareProfile:
     """Frozen facts about one GPU, in SI units.
 
     `memory_bytes` is what CUDA reports as total. `link_bytes_per_s` is per direction, among up to `num_linked_gpus`;
-    a GPU without NVLink or the like is linked by PCIe. `peak_flops` is dense, by the dtype multiplied in.
+    a GPU without NVLink or the like is linked by PCIe. `network_bytes_per_s`, per GPU and direction, leads out of a node of
+    `gpus_per_node`. `peak_flops` is dense, by the dtype multiplied in.
     `price_source` says whose price it is and of when. `derived` names what the file did not give and a rule filled in, by
     its key there (`num_sms`, `operators.gemm`, ...).
     """
@@ -56,6 +66,8 @@ class HardwareProfile:
     link_bytes_per_s: float
     num_linked_gpus: int
     pcie_bytes_per_s: float
+    gpus_per_node: int
+    network_bytes_per_s: float
     tdp_w: float
     price_usd_per_hour: float | None
     price_source: str | None
@@ -74,8 +86,13 @@ class HardwareProfile:
         return replace(self, price_usd_per_hour=usd_per_hour, price_source="--price")
 
     def all_reduce_bytes_per_s(self, num_gpus: int) -> float:
-        """The link that joins so many GPUs: NVLink within its domain, PCIe beyond."""
+        """The link that joins so many GPUs of one node: NVLink within its domain, PCIe beyond."""
         return self.link_bytes_per_s if num_gpus <= self.num_linked_gpus else self.pcie_bytes_per_s
+
+    @property
+    def num_gpus_together(self) -> int:
+        """GPUs that reach each other without the network: a node's, or more where the link joins several nodes."""
+        return max(self.gpus_per_node, self.num_linked_gpus)
 
 
 def load_gpu(gpu: str | Path) -> HardwareProfile:
@@ -169,6 +186,8 @@ def hardware_profile(file: HardwareFile) -> HardwareProfile:
         link_bytes_per_s=file.link_gb_s.value * GIGA if file.link_gb_s else pcie_bytes_per_s,
         num_linked_gpus=file.num_linked_gpus.value if file.num_linked_gpus else 1,
         pcie_bytes_per_s=pcie_bytes_per_s,
+        gpus_per_node=file.gpus_per_node.value,
+        network_bytes_per_s=file.network_gb_s.value * GIGA,
         tdp_w=file.tdp_w.value,
         price_usd_per_hour=file.price_usd_per_hour.value if file.price_usd_per_hour else None,
         price_source=file.price_usd_per_hour.source if file.price_usd_per_hour else None,
@@ -201,12 +220,17 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
             for dtype, b in experts.items()
         },
         all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
+        messages=MessageFits(*map(_message_fit, (blocks.messages.link, blocks.messages.pcie, blocks.messages.network))),
         elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
         sampler=SamplerFit(
             blocks.sampler.sort_entry_ns * NS, blocks.sampler.sort_bytes_per_logit, blocks.sampler.basis
         ),
         host=_host_fit(blocks.host),
     )
+
+
+def _message_fit(block: MessageBlock) -> MessageFit:
+    return MessageFit(block.base_us * US, block.efficiency, block.basis)
 
 
 def _decode_fit(decode: DecodeAttentionBlock) -> DecodeAttentionFit:

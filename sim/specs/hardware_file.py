@@ -80,6 +80,17 @@ class AllReduceBlock(FitBlock):
     link_efficiency: Positive
 
 
+class MessageBlock(FitBlock):
+    base_us: NotNegative
+    efficiency: Positive
+
+
+class MessagesBlock(Strict):
+    link: MessageBlock
+    pcie: MessageBlock
+    network: MessageBlock
+
+
 class ElementwiseBlock(FitBlock):
     memory_efficiency: Positive
     launch_us: NotNegative
@@ -108,6 +119,7 @@ class PartialOperators(Strict):
     prefill_attention: PrefillAttentionBlock | None = None
     experts: Mapping[ComputeDtype, ExpertsBlock] | None = None
     all_reduce: AllReduceBlock | None = None
+    messages: MessagesBlock | None = None
     elementwise: ElementwiseBlock | None = None
     sampler: SamplerBlock | None = None
     host: HostBlock | None = None
@@ -122,6 +134,7 @@ class OperatorsBlock(PartialOperators):
     prefill_attention: PrefillAttentionBlock
     experts: Mapping[ComputeDtype, ExpertsBlock]
     all_reduce: AllReduceBlock
+    messages: MessagesBlock
     elementwise: ElementwiseBlock
     sampler: SamplerBlock
     host: HostBlock
@@ -180,6 +193,11 @@ class ProfileFile(Strict):
         Sourced[Count] | None, Field(description="GPUs that the link joins; given with link_gb_s")
     ] = None
     pcie_gb_s: Annotated[Sourced[Positive] | None, Field(description="GB/s per direction")] = None
+    gpus_per_node: Annotated[Sourced[Count] | None, Field(description="GPUs of one machine")] = None
+    network_gb_s: Annotated[
+        Sourced[Positive] | None,
+        Field(description="GB/s per direction that each GPU has to other machines: InfiniBand or Ethernet"),
+    ] = None
     tdp_w: Annotated[Sourced[Positive] | None, Field(description="W")] = None
     price_usd_per_hour: Annotated[Sourced[Positive] | None, Field(description="USD per GPU hour")] = None
     note: Annotated[str, Field(description="anything else")] = ""
@@ -209,7 +227,8 @@ class ProfileFile(Strict):
 class HardwareFile(ProfileFile):
     """One GPU, all of it. `memory_usable_gib` is what CUDA reports as total; links are bandwidths per direction.
 
-    `link_gb_s` joins up to `num_linked_gpus`; a GPU without such a link has neither and communicates over PCIe.
+    `link_gb_s` joins up to `num_linked_gpus`; a GPU without such a link has neither and communicates over PCIe. GPUs beyond
+    `gpus_per_node` are reached over the network.
     """
 
     label: Text
@@ -219,5 +238,7 @@ class HardwareFile(ProfileFile):
     num_sms: Sourced[Count]
     memory_usable_gib: Sourced[Memory]
     pcie_gb_s: Sourced[Positive]
+    gpus_per_node: Sourced[Count]
+    network_gb_s: Sourced[Positive]
     tdp_w: Sourced[Positive]
     operators: OperatorsBlock

@@ -10,7 +10,7 @@ from sim.specs.operator_fits import ComputeDtype
 Values = dict[str, Any]
 OPERATORS = tuple(OperatorsBlock.model_fields)
 BY_DTYPE = ("gemm", "experts")
-FIGURES = ("num_sms", "memory_usable_gib", "pcie_gb_s", "tdp_w")
+FIGURES = ("num_sms", "memory_usable_gib", "pcie_gb_s", "gpus_per_node", "network_gb_s", "tdp_w")
 NOT_FIGURES = ("label", "architecture", "compute_capability", "confidence")
 
 
@@ -77,6 +77,8 @@ def _figures(file: ProfileFile, donor: HardwareFile, known: Iterable[HardwareFil
             f"the share of the label that {donor.name} has",
         ),
         "pcie_gb_s": (pcie_gb_s, f"the lowest of known GPUs of architecture {donor.architecture}"),
+        "gpus_per_node": (donor.gpus_per_node.value, f"as {donor.name}"),
+        "network_gb_s": (donor.network_gb_s.value, f"that of {donor.name}"),
         "tdp_w": (donor.tdp_w.value, f"that of {donor.name}"),
     }
     return {
@@ -107,6 +109,12 @@ def _with_dtype(dtype: ComputeDtype, known: Iterable[HardwareFile]) -> Iterator[
 def _borrowed(lender: HardwareFile, operator: str, dtype: ComputeDtype | None = None, *, is_kin: bool) -> Values:
     blocks = getattr(lender.operators, operator)
     block: Values = (blocks[dtype] if dtype else blocks).model_dump()
+    if operator == "messages":
+        return {link: _as_borrowed(fit, lender, is_kin=is_kin) for link, fit in block.items()}
+    return _as_borrowed(block, lender, is_kin=is_kin)
+
+
+def _as_borrowed(block: Values, lender: HardwareFile, *, is_kin: bool) -> Values:
     basis = "derived" if is_kin and block["basis"] != "generic" else "generic"
     return {**block, "basis": basis, "source": f"by rule: as {lender.name}, the nearest known GPU; {block['source']}"}
 

@@ -71,6 +71,24 @@ class AllReduceFit:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageFit:
+    """What one GPU sends to another: `base_s`, and bytes at this share of the link's bandwidth."""
+
+    base_s: float
+    efficiency: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFits:
+    """Over each link that two GPUs may have: NVLink or the like, PCIe within a node, and the network between nodes."""
+
+    link: MessageFit
+    pcie: MessageFit
+    network: MessageFit
+
+
+@dataclass(frozen=True, slots=True)
 class ElementwiseFit:
     """Norms, rotary embedding, activations: bytes moved and a launch."""
 
@@ -120,6 +138,7 @@ class OperatorFits:
     prefill_attention: PrefillAttentionFit
     experts: Mapping[ComputeDtype, ExpertsFit]
     all_reduce: AllReduceFit
+    messages: MessageFits
     elementwise: ElementwiseFit
     sampler: SamplerFit
     host: HostFit

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, ModelSpec
+from sim.specs.stages import Stage, whole
 from sim.steptime.operators import DecodeAttention, decode_attention, decode_attention_s
 from sim.steptime.parts import Bound
 from sim.steptime.prefill import (
@@ -70,17 +71,22 @@ def seconds_at(
 
 
 class AttentionWork:
-    """The attention layers of a model as one GPU holds them; equal layers are timed once and multiplied.
+    """The attention layers of a pipeline stage as one GPU holds them; equal layers are timed once and multiplied.
 
     `prefill_launch_s` is what launching prefill attention costs over all layers; a kernel that decodes as well is
     launched once. `decodes_ride_along` where decodes of a mixed step run in that kernel, as in FlashAttention 2.
     """
 
     def __init__(
-        self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int, kv_dtype_bytes: float
+        self,
+        model: ModelSpec,
+        gpu: HardwareProfile,
+        tensor_parallel_size: int,
+        kv_dtype_bytes: float,
+        stage: Stage | None = None,
     ) -> None:
         layers: Counter[Attention] = Counter()
-        for layer, count in model.distinct_layers.items():
+        for layer, count in (stage or whole(model)).distinct_layers(model).items():
             layers[layer.attention.per_rank(tensor_parallel_size)] += count
             if layer.attention.index_topk:
                 layers[_indexer(layer.attention)] += count

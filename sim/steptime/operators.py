@@ -145,16 +145,6 @@ def experts_kernel(
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
-def all_reduce_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
-    """The sum of a message over GPUs, inside a CUDA graph; a ring moves it 2 (N - 1) / N times."""
-    return _latency_s(num_gpus, gpu) + 2 * _wire_s(message_bytes, num_gpus, gpu)
-
-
-def all_gather_s(gathered_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
-    """Collecting the parts of a message from GPUs: half the traffic of an all-reduce."""
-    return _latency_s(num_gpus, gpu) + _wire_s(gathered_bytes, num_gpus, gpu)
-
-
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:
     """A norm, rotary embedding or activation that reads and writes so many bytes."""
     fit = gpu.operators.elementwise
@@ -167,13 +157,3 @@ def _bytes_per_weight(weight: WeightFormat) -> float:
 
 def _latent_dims(attention: Attention) -> tuple[int, int]:
     return attention.kv_lora_rank + attention.qk_rope_head_dim, attention.kv_lora_rank
-
-
-def _latency_s(num_gpus: int, gpu: HardwareProfile) -> float:
-    fit = gpu.operators.all_reduce
-    return fit.base_s + fit.per_gpu_s * (num_gpus - 1)
-
-
-def _wire_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
-    bandwidth = gpu.all_reduce_bytes_per_s(num_gpus) * gpu.operators.all_reduce.link_efficiency
-    return (num_gpus - 1) / num_gpus * message_bytes / bandwidth

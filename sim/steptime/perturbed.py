@@ -1,8 +1,8 @@
 """Step times multiplied by a factor, to forecast under step-time errors."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
+from sim.steptime.protocol import DecodeCurve, StagedStepTime, StepShape, StepTimeModel
 
 
 class Perturbation(NamedTuple):
@@ -26,14 +26,23 @@ class ScaledCurve(NamedTuple):
 
 
 class PerturbedStepTime:
-    """A StepTimeModel that scales another."""
+    """A StepTimeModel that scales another, stages and messages included where it has them."""
 
     def __init__(self, model: StepTimeModel, perturbation: Perturbation) -> None:
         self._model = model
         self._decode, self._prefill = perturbation
 
     def step_s(self, shape: StepShape) -> float:
-        return self._model.step_s(shape) * (self._prefill if shape.chunks else self._decode)
+        return self._model.step_s(shape) * self._factor(shape)
+
+    def stage_s(self, stage: int, shape: StepShape) -> float:
+        return cast("StagedStepTime", self._model).stage_s(stage, shape) * self._factor(shape)
+
+    def hop_s(self, stage: int, shape: StepShape) -> float:
+        return cast("StagedStepTime", self._model).hop_s(stage, shape) * self._factor(shape)
+
+    def _factor(self, shape: StepShape) -> float:
+        return self._prefill if shape.chunks else self._decode
 
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         return ScaledCurve(self._model.decode_curve(num_decodes), self._decode)

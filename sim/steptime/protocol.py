@@ -50,3 +50,15 @@ class StepTimeModel(Protocol):
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         """Steps that decode `num_decodes` requests: at a context sum c, `step_s(StepShape(num_decodes, c, (), num_decodes))`."""
         ...
+
+
+class StagedStepTime(StepTimeModel, Protocol):
+    """Of an engine with pipeline stages, numbered from 0 on; `step_s` is that of a step which waits for no stage."""
+
+    def stage_s(self, stage: int, shape: StepShape) -> float:
+        """Seconds that a stage takes for its part of a step."""
+        ...
+
+    def hop_s(self, stage: int, shape: StepShape) -> float:
+        """Seconds from the end of a stage to the next one's beginning."""
+        ...

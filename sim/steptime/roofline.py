@@ -10,6 +10,7 @@ from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import truncation
+from sim.specs.stages import Stage, whole
 from sim.steptime.attention import AttentionWork, DecodeCurve, seconds_at
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.lora import LoraWork
@@ -28,7 +29,10 @@ class Batch(NamedTuple):
 
 
 class RooflineStepTime:
-    """The StepTimeModel of one model on one kind of GPU under resolved engine arguments.
+    """The StepTimeModel of one model, or of a pipeline stage of it, on one kind of GPU under resolved engine arguments.
+
+    Only the last stage samples. The scheduler's work is the first one's; on each of the others the host prepares the inputs and launches
+    while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU.
 
     `composition` says how a mixed step is run. "additive", as in vLLM: matrices are multiplied once over all tokens and
     attention is timed for each part. "two_pass" and "max" run two passes, one after the other or side by side.
@@ -40,18 +44,21 @@ class RooflineStepTime:
         gpu: HardwareProfile,
         engine: ResolvedEngine,
         options: StepTimeOptions = DEFAULT_STEP_TIMES,
+        stage: Stage | None = None,
     ) -> None:
+        stage = stage or whole(model)
         ranks = engine.tensor_parallel_size
         truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
-        lora = LoraWork(model.distinct_layers, gpu, engine) if engine.enable_lora else None
-        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing, lora)
-        self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes)
+        lora = LoraWork(stage.distinct_layers(model), gpu, engine) if engine.enable_lora else None
+        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing, lora, stage)
+        self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
         self._graphs = GraphDispatch.of(engine)
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
+        self._is_first = stage.is_first
         self._composition: Composition = options.composition
         self._batch = cache(self._time_batch)
-        sampling = SamplingWork(model, gpu, ranks, truncated_by)
+        sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling_s = cache(sampling.seconds)
         self._samplers = cache(sampling.kernels)
         self._decode_attention = cache(self._attention.decode)
@@ -66,8 +73,7 @@ class RooflineStepTime:
         return self._with_host_s(gpu_s, num_decodes + len(chunks))
 
     def _with_host_s(self, gpu_s: float, num_requests: int) -> float:
-        host_s = self._host_s(num_requests)
-        return max(gpu_s + self._host.exposed_s, host_s) if self._is_async else gpu_s + host_s
+        return max(gpu_s + self._after_s(num_requests), self._least_s(num_requests))
 
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """Where `step_s` goes, operator by operator; linear layers are split between prefill and decode by tokens.
@@ -89,7 +95,7 @@ class RooflineStepTime:
         batch, whole = self._batch(num_decodes, True), self.decode_curve(num_decodes)
         attention_s, computes = seconds_at(self._decode_attention(num_decodes), context_tokens)
         decode_s = batch.tokens_s + self._sampling_s(num_decodes) + attention_s
-        after_s = self._host.exposed_s if self._is_async else self._host_s(num_decodes)
+        after_s = self._after_s(num_decodes)
         by_bound = dict.fromkeys(BOUNDS, np.zeros(len(context_tokens)))
         for time in self._explain_tokens(StepShape(num_decodes, 0, (), num_decodes)):
             by_bound[time.bound] = by_bound[time.bound] + time.decode_s
@@ -137,14 +143,21 @@ class RooflineStepTime:
         return Batch(tokens_s, num_launches * self._host.launch_s)
 
     def _time_decodes(self, num_decodes: int) -> DecodeCurve:
-        batch, host_s = self._batch(num_decodes, True), self._host_s(num_decodes)
+        batch, after_s = self._batch(num_decodes, True), self._after_s(num_decodes)
         attention = self._decode_attention(num_decodes)
-        after_s = self._host.exposed_s if self._is_async else host_s
         return DecodeCurve(
             constant_s=batch.tokens_s + self._sampling_s(num_decodes) + attention.constant_s + after_s,
             layers=attention.layers,
-            floor_s=max(batch.launches_s + after_s, host_s),
+            floor_s=max(batch.launches_s + after_s, self._least_s(num_decodes)),
         )
+
+    def _after_s(self, num_requests: int) -> float:
+        """What the host takes with the GPU idle."""
+        return self._host.exposed_s if self._is_async or not self._is_first else self._host_s(num_requests)
+
+    def _least_s(self, num_requests: int) -> float:
+        """The scheduler's step, however short the GPU's is."""
+        return self._host_s(num_requests) if self._is_first else 0.0
 
     def _host_s(self, num_requests: int) -> float:
         return self._host.step_s + self._host.request_s * num_requests

@@ -3,7 +3,9 @@
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Truncation
-from sim.steptime.operators import ACTIVATION_BYTES, all_gather_s, elementwise_s, gemm
+from sim.specs.stages import Stage
+from sim.steptime.links import all_gather_s
+from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, gemm
 from sim.steptime.parts import Bound
 from sim.units import US
 
@@ -17,11 +19,20 @@ TRUNCATION_KERNELS = {"triton": (150 * US, 94.0), "flashinfer": (60 * US, 16.0)}
 
 
 class SamplingWork:
-    """One step's sampling on every GPU; `truncation` says how top-p and top-k are served, None where nothing asks for them."""
+    """One step's sampling on every GPU of the last stage, and nothing on others.
+
+    `truncation` says how top-p and top-k are served, None where nothing asks for them.
+    """
 
     def __init__(
-        self, model: ModelSpec, gpu: HardwareProfile, tensor_parallel_size: int, truncation: Truncation | None
+        self,
+        model: ModelSpec,
+        gpu: HardwareProfile,
+        tensor_parallel_size: int,
+        truncation: Truncation | None,
+        stage: Stage | None = None,
     ) -> None:
+        self._samples = stage is None or stage.is_last
         self._gpu = gpu
         self._num_gpus = tensor_parallel_size
         self._head = model.output_head.per_rank(tensor_parallel_size)
@@ -34,7 +45,7 @@ class SamplingWork:
 
     def kernels(self, num_sampled: int) -> list[tuple[Bound, float]]:
         """The bound and the seconds of each."""
-        if num_sampled == 0:
+        if num_sampled == 0 or not self._samples:
             return []
         gpu, num_logits = self._gpu, float(num_sampled * self._head.out_features * self._num_gpus)
         seconds, bound = gemm(float(num_sampled), self._head, gpu)

@@ -7,28 +7,25 @@ from typing import TypeVar
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
+from sim.specs.stages import Stage, whole
 from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.links import all_reduce_s
 from sim.steptime.lora import LoraWork
-from sim.steptime.operators import (
-    ACTIVATION_BYTES,
-    all_reduce_s,
-    elementwise_s,
-    experts_kernel,
-    gemm,
-)
+from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, experts_kernel, gemm
 from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
 
 NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes both
-NUM_FINAL_NORMS = 3  # embedding, last norm and the choice of sampled rows, each taken as a norm
+FIRST_NORMS = 1  # the embedding, taken as a norm
+LAST_NORMS = 2  # the last norm and the choice of sampled rows, taken as one as well
 ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
 ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
 EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
 
 
 class TokenWork:
-    """One GPU's share of a model, kernel by kernel; equal kernels are timed once and multiplied."""
+    """One GPU's share of a pipeline stage, kernel by kernel; equal kernels are timed once and multiplied."""
 
     def __init__(
         self,
@@ -37,25 +34,28 @@ class TokenWork:
         tensor_parallel_size: int,
         expert_routing: ExpertRouting = "skewed",
         lora: LoraWork | None = None,
+        stage: Stage | None = None,
     ) -> None:
-        layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in model.distinct_layers.items()]
+        stage = stage or whole(model)
+        distinct_layers, num_layers = stage.distinct_layers(model), stage.stop - stage.start
+        layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in distinct_layers.items()]
         norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
         self._gpu = gpu
         self._expert_routing = expert_routing
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
-        self._num_all_reduces = 1 + 2 * model.num_layers if tensor_parallel_size > 1 else 0
+        self._num_all_reduces = stage.is_first + 2 * num_layers if tensor_parallel_size > 1 else 0
         self._linears = _count((linear, n) for layer, n in layers for linear in layer.linears)
         self._experts = _count((layer.experts, n) for layer, n in layers if layer.experts)
         self._elementwise = _count(
             (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
         )
-        self._elementwise[norm_bytes] += NUM_FINAL_NORMS
+        self._elementwise[norm_bytes] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
         self._lora = lora
         self.kernels = cache(self._time_kernels)
         self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
         self.num_launches += lora.num_launches if lora else 0
-        self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * model.num_layers  # one graph between two attentions
+        self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * num_layers  # one graph between two attentions
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
         """Seconds of each kind of kernel over all layers, without attention and the output head."""

@@ -25,7 +25,7 @@ from sim.engine.walking.step_log import WalkLogger
 from sim.errors import EngineCrashError
 from tests.configs import changed
 from tests.conformance.case import Case
-from tests.conformance.scripts import Scripts, walking_modes
+from tests.conformance.scripts import RecordedStages, Scripts, walking_modes
 from tests.reference.arrivals import arrivals
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.modes import Modes
@@ -82,7 +82,7 @@ def run_walking(case: Case) -> Run:
     scripts = Scripts(case)
     core = WalkingCore(
         case.config,
-        case.step_time,
+        RecordedStages(case),
         recorder,
         start_s=0.0,
         modes=walking_modes(case, scripts),

@@ -8,7 +8,7 @@ from sim.engine.walking.modes import Modes
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import DecodeCurve, StepShape
 from tests.conformance.case import Case
 from tests.reference.modes import UNSCRIPTED, Pipeline, Script, Transfers
 from tests.reference.modes import Speculation as Derived
@@ -55,7 +55,7 @@ class Scripts:
 
 
 class RecordedStages:
-    """Stages that take so many thousandths of a step, in whole nanoseconds."""
+    """Stages that take so many thousandths of a step, in whole nanoseconds; a single one takes all of it."""
 
     def __init__(self, case: Case) -> None:
         self._step_time = case.step_time
@@ -64,7 +64,13 @@ class RecordedStages:
     def stage_s(self, stage: int, shape: StepShape) -> float:
         return self._pipeline.stages_s(self._step_time.step_s(shape))[stage]
 
-    def hop_s(self, shape: StepShape) -> float:  # noqa: ARG002 - the recorder's messages are all alike
+    def step_s(self, shape: StepShape) -> float:
+        return self._step_time.step_s(shape)
+
+    def decode_curve(self, num_decodes: int) -> DecodeCurve:
+        return self._step_time.decode_curve(num_decodes)
+
+    def hop_s(self, stage: int, shape: StepShape) -> float:  # noqa: ARG002 - the recorder's messages are all alike
         return self._pipeline.hop_s
 
 
@@ -75,7 +81,6 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         speculation=_speculation(config["spec"], modes.speculation) if modes.speculation else None,
         acceptance=scripts,
         num_stages=modes.pipeline.num_stages,
-        stages=RecordedStages(case) if modes.pipeline.num_stages > 1 else None,
         lora=LoraSlots(*astuple(modes.loras)) if modes.loras else None,
         kv_transfer=_kv_transfer(modes.transfers) if modes.transfers and not modes.transfers.offload else None,
         peer=scripts,

@@ -10,12 +10,12 @@ from sim.errors import ConfigError
 from sim.memory.kv_cache import kv_cache_layout
 from sim.memory.loading import text_only, with_prediction_layers
 from sim.memory.plan import MemoryPlan, plan_memory
-from sim.memory.sharding import pipeline_stages
 from sim.memory.weights import weight_parts
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.stages import pipeline_stages
 from sim.units import GIB
 from tests.memory.shapes import Shape, make_engine, make_model
 

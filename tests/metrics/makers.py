@@ -103,6 +103,7 @@ def make_records(
         prefix_cache_queries=prefix_cache_queries,
         prefix_cache_hits=prefix_cache_hits,
         num_evictions=0,
+        stage_busy_s=None,
         offload=None,
         lora=None,
     )

@@ -17,7 +17,7 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import BEFORE_ALL, Due
 from tests.reference.clients import Senders, sessions_of
 from tests.reference.front_door import let_in, make_requests
-from tests.reference.modes import PLAIN, Modes, Offload, Transfers
+from tests.reference.modes import ONE_STAGE, PLAIN, Modes, Offload, Pipeline, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -68,9 +68,12 @@ def simulate_cluster(
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
     idle_sleep_s: float = 0.001,
+    pipeline: Pipeline = ONE_STAGE,
 ) -> Served:
     """Every step of every replica, and a process for each request or user; those with a CPU tier poll."""
     modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else PLAIN
+    if pipeline.num_stages > 1:
+        modes = Modes(pipeline.num_stages + config.engine.async_scheduling, pipeline=pipeline)
     users = clients.users
     if users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))

@@ -135,4 +135,5 @@ class Script:
 
 
 PLAIN = Modes()
+ONE_STAGE = Pipeline()
 UNSCRIPTED = Script()

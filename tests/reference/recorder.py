@@ -1,5 +1,6 @@
 """Facts of a run, appended as they happen."""
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class Recorder:
         }
         self._chunks: list[tuple[int, int]] = []
         self._gaps: Counter[float] = Counter()
+        self._stage_busy_s: list[float] = []
         self._step_log = step_log
         self._logs_modes = logs_modes
         self._arrived: list[str] = []
@@ -52,10 +54,14 @@ class Recorder:
         if self._step_log:
             self._arrived.append(request.request_id)
 
-    def step(self, shape: StepShape, start_s: float, end_s: float, scheduler: Scheduler) -> None:
-        """A step that runs tokens, at its launch."""
-        self._times["start_s"].append(start_s)
-        self._times["end_s"].append(end_s)
+    def step(self, shape: StepShape, stages: Sequence[tuple[float, float]], scheduler: Scheduler) -> None:
+        """A step that runs tokens, at its launch, with when it begins and ends on each stage."""
+        self._times["start_s"].append(stages[0][0])
+        self._times["end_s"].append(stages[-1][1])
+        before_s = self._stage_busy_s or [0.0] * len(stages)
+        self._stage_busy_s = [
+            busy_s + end_s - start_s for busy_s, (start_s, end_s) in zip(before_s, stages, strict=True)
+        ]
         facts = (
             shape.num_decodes,
             shape.decode_context_tokens,
@@ -155,6 +161,7 @@ class Recorder:
             chunk_computed_tokens=_ints([computed for _, computed in self._chunks]),
             decode_stretches=DecodeStretches(none, none, none, block_size=1, blocks_at_once=1),
             **{name: _ints(column) for name, column in self._counts.items()},
+            overlap_s=self._overlap_s() if len(self._stage_busy_s) > 1 else None,
         )
         return Records(
             requests=_request_records(requests),
@@ -165,7 +172,16 @@ class Recorder:
             num_evictions=scheduler.kv.pool.num_evictions,
             offload=None,
             lora=None,
+            stage_busy_s=tuple(self._stage_busy_s) if len(self._stage_busy_s) > 1 else None,
         )
+
+    def _overlap_s(self) -> Floats:
+        """How much of each step the latest end of all before it cuts off."""
+        found, latest_s = [], -math.inf
+        for start_s, end_s in zip(self._times["start_s"], self._times["end_s"], strict=True):
+            found.append(max(0.0, latest_s - start_s))
+            latest_s = max(latest_s, end_s)
+        return _floats(found)
 
 
 def _request_records(requests: Sequence[Request]) -> RequestRecords:

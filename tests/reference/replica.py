@@ -219,7 +219,7 @@ class Replica:
         end_s = runs[-1].end_s
         log_row = None
         if batch.rows:
-            self._recorder.step(shape, start_s, end_s, self.scheduler)
+            self._recorder.step(shape, runs, self.scheduler)
         if not batch.did_nothing:
             log_row = self._recorder.open_log_row(
                 batch, shape, (now, start_s, end_s), self.scheduler, runs, [there.log_row for there in self._in_flight]

@@ -15,12 +15,12 @@ from sim.measure.scales import SCALES, profile, scaled
 from sim.specs.data import data_dir
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, known_gpus, load_gpu, profile_values, profile_yaml
-from sim.specs.hardware_rules import OPERATORS
+from sim.specs.hardware_rules import FIGURES, OPERATORS
 from sim.specs.models import load_model
 from sim.specs.vllm import resolve_engine
 from sim.units import GIB
 
-DERIVED = ("num_sms", "memory_usable_gib", "pcie_gb_s", "tdp_w", *(f"operators.{name}" for name in OPERATORS))
+DERIVED = (*FIGURES, *(f"operators.{name}" for name in OPERATORS))
 
 
 def write(tmp_path: Path, **changes: Any) -> Path:

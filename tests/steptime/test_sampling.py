@@ -3,7 +3,8 @@
 import pytest
 
 from sim.specs.sampling import truncation
-from sim.steptime.operators import all_gather_s, gemm_s
+from sim.steptime.links import all_gather_s
+from sim.steptime.operators import gemm_s
 from sim.steptime.sampling import SamplingWork
 from tests.steptime.makers import h100, make_model
 

@@ -3,7 +3,8 @@
 import pytest
 
 from sim.specs.model import Experts
-from sim.steptime.operators import all_reduce_s, elementwise_s, experts_s, gemm_s
+from sim.steptime.links import all_reduce_s
+from sim.steptime.operators import elementwise_s, experts_s, gemm_s
 from sim.steptime.token_work import TokenWork
 from tests.steptime.makers import h100, make_model
 

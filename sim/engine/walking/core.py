@@ -49,7 +49,7 @@ class WalkingCore:
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         self._scheduler = Scheduler(config, modes, self._connector, num_keys)
         self.state = self._scheduler.state
-        self._device = Device(step_time, modes, start_s)
+        self._device = Device(step_time, modes.num_stages, start_s)
         self._recorder = recorder
         self._log = log
         if self._connector is not None:
@@ -117,7 +117,7 @@ class WalkingCore:
 
     def records(self) -> EngineRecords:
         """What has been recorded; to be asked for once, in the end."""
-        return self._recorder.records(self.state)
+        return self._recorder.records(self.state, self._device.busy_s)
 
     @property
     def num_in_flight(self) -> int:

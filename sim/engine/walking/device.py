@@ -1,18 +1,21 @@
 """The device: stages in a row, each of which runs one batch after the other."""
 
+from typing import cast
+
 from sim.engine.walking.batch import Batch
-from sim.engine.walking.modes import Modes
-from sim.steptime.protocol import StepTimeModel
+from sim.steptime.protocol import StagedStepTime, StepShape, StepTimeModel
 
 
 class Device:
-    """When a batch can begin, and when each stage begins and ends it; a single stage takes what `step_time` says."""
+    """When a batch can begin, and when each stage begins and ends it. Several stages are timed by a StagedStepTime.
 
-    def __init__(self, step_time: StepTimeModel, modes: Modes, now_s: float) -> None:
-        assert modes.num_stages == 1 or modes.stages is not None, "several stages are timed by `stages`"
+    `busy_s` is how long each stage has run by itself.
+    """
+
+    def __init__(self, step_time: StepTimeModel, num_stages: int, now_s: float) -> None:
         self.step_time = step_time
-        self._stages = modes.stages
-        self._free_s = [now_s] * modes.num_stages
+        self.busy_s = [0.0] * num_stages
+        self._free_s = [now_s] * num_stages
 
     def begins_s(self, batch: Batch, now_s: float) -> float:
         """When the first stage is free, and the tokens that the batch feeds in have been sampled; an empty one comes last."""
@@ -28,17 +31,24 @@ class Device:
         shape = batch.shape
         if shape is None:
             return
-        if self._stages is None:
+        if len(self._free_s) == 1:
             batch.duration_s = self.step_time.step_s(shape)
             batch.end_s = self._free_s[0] = start_s + batch.duration_s
-        else:
-            ready_s, hop_s = start_s, self._stages.hop_s(shape)
-            for stage in range(len(self._free_s)):
-                begun_s = max(ready_s, self._free_s[stage])
-                batch.end_s = self._free_s[stage] = begun_s + self._stages.stage_s(stage, shape)
-                batch.stages_s.append((begun_s, batch.end_s))
-                ready_s = batch.end_s + hop_s
-            batch.duration_s = batch.end_s - start_s
-            for row in batch.rows:
-                if row.samples:
-                    row.progress.sampled_s = batch.end_s
+            return
+        self._pass_through(batch, shape)
+        batch.duration_s = batch.end_s - start_s
+        for row in batch.rows:
+            if row.samples:
+                row.progress.sampled_s = batch.end_s
+
+    def _pass_through(self, batch: Batch, shape: StepShape) -> None:
+        """Stage by stage: each begins when the message of the one before is there and the batch before has left it."""
+        times, last_stage = cast("StagedStepTime", self.step_time), len(self._free_s) - 1
+        ready_s = batch.start_s
+        for stage in range(last_stage + 1):
+            begun_s, stage_s = max(ready_s, self._free_s[stage]), times.stage_s(stage, shape)
+            batch.end_s = self._free_s[stage] = begun_s + stage_s
+            batch.stages_s.append((begun_s, batch.end_s))
+            self.busy_s[stage] += stage_s
+            if stage < last_stage:
+                ready_s = batch.end_s + times.hop_s(stage, shape)

@@ -8,22 +8,9 @@ from sim.engine.walking.remote import Peer
 from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
-from sim.steptime.protocol import StepShape
 
 POLLING_S = 0.001
 """How long vLLM's engine sleeps after a call that scheduled nothing while work remains (v1/engine/core.py)."""
-
-
-class Stages(Protocol):
-    """Times of a pipeline's stages, numbered from 0 on."""
-
-    def stage_s(self, stage: int, shape: StepShape) -> float:
-        """Seconds that a stage takes for its part of a step."""
-        ...
-
-    def hop_s(self, shape: StepShape) -> float:
-        """Seconds from the end of a stage to the next one's beginning."""
-        ...
 
 
 class Acceptance(Protocol):
@@ -42,7 +29,7 @@ class Acceptance(Protocol):
 class Modes:
     """The plain engine is `Modes()`.
 
-    `num_stages` above 1 are timed by `stages`. `lora` is where there are adapters.
+    `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
@@ -51,7 +38,6 @@ class Modes:
     speculation: Speculation | None = None
     acceptance: Acceptance | None = None
     num_stages: int = 1
-    stages: Stages | None = None
     lora: LoraSlots | None = None
     kv_transfer: KVTransferConfig | None = None
     peer: Peer | None = None

@@ -1,12 +1,13 @@
 """Facts of a replica that is walked, a row a batch; in the end in the same columns as those of one that leaps."""
 
 from array import array
+from collections.abc import Sequence
 from math import nan
 
 import numpy as np
 
 from sim.engine.leap_log import LeapLog
-from sim.engine.records import DecodeStretches, EngineRecords, LeapRecords
+from sim.engine.records import DecodeStretches, EngineRecords, Floats, LeapRecords
 from sim.engine.replica_rows import CHUNK, ReplicaRows
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import StepGaps
@@ -32,7 +33,7 @@ class WalkRecorder(ReplicaRows):
         num_preempted = len(batch.preempted)
         self.one_pass(batch.shape, shown, num_preempted, batch.num_continued, batch.start_s, batch.duration_s)
 
-    def records(self, state: State) -> EngineRecords:
+    def records(self, state: State, stage_busy_s: Sequence[float]) -> EngineRecords:
         """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
         for batch in state.in_flight:
             if not batch.did_nothing:
@@ -41,7 +42,7 @@ class WalkRecorder(ReplicaRows):
             self.request(progress.request, progress.num_tokens - progress.num_prompt, nan)
         columns, self._leaps = self._leaps.columns(), LeapLog()
         chunks = np.frombuffer(self._chunks, dtype=CHUNK)
-        none = np.zeros(0, dtype=np.int64)
+        none, has_stages = np.zeros(0, dtype=np.int64), len(stage_busy_s) > 1
         late = np.array(self._late, dtype=np.int64).reshape(-1, 2)
         gaps = StepGaps(columns["step_end_s"], columns["num_steps"], columns.pop("num_continued"), none, late)
         return EngineRecords(
@@ -49,6 +50,7 @@ class WalkRecorder(ReplicaRows):
                 decode_stretches=DecodeStretches(none, none, none, state.config.block_size, 1),
                 chunk_tokens=chunks["chunk_tokens"],
                 chunk_computed_tokens=chunks["chunk_computed_tokens"],
+                overlap_s=_overlap_s(columns["start_s"], columns["step_end_s"]) if has_stages else None,
                 **columns,
             ),
             gaps=gaps,
@@ -57,4 +59,10 @@ class WalkRecorder(ReplicaRows):
             num_evictions=state.slots.pool.num_evictions,
             offload=state.connector.records() if state.connector else None,
             lora=state.adapters.records() if state.adapters else None,
+            stage_busy_s=tuple(stage_busy_s) if has_stages else None,
         )
+
+
+def _overlap_s(start_s: Floats, end_s: Floats) -> Floats:
+    """How long the batch before each one still ran; batches end in order."""
+    return np.maximum(np.concatenate((start_s[:1], end_s[:-1])) - start_s, 0.0)

@@ -1,0 +1,123 @@
+"""Replicas with pipeline stages do what naive ones do, alone and behind routers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.simulation import simulate
+from sim.engine.config import SchedulerConfig
+from sim.engine.walking.modes import Modes
+from sim.metrics.pipeline import pipeline_figures
+from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
+from sim.workload.trace import Trace
+from tests.cluster.test_clusters_agree import assert_same_run
+from tests.configs import scheduler_config
+from tests.conformance.case import RecordedStepTime
+from tests.engine.test_engines_agree import Telling
+from tests.makers import ONE_SECOND, Ask, make_trace
+from tests.properties import examples
+from tests.reference.cluster import simulate_cluster
+from tests.reference.modes import Pipeline
+from tests.workloads import step_times, traces
+
+ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Stages that take so many times what a step takes, and messages that are all alike."""
+
+    whole: StepTimeModel
+    multipliers: Sequence[int]
+    message_s: float
+
+    def step_s(self, shape: StepShape) -> float:
+        return self.whole.step_s(shape)
+
+    def decode_curve(self, num_decodes: int) -> DecodeCurve:
+        return self.whole.decode_curve(num_decodes)
+
+    def stage_s(self, stage: int, shape: StepShape) -> float:
+        return self.whole.step_s(shape) * self.multipliers[stage]
+
+    def hop_s(self, stage: int, shape: StepShape) -> float:  # noqa: ARG002 - all alike
+        return self.message_s
+
+
+def multiplied(multipliers: Sequence[int], step_s: float) -> Sequence[float]:
+    return [step_s * multiplier for multiplier in multipliers]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+    """Few blocks, so that requests in flight are preempted."""
+    trace, block_size = draw(traces()), draw(st.integers(1, 4))
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    config = scheduler_config(
+        async_scheduling=draw(st.booleans()),
+        block_size=block_size,
+        max_model_len=longest + 1,
+        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(2, 20)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_num_batched_tokens=draw(st.integers(16, 60)),
+        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
+        enable_prefix_caching=draw(st.booleans()),
+    )
+    return trace, config
+
+
+@examples(100)
+@given(
+    workload=workloads(),
+    step_time=step_times,
+    multipliers=st.lists(st.integers(0, 3), min_size=2, max_size=4),
+    message_s=st.integers(0, 3),
+    num_replicas=st.integers(1, 3),
+    router=st.sampled_from(ROUTERS),
+    clients=st.sampled_from((AT_THEIR_TIMES, Clients(max_concurrency=3))),
+)
+def test_replicas_with_stages(
+    workload: tuple[Trace, SchedulerConfig],
+    step_time: RecordedStepTime,
+    multipliers: list[int],
+    message_s: int,
+    num_replicas: int,
+    router: str,
+    clients: Clients,
+) -> None:
+    """The same steps and times; stages run as long, and overlap as much."""
+    trace, config = workload
+    timed, modes = Staged(Telling(step_time), multipliers, message_s), Modes(num_stages=len(multipliers))
+    found = simulate(trace, FleetPlan.alike(config, timed, num_replicas, router, modes=modes), clients=clients)
+    expected = simulate_cluster(
+        trace,
+        config,
+        timed,
+        num_replicas=num_replicas,
+        router=router,
+        clients=clients,
+        pipeline=Pipeline(len(multipliers), partial(multiplied, multipliers), message_s),
+    )
+    assert_same_run(found, expected)
+    for mine, naive in zip(found.replicas, expected.replicas, strict=True):
+        assert mine.stage_busy_s == (naive.stage_busy_s or (0.0,) * len(multipliers))
+    shares = pipeline_figures(found.merged).get("stage_bubble_shares", [])
+    assert all(0 <= share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize(("message_s", "idle"), [(0.0, 1 / 2), (0.5, 3 / 5)])
+def test_a_lone_request_leaves_all_stages_idle_but_one(message_s: float, idle: float) -> None:
+    """Two stages of a second each take turns, and both wait for the message."""
+    config = scheduler_config(async_scheduling=False)
+    timed, modes = Staged(ONE_SECOND, (1, 1), message_s), Modes(num_stages=2)
+    found = simulate(make_trace([Ask("A", 8, 5)]), FleetPlan.alike(config, timed, modes=modes)).merged
+    assert pipeline_figures(found) == {
+        "pipeline_bubble_share": pytest.approx(idle),
+        "stage_bubble_shares": [pytest.approx(idle)] * 2,
+    }

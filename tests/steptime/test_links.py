@@ -1,0 +1,49 @@
+"""What ranks say to each other, on one node and over several."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.specs.hardware import load_gpu
+from sim.steptime.links import all_gather_s, all_reduce_s, message_s
+from sim.units import US
+from tests.steptime.makers import FITS, h100
+
+
+def test_all_reduce_by_hand() -> None:
+    """16 MiB over 4 GPUs: 4.2 us, 3 x 0.17 us, and 1.5 times the message at 0.593 of 450 GB/s."""
+    expected = 4.176 * US + 3 * 0.169 * US + 1.5 * 2**24 / (450e9 * 0.593)
+    assert all_reduce_s(float(2**24), 4, h100()) == pytest.approx(expected)
+    assert all_gather_s(float(2**24), 4, h100()) < expected
+
+
+def test_an_all_reduce_over_two_nodes() -> None:
+    """Within each node as ever; then each GPU exchanges an eighth, in halves, with its like on the other, there and back."""
+    gpu, num_bytes = h100(), 2.0**24
+    exchanged_s = 20 * US + num_bytes / 8 / 2 / (50e9 * 0.7)
+    assert all_reduce_s(num_bytes, 16, gpu) == pytest.approx(all_reduce_s(num_bytes, 8, gpu) + 2 * exchanged_s)
+    gathered_s = 20 * US + num_bytes / 16 / (50e9 * 0.7)
+    assert all_gather_s(num_bytes, 16, gpu) == pytest.approx(all_gather_s(num_bytes, 8, gpu) + gathered_s)
+
+
+def test_a_domain_larger_than_a_node_needs_no_network() -> None:
+    """16 GPUs of an NVL72 rack are on four trays and one NVLink."""
+    gpu = load_gpu("gb200")
+    fit, num_bytes = gpu.operators.all_reduce, 2.0**24
+    wire_s = 2 * 15 / 16 * num_bytes / (gpu.link_bytes_per_s * fit.link_efficiency)
+    assert all_reduce_s(num_bytes, 16, gpu) == pytest.approx(fit.base_s + 15 * fit.per_gpu_s + wire_s)
+
+
+@given(num_bytes=st.floats(0, 1e9), num_nodes=st.integers(1, 8))
+def test_more_nodes_take_longer(num_bytes: float, num_nodes: int) -> None:
+    """Whatever the message; and a network without latency or limit would add nothing."""
+    fewer, more = (all_reduce_s(num_bytes, 8 * nodes, h100()) for nodes in (num_nodes, num_nodes + 1))
+    assert more > fewer
+    assert fewer >= all_reduce_s(num_bytes, 8, h100())
+
+
+def test_a_message_to_the_next_gpu() -> None:
+    """Base and bytes at the fitted share of the link."""
+    assert message_s(1e6, 0, 1, h100()) == pytest.approx(7.6 * US + 1e6 / (450e9 * 0.8))
+    assert message_s(1e6, 7, 8, h100()) == pytest.approx(20 * US + 1e6 / (50e9 * 0.7))
+    assert FITS.messages.link.basis == "fitted"
