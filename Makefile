@@ -19,8 +19,11 @@ test: .venv/installed-dev  ## every check there is; what the gate runs
 	$(MAKE) --no-print-directory -j 2 compiled lint floors types interpreted
 	$(MAKE) --no-print-directory units
 
-test-quick: lint floors types  ## in less than a minute: all but the compiled engine and the slow tests
-	EXAMPLES=0.3 $(BIN)/python -m $(PYTEST) -m 'not slow' --ignore tests/test_compiled.py
+test-quick: .venv/installed-dev  ## in less than a minute: all but the compiled engine and the slow tests
+	$(MAKE) --no-print-directory -j 2 lint floors types swift
+
+swift:
+	EXAMPLES=0.2 $(BIN)/python -m $(PYTEST) -m 'not slow' --ignore tests/test_compiled.py
 
 thorough: compiled  ## the tests of properties with twenty times as many examples, other ones each time
 	EXAMPLES=20 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -m hypothesis
@@ -36,19 +39,19 @@ floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it
-	EXAMPLES=0.5 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append
+	EXAMPLES=0.3 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append
 
 interpreted: .venv/installed-dev  ## the engine's tests on its sources, which is what runs in a checkout; beside the compiler, so in one process
 	EXAMPLES=0.2 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not [reference and not every_version and not further_modes'
 
-compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled
+compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled, optimized less
 
 wheels: .venv/installed-dev  ## a wheel for this platform and Python, a pure one for all others, and an sdist, in dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m build --wheel --no-isolation --outdir dist
 
-speed: compiled  ## how fast the compiled engine is, on the traces in ../shared
-	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed
+speed: build/optimized/.done  ## how fast the compiled engine is, on the traces in ../shared
+	PYTHONSAFEPATH=1 PYTHONPATH=build/optimized:. OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed
 
 format: .venv/installed-dev  ## rewrite the code in the house format
 	$(BIN)/ruff format
@@ -76,9 +79,10 @@ clean:  ## forget the .venv and all caches
 	@touch $@ .venv/installed
 
 # Where there is a C compiler, an engine that mypyc does not take is an error, as it is in a wheel to be published.
-build/compiled/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_profiles traces -type f -not -name '*.pyc')
-	@rm -rf build && mkdir -p build/compiled
-	$(if $(shell command -v cc),CIBUILDWHEEL=1) $(BIN)/python -m build --wheel --no-isolation --outdir build > build/log 2>&1 || { cat build/log; exit 1; }
-	@cd build/compiled && $(PYTHON) -m zipfile -e ../*.whl . && touch .done
+build/compiled/.done: export SERVECAST_OPT_LEVEL := 1
+build/%/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_profiles traces -type f -not -name '*.pyc')
+	@rm -rf build/$* && mkdir -p build/$*
+	$(if $(shell command -v cc),CIBUILDWHEEL=1) $(BIN)/python -m build --wheel --no-isolation --outdir build/$* > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+	@cd build/$* && $(PYTHON) -m zipfile -e *.whl . && rm *.whl && touch .done
 
-.PHONY: help demo test test-quick thorough lint types floors units compiled wheels speed interpreted format accuracy readme clean
+.PHONY: help demo test test-quick thorough swift lint types floors units compiled wheels speed interpreted format accuracy readme clean
