@@ -1,8 +1,8 @@
-"""`python -m tests.conformance CASE.json ... [--engine NAME]`: recorded schedules against an engine."""
+"""`python -m tests.conformance CASE.json ... [--engine NAME] ...`: recorded schedules against an engine."""
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,26 @@ from tests.conformance.digest import digest_difference
 from tests.conformance.engines import ENGINES, Run
 from tests.conformance.parallel import choices_difference, wave_difference
 
+Known = dict[tuple[str, int], str | None]
+"""By engine and run: where they part, or None."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line a case, the first difference of each that fails; 1 if any fails.
+    """Print a line a case, the first difference of each engine that fails; 1 if any fails.
 
-    Where versions of vLLM follow the same rules and did the same, the engine is run once for all of them.
+    Where versions of vLLM follow the same rules and did the same, an engine is run once for all of them.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("cases", nargs="+", type=Path, metavar="CASE.json")
-    parser.add_argument("--engine", choices=sorted(ENGINES), default=min(ENGINES))
+    parser.add_argument("--engine", choices=sorted(ENGINES), action="append", help="may be repeated")
     asked = parser.parse_args(arguments)
-    differences = []
-    known: dict[int, str | None] = {}
+    engines = asked.engine or [min(ENGINES)]
+    passed = []
+    known: Known = {}
     for path in asked.cases:
         try:
             recording = load_recording(path)
-            found = difference_in(recording, asked.engine, known)
+            found = differences_in(recording, engines, known)
         except (OSError, ValueError, KeyError, TypeError) as error:
             parser.error(
                 f"{path} is no recorded schedule ({type(error).__name__}: {error}); name cases like tests/golden/*.gz."
@@ -37,27 +41,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "rows" in recording:
             print(f"--   {path.name}: a table, no schedule")  # noqa: T201
             continue
-        differences.append(found)
-        print(f"{'FAIL' if found else 'ok  '} {name}{f': {found}' if found else ''}")  # noqa: T201
-    failed = len(differences) - differences.count(None)
-    print(f"{len(differences) - failed} passed, {failed} failed")  # noqa: T201
-    return 1 if failed else 0
+        passed.append(not found)
+        print(f"{'FAIL' if found else 'ok  '} {': '.join([name, *found])}")  # noqa: T201
+    print(f"{passed.count(True)} passed, {passed.count(False)} failed")  # noqa: T201
+    return 0 if all(passed) else 1
 
 
-def difference_in(recording: Mapping[str, Any], engine: str, known: dict[int, str | None]) -> str | None:
-    """Where an engine parts from what was recorded, or what kept it from a run; None where it does not or there is no run."""
+def differences_in(recording: Mapping[str, Any], engines: Sequence[str], known: Known) -> list[str]:
+    """Where engines part from what was recorded, or what kept them from a run; none of a recording without a run."""
+    if "rows" in recording:
+        return []
     try:
-        if recording.get("kind") == "dp_lb":
-            return choices_difference(recording, engine)
-        if recording.get("kind") == "dp_wave":
-            return wave_difference(recording, engine)
-        if "rows" in recording:
-            return None
-        case = recorded_case(recording)
-        identity = case.identity()
-        if identity not in known:
-            known[identity] = difference_of(case, ENGINES[engine](case))
-        return known[identity]
+        differs = _comparison(recording, known)
+    except SimError as error:
+        return [str(error)]
+    found = ((engine, differs(engine)) for engine in engines)
+    return [f"{engine}: {difference}" for engine, difference in found if difference]
+
+
+def _comparison(recording: Mapping[str, Any], known: Known) -> Callable[[str], str | None]:
+    """Runs an engine, by its name, and tells where it parts from the recording."""
+    if recording.get("kind") == "dp_lb":
+        return lambda engine: choices_difference(recording, engine)
+    if recording.get("kind") == "dp_wave":
+        return lambda engine: wave_difference(recording, engine)
+    case = recorded_case(recording)
+    identity = case.identity()
+
+    def differs(engine: str) -> str | None:
+        if (engine, identity) not in known:
+            known[engine, identity] = _run_difference(case, engine)
+        return known[engine, identity]
+
+    return differs
+
+
+def _run_difference(case: Case, engine: str) -> str | None:
+    try:
+        return difference_of(case, ENGINES[engine](case))
     except SimError as error:
         return str(error)
 
