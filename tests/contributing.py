@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```(diff|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def rerun(text: str, tree: Path) -> str:
     """The page with the output of each command as it is in the patched copy."""
     for folder in COPIED:
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tree / folder)  # what Python compiled comes along
     return BLOCK.sub(lambda block: f"```{block[1]}\n{_do(block[1], block[2], tree)}```", text)
 
 

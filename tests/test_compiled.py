@@ -17,10 +17,10 @@ is_compiled = pytest.mark.skipif(
     not list(COMPILED.glob("sim/_engine*")), reason="the engine is not compiled: `make compiled` does it"
 )
 RUNS = {
-    "chat": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4"],
-    "shared prompts": ["Llama-3.1-8B", "--trace", "multi-turn", "--num-gpu-blocks-override", "9000"],
+    "chat": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4", "--limit", "300"],
+    "shared prompts": ["Llama-3.1-8B", "--trace", "multi-turn", "--limit", "300", "--num-gpu-blocks-override", "9000"],
     "windows": ["gpt-oss-20b", "--trace", "chat", "--rate-scale", "8", "--limit", "300"],
-    "preemptions": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "9", "--num-gpu-blocks-override", "600", "--max-model-len", "8192"],
+    "preemptions": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "9", "--limit", "300", "--num-gpu-blocks-override", "600", "--max-model-len", "8192"],
 }  # fmt: skip
 
 

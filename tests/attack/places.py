@@ -42,7 +42,7 @@ RUN: dict[str, Any] = {
     "engine_version": "vllm 0.20.0",
     "model": "tiny",
     "gpu": "h100-sxm",
-    "engine": {"max_num_seqs": 4},
+    "engine": {"max_num_seqs": 4, "num_gpu_blocks_override": 64},
     "workload": {
         "kind": "closed_loop",
         "concurrency": 2,

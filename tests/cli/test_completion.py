@@ -4,12 +4,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sim.cli.completion import gpu_names
-from sim.cli.completion_shells import script
+from sim.cli.completion_shells import VARIABLE, script
 from sim.specs.hardware import known_gpus
 from tests.cli.conftest import Servecast
 
@@ -22,14 +23,22 @@ def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
 
 
-def offered(*words: str) -> list[str]:
-    """What bash would offer for the last of these words."""
-    call = shell(
-        f"{script('bash')}\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}\n"
-        '_servecast_completion servecast; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    assert call.stderr == ""
-    return call.stdout.split()
+Offered = Callable[..., list[str]]
+
+
+@pytest.fixture
+def offered(servecast: Servecast, monkeypatch: pytest.MonkeyPatch) -> Offered:
+    """What bash would offer for the last of some words: its function puts them into these variables, as tested below."""
+
+    def offered(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        monkeypatch.setenv(VARIABLE, "complete_bash")
+        _, out, err = servecast()
+        assert err == ""
+        return out.split()
+
+    return offered
 
 
 SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
@@ -64,9 +73,25 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
         ((*SIMULATE, "--step-log", ""), []),
     ],
 )
-def test_bash_offers_what_fits(words: tuple[str, ...], there: list[str]) -> None:
+def test_bash_offers_what_fits(words: tuple[str, ...], there: list[str], offered: Offered) -> None:
     """Commands, models, GPUs, traces, flags of both kinds and their values, in a pasted line too; else the shell's files."""
     assert sorted(offered(*words)) == sorted(there)
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ((*SIMULATE, "--gpu", "=", "h200"), "h200-sxm\n"),
+        ((*SIMULATE, "--bogus", "1", "--max-num-seqs", "x", "--zz"), "\n"),
+    ],
+)
+def test_its_own_function_asks_in_bash(words: tuple[str, ...], there: str) -> None:
+    """That which `--show-completion` prints; nothing is said between two keys."""
+    call = shell(
+        f"{script('bash')}\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}\n"
+        '_servecast_completion servecast; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    assert (call.stdout, call.stderr) == (there, "")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +102,7 @@ def test_bash_offers_what_fits(words: tuple[str, ...], there: list[str]) -> None
         (*SIMULATE, "--bogus", "1", "--max-num-seqs", "x", "--zz"),
     ],
 )
-def test_what_is_wrong_so_far_is_no_noise(words: tuple[str, ...]) -> None:
+def test_what_is_wrong_so_far_is_no_noise(words: tuple[str, ...], offered: Offered) -> None:
     """Nothing is offered, and nothing said between two keys."""
     assert offered(*words) == []
 

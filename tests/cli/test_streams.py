@@ -64,7 +64,19 @@ def test_an_encoding_without_the_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_signal_ends_it_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     """No half-written files, no folders made for them, no words; the status says which signal it was."""
-    options = ["--gpu", "h100-sxm", "--trace", "chat", "--out", "new/out", "--step-log", "steps.jsonl"]
+    options = [
+        "--gpu",
+        "h100-sxm",
+        "--trace",
+        "chat",
+        "--limit",
+        "5",
+        "--no-intervals",
+        "--out",
+        "new/out",
+        "--step-log",
+        "steps.jsonl",
+    ]
     ended = (
         "import signal, os, sim.report.folder; from sim.cli import main;"
         f"signal.signal(signal.{name}, signal.SIG_DFL);"  # nohup ignores SIGHUP for all that it starts

@@ -102,15 +102,14 @@ def test_bad_input_is_left_to_the_entry_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_trace_comes_on_standard_input(pack: Callable[[bytes], bytes], trace: Path) -> None:
+def test_a_trace_comes_on_standard_input(pack: Callable[[bytes], bytes], trace: Path, servecast: Servecast) -> None:
     """Told by its content, compressed or not; the same figures as the file's."""
-    command = [sys.executable, "-c", "from sim.cli import main; main()", "simulate", "Llama-3.1-8B", "--json"]
-    options = ["--gpu", "h100-sxm", "--trace"]
+    command = ["simulate", "Llama-3.1-8B", "--json", "--gpu", "h100-sxm", "--trace"]
+    process = [sys.executable, "-c", "from sim.cli import main; main()"]
     piped = subprocess.run(
-        [*command, *options, "-"], input=pack(trace.read_bytes()), capture_output=True, check=True
+        [*process, *command, "-"], input=pack(trace.read_bytes()), capture_output=True, check=True
     ).stdout
-    named = subprocess.run([*command, *options, trace], capture_output=True, check=True).stdout
-    there, here = json.loads(named), json.loads(piped)
+    there, here = json.loads(servecast(*command, trace).out), json.loads(piped)
     assert here["trace"] == "stdin"
     assert here | {"trace": None, "wall_time_s": None} == there | {"trace": None, "wall_time_s": None}
 
