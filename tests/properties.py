@@ -5,7 +5,7 @@ import os
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("EXAMPLES", "1"))
-"""A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` half, fewer of the interpreted engine."""
+"""A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` a third, fewer of the interpreted engine."""
 
 
 def examples(count: int, *, steps: int = 50) -> settings:

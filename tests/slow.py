@@ -1,4 +1,4 @@
-"""Tests that take over a second of CPU. `EXAMPLES=0.3 python -m tests.slow` writes slow.txt, which conftest.py reads."""
+"""Tests that take over half a second of CPU. `EXAMPLES=0.2 python -m tests.slow` writes slow.txt, which conftest.py reads."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_suffix(".txt")
-SLOW_S = 1.0
+SLOW_S = 0.5
 
 
 def slow_tests() -> list[str]:
