@@ -63,6 +63,18 @@ def test_all_recordings_of_further_modes(capsys: pytest.CaptureFixture[str]) -> 
     assert "98 passed, 0 failed" in capsys.readouterr().out
 
 
+def test_a_changed_step_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each engine that was asked tells it."""
+    case = json.loads(gzip.decompress((GOLDEN / "mode_p_basic.json.gz").read_bytes()))
+    case["steps"][7]["free"] += 1
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(case))
+    assert main([str(path), *by("fast", "reference")]) == 1
+    out = capsys.readouterr().out
+    assert "fast: step 7: free is " in out
+    assert "reference: step 7: free is " in out
+
+
 def test_a_changed_digest_is_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where all that is kept of the log agrees."""
     case = json.loads(gzip.decompress((GOLDEN / "mode_p_basic.json.gz").read_bytes()))
