@@ -60,7 +60,9 @@ class DisaggregatedFleet:
             pools=plan.pools,
         )
         self._cores = [self._core(number, pool, env.now) for number, pool in enumerate(plan.pool_of)]
-        self.gateway.connect([self._replica(env, number, pool) for number, pool in enumerate(plan.pool_of)])
+        replicas = [self._replica(env, number, pool) for number, pool in enumerate(plan.pool_of)]
+        self.gateway.connect(replicas)
+        self._handovers.connect(replicas)
 
     def _router(self, given: RouterLike, *, is_prefill: bool) -> Router:
         """Of the replicas that prefill for others, or of those that answer."""

@@ -11,7 +11,7 @@ import numpy as np
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, At
 from sim.cluster.network import Network
-from sim.cluster.replica import Replica
+from sim.cluster.replica import LiveReplica, Replica
 from sim.engine.records import Floats, Ints
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
@@ -42,8 +42,13 @@ class Handovers:
         self._network = network
         self._kvs = kvs
         self._env = network.env
+        self._replicas: Sequence[LiveReplica] = ()
         self._of: dict[Request, Handover] = {}
         self.table = HandoverTable(num_requests)
+
+    def connect(self, replicas: Sequence[LiveReplica]) -> None:
+        """These are all there are, by number."""
+        self._replicas = replicas
 
     def add(self, handover: Handover) -> None:
         """A request begins its way."""
@@ -85,6 +90,8 @@ class Handovers:
         yield from self._network.pull(handover.sender.number, handover.receiver.number, load)
         assert handover.sent is not None, "what is pulled has been prefilled"
         transfer.end_s = handover.sent.end_s = env.now
+        for replica in (handover.sender, handover.receiver):
+            self._replicas[replica.number].wake()
         self.table.write(request.index, begun_s, env.now, load.num_bytes)
         del self._of[handover.prefill], self._of[request]
 

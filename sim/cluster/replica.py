@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, last_multiple
+from sim.cluster.clock import ANSWER, PASS, At, call_at, last_multiple
 from sim.engine.core import Abort, Plan
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
@@ -62,6 +62,9 @@ class Core(Protocol):
     def halt(self) -> dict[Request, int]: ...
     def use(self, step_time: StepTimeModel) -> None: ...
     def commit(self, plan: Plan) -> Sequence[Request]: ...
+    @property
+    def quiet_until_s(self) -> float: ...
+    def skip_calls(self, until_s: float) -> None: ...
     def launch(self) -> bool: ...
     def collect(self) -> Sequence[Request]: ...
     def records(self) -> EngineRecords: ...
@@ -166,7 +169,7 @@ class LiveReplica:
     def submit(self, request: Request) -> None:
         self._show()
         self._inbox.append(request)
-        self._wake()
+        self.wake()
 
     def abort(self, request: Request, reason: str) -> None:
         """End a request that was submitted and has not been answered; it is recorded as failed, and no answer comes.
@@ -181,7 +184,7 @@ class LiveReplica:
             self._core.refuse(request, reason)
         else:
             self._core.abort(Abort(request, reason, self._env.now))
-            self._wake()
+            self.wake()
 
     def halt(self) -> dict[Request, int]:
         """The replica is lost now, and what is on its device never comes back: the tokens that each request has returned.
@@ -199,10 +202,10 @@ class LiveReplica:
         """Steps of passes that have not begun take other times from now on."""
         self._show()
         self._next_step_time = step_time
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
-        """Let the passes that have not begun see what has come."""
+    def wake(self) -> None:
+        """Let the passes that have not begun see what has come: a request, an abort, or KV from elsewhere."""
         if self._plan is not None and not self._is_woken:
             if self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
                 self._is_woken = True
@@ -251,6 +254,8 @@ class LiveReplica:
         env, core = self._env, self._core
         yield self._idle
         while True:
+            if not self._inbox and core.quiet_until_s > core.now_s:
+                yield from self._doze(core.quiet_until_s)
             if core.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the pass
                 yield At(env, max(env.now, core.now_s), PASS)
             self._show()
@@ -267,6 +272,14 @@ class LiveReplica:
             elif not self._inbox:
                 self._idle = env.event()
                 yield self._idle
+
+    def _doze(self, until_s: float) -> Process:
+        """Sleep while calls of the scheduler would change nothing, until then or until something comes."""
+        self._idle = self._env.event()
+        if until_s < math.inf:
+            call_at(self._env, until_s, ANSWER, self.wake)
+        yield self._idle
+        self._core.skip_calls(self._env.now)
 
     def _leap(self, plan: Plan) -> Process:
         """Sleep until the plan is done, or what had begun of it when a request arrived or was aborted."""

@@ -175,6 +175,15 @@ class EngineCore:
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
+    @property
+    def quiet_until_s(self) -> float:
+        """It does not poll: a pass without work is not made."""
+        return 0.0
+
+    def skip_calls(self, until_s: float) -> None:
+        """There are none to pass over."""
+        raise NotImplementedError
+
     def advance(self, until_s: float) -> None:
         """Do all passes that begin before the time `until_s`."""
         while self.now_s < until_s and self._passes_left > 0:

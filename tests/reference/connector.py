@@ -40,6 +40,11 @@ class Connector(Protocol):
         """Whether something is still on its way."""
         ...
 
+    @property
+    def begins_loads(self) -> bool:
+        """Whether the pass that is over has asked for some."""
+        ...
+
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         """Tokens beyond the local hit that can be had from elsewhere; None to be asked again later."""
         ...
@@ -82,6 +87,10 @@ class Remote:
     @property
     def has_pending(self) -> bool:
         return bool(self._asked or self._under_way)
+
+    @property
+    def begins_loads(self) -> bool:
+        return bool(self._asked)
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         script = request.script

@@ -98,6 +98,10 @@ class OffloadConnector:
         return bool(self._jobs)
 
     @property
+    def begins_loads(self) -> bool:
+        return bool(self._loads_asked)
+
+    @property
     def _jobs(self) -> list[Job]:
         return [*self._under_way, *self._loads_asked, *self._due, *self._offered]
 

@@ -14,6 +14,7 @@ import simpy
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
+from sim.errors import ConfigError
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.adapters import Adapters
@@ -27,6 +28,7 @@ from tests.reference.request import Request, RequestStatus
 from tests.reference.scheduler import Batch, Scheduler
 
 Process = Generator[simpy.Event, Any, None]
+MOST_VAIN_CALLS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Replica:
         self._aborts: list[Abort] = []
         self._unfinished: set[Request] = set()
         self._num_calls_since_idle = 0
+        self._num_vain_calls = 0
         self._woken = env.event()
         self.scheduler = Scheduler(config, modes)
 
@@ -187,7 +190,19 @@ class Replica:
         is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
         self._num_calls_since_idle += 1
         self._tell_time()
-        return self.scheduler.schedule(is_throttled=is_throttled)
+        batch = self.scheduler.schedule(is_throttled=is_throttled)
+        self._count_vain_calls(batch)
+        return batch
+
+    def _count_vain_calls(self, batch: Batch) -> None:
+        """Calls that compute nothing, whether they load something or nothing is on its way, cannot go on without end."""
+        connector = self.scheduler.connector
+        if batch.rows or connector is None:
+            self._num_vain_calls = 0
+        elif connector.begins_loads or not connector.has_pending:
+            self._num_vain_calls += 1
+        if self._num_vain_calls > MOST_VAIN_CALLS:
+            raise ConfigError(f"{MOST_VAIN_CALLS} calls of the scheduler came to nothing")
 
     def _tell_time(self) -> None:
         if self.scheduler.connector:

@@ -4,6 +4,7 @@ Mirrors the interface of vLLM's kv_connector/v1/base.py (0.32), both sides in on
 that ends, or starts, when it is over or later.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -44,6 +45,11 @@ def over_by(transfers: list[Transfer], until_s: float) -> list[Transfer]:
     return sorted((transfer for transfer in transfers if transfer.end_s <= until_s), key=completion_order)
 
 
+def first_end_s(transfers: Sequence[Transfer]) -> float:
+    """When the first of them is over, as far as is known."""
+    return min([transfer.end_s for transfer in transfers], default=inf)
+
+
 class Connector:
     """The scheduler and the worker talk to one of these.
 
@@ -68,6 +74,11 @@ class Connector:
     @property
     def has_pending(self) -> bool:
         """Whether anything is still to be told of."""
+        raise NotImplementedError
+
+    @property
+    def next_end_s(self) -> float:
+        """When the first of the transfers under way is over, `inf` as long as none knows; 0 if more begin with the next batch."""
         raise NotImplementedError
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:

@@ -1,7 +1,8 @@
 """An engine that walks: what it does next, as sim/engine/core.py, but a pass at a time. It is told the time, it keeps none.
 
 Mirrors vLLM's v1/engine/core.py (`step` and `step_with_batch_queue`). Deliberate difference: unless `idle_sleep_s` is given, a
-scheduler that has work but can schedule nothing waits for the next arrival, where vLLM polls every millisecond.
+scheduler that has work but can schedule nothing waits for the next arrival, where vLLM polls every millisecond. Where it
+polls for KV on its way, polls that would change nothing are passed over, and the next one comes when it would have come.
 """
 
 import math
@@ -24,6 +25,7 @@ from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.remote import Remote
 from sim.engine.walking.scheduler import Scheduler
 from sim.engine.walking.step_log import WalkLogger
+from sim.engine.walking.vain_calls import VainCalls
 from sim.steptime.protocol import StepTimeModel
 
 
@@ -67,13 +69,14 @@ class WalkingCore:
         self._num_calls_since_idle = 0
         self.now_s = start_s
         self._fruitless = FruitlessPreemptions()
+        self._vain = VainCalls(self.state, self._connector) if self._connector and not modes.throttle_interval else None
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
 
     def add_request(self, request: Request) -> None:
         """Take in a request at its time of arrival; it is seen by the next call of the scheduler, also by one at this instant."""
         self.now_s = max(self.now_s, request.arrival_s)
-        self._is_stuck = False
+        self._something_comes()
         self._scheduler.add_request(request)
         if self._log:
             self._log.arrived(request)
@@ -83,6 +86,7 @@ class WalkingCore:
 
         It is recorded as failed, with the tokens that it has returned by then; one that has finished by then has not failed.
         """
+        self._something_comes()
         self._aborts.append(abort)
 
     def refuse(self, request: Request, reason: str) -> None:
@@ -92,8 +96,13 @@ class WalkingCore:
     def end_aborted(self) -> None:
         """End the requests to be aborted, all of them, between two calls."""
         if self._aborts:
-            self._is_stuck = False
+            self._something_comes()
             self._end_aborted(math.inf)
+
+    def _something_comes(self) -> None:
+        self._is_stuck = False
+        if self._vain is not None:
+            self._vain.are_next = False
 
     def _end_aborted(self, before_s: float) -> None:
         due = [abort for abort in self._aborts if abort.at_s < before_s]
@@ -173,10 +182,31 @@ class WalkingCore:
     def advance(self, until_s: float) -> None:
         """Do the calls that begin before that time."""
         while self.now_s < until_s and self._passes_left > 0:
-            if not self.launch():
+            if self.quiet_until_s > self.now_s:
+                self.skip_calls(min(self.quiet_until_s, until_s))
+            elif not self.launch():
                 if self.num_in_flight == 0:
                     return
                 self.collect()
+
+    @property
+    def quiet_until_s(self) -> float:
+        """Calls before that time, if it is ahead, would change nothing unless somebody comes; `inf` until a transfer's end is known."""
+        if self._vain is None or len(self._in_flight) != self._most_in_flight - 1:
+            return 0.0
+        return self._vain.until_s
+
+    def skip_calls(self, until_s: float) -> None:
+        """Pass over the calls before that time, which would change nothing: each launches an empty batch and collects the oldest."""
+        in_flight, has_requests = self._in_flight, self.state.has_requests
+        while self.now_s < until_s and self._passes_left > 0:
+            if in_flight:
+                batch = in_flight.pop(0)
+                batch.start_s = batch.end_s = self.now_s
+                in_flight.append(batch)
+            if has_requests:
+                self._passes_left -= 1
+            self.now_s += self._idle_sleep_s
 
     def launch(self) -> bool:
         """Call the scheduler and launch what it decides; whether to call it again before a batch comes back.
@@ -208,6 +238,8 @@ class WalkingCore:
         if batch.preempted or self._fruitless.num_preemptions:
             num_sampled = batch.shape.num_sampled if batch.shape else 0
             self._fruitless.passed(len(batch.preempted), num_sampled, self.load, self.now_s)
+        if self._vain is not None:
+            self._vain.called(batch, self.now_s)
         return batch
 
     def _launch(self, batch: Batch) -> None:
@@ -260,6 +292,8 @@ class WalkingCore:
         """What the worker tells of transfers with a batch's output; the requests that end by it."""
         failed: list[Request] = []
         over = connector.reported(batch.start_s if connector.reports_at_start else batch.end_s)
+        if over:
+            self._something_comes()
         over.sort(key=_stores_last)
         for transfer in over:
             self._hear(transfer, failed)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sim.engine.prefix_cache import NO_COPIES, Copies
 from sim.engine.records import OffloadRecords
 from sim.engine.walking.chunks import Chunks, CpuCache
-from sim.engine.walking.connector import Connector, Transfer, completion_order
+from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
@@ -83,6 +83,10 @@ class Offload(Connector):
     @property
     def has_pending(self) -> bool:
         return bool(self._under_way or self._asked or self._due or self._offered)
+
+    @property
+    def next_end_s(self) -> float:
+        return 0.0 if self._asked or self._due or self._offered else first_end_s(self._under_way)
 
     def added(self, progress: Progress) -> None:
         """Every block that may be stored gets a name of its own, so that it is known who takes it."""

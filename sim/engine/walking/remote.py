@@ -7,7 +7,7 @@ takes to come, is a peer's to say.
 from typing import Protocol
 
 from sim.engine.request import Request
-from sim.engine.walking.connector import Connector, Transfer, over_by
+from sim.engine.walking.connector import Connector, Transfer, first_end_s, over_by
 from sim.engine.walking.progress import Progress
 from sim.specs.kv_transfer import KVTransferConfig
 
@@ -51,6 +51,10 @@ class Remote(Connector):
     @property
     def has_pending(self) -> bool:
         return bool(self._asked or self._under_way)
+
+    @property
+    def next_end_s(self) -> float:
+        return 0.0 if self._asked else first_end_s(self._under_way)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         return max(0, self._peer.num_tokens_elsewhere(progress.request) - num_hit_tokens)
