@@ -23,7 +23,7 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
-from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, same, same_layout
+from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, held_s, same, same_layout
 from sim.metrics.handovers import handover_columns, handover_figures
 from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
@@ -375,6 +375,7 @@ def _deployed(
 def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and what came of it."""
     fleet, trace, figures = replayed.fleet, replayed.load.trace, replayed.figures(run)
+    paid_s = held_s(run, figures["duration"])
     return {
         **_deployed_json(fleet),
         "engine": given.to_json(),
@@ -385,12 +386,12 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         **fleet_parts(fleet, run),
-        **fleet_over_time(fleet, run, figures["duration"]),
+        **fleet_over_time(fleet, run, paid_s),
         **handover_figures(run),
         **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
         "limits": what_limits(fleet, run),
         "step_time": fleet.first.step_times.to_json(),
-        **cost(figures, num_gpus=gpus_held(fleet, run, figures["duration"]), usd_per_hour=fleet.usd_per_gpu_hour),
+        **cost(figures, held_s=paid_s, num_gpus=gpus_held(fleet, run, paid_s), usd_per_hour=fleet.usd_per_gpu_hour),
     }
 
 

@@ -55,6 +55,20 @@ def test_a_queue_calls_for_replicas_which_cost_gpu_hours_from_their_start() -> N
     assert sum(replica["completed"] for replica in found["replicas"]) == found["completed"] == 120
 
 
+def test_a_fleet_that_completes_nothing_costs_what_it_holds() -> None:
+    """Nobody waits for an answer, and two replicas run for half a minute all the same; one that was lost holds its GPU."""
+    found = run(replicas=2, admission={"timeout_s": 0.01}).summary
+    assert found["completed"] == 0
+    assert found["duration"] is None
+    assert found["gpu_hours"] == pytest.approx(2 * 119 / 4 / 3600, rel=0.01)
+    assert found["mean_replicas"] == pytest.approx(2)
+    assert found["cost_usd"] > 0
+    losses = [{"at_s": 0.1, "replica": replica, "for_s": 10} for replica in range(2)]
+    gone = run(burst(1), replicas=2, recovery={"lost": "fail"}, faults=losses)
+    assert gone.summary["completed"] == 0
+    assert gone.summary["gpu_hours"] > 0
+
+
 def test_start_up_takes_as_long_as_measured_starts_did() -> None:
     found = run(autoscale={"policy": "hpa", "target": 2, "max": 2}, start_up={"weights": "nvme", "compile": "cached"})
     (phases,) = found.summary["start_up"].values()

@@ -7,13 +7,14 @@ SECONDS_PER_HOUR = 3600.0
 MILLION = 1e6
 
 
-def cost(metrics: Mapping[str, Any], *, num_gpus: float, usd_per_hour: float | None) -> dict[str, float | None]:
-    """GPU hours of the `duration` of these metrics and their cost in USD; None if no time passed or no price is known."""
-    duration_s = metrics["duration"]
-    gpu_hours = num_gpus * duration_s / SECONDS_PER_HOUR if duration_s is not None else None
+def cost(
+    metrics: Mapping[str, Any], *, held_s: float, num_gpus: float, usd_per_hour: float | None
+) -> dict[str, float | None]:
+    """GPU hours of so many GPUs held so long, their cost in USD, and that of a million tokens; None where no price is known."""
+    gpu_hours = num_gpus * held_s / SECONDS_PER_HOUR
     return {
         "gpu_hours": gpu_hours,
-        "cost_usd": None if gpu_hours is None or usd_per_hour is None else gpu_hours * usd_per_hour,
+        "cost_usd": None if usd_per_hour is None else gpu_hours * usd_per_hour,
         "usd_per_million_output_tokens": usd_per_million(usd_per_hour, num_gpus, metrics["output_throughput"]),
     }
 

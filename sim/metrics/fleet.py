@@ -9,7 +9,7 @@ from sim.cluster.records import ClusterRecords
 from sim.engine.records import LeapRecords
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
-from sim.metrics.lives import life_figures, lives_of, mean_gpus
+from sim.metrics.lives import life_figures, lives_of, mean_gpus, replicas_over_time
 from sim.metrics.replicas import replica_figures
 from sim.metrics.summary import max_kv_cache_usage, summary_of
 from sim.metrics.utilization import utilization
@@ -109,7 +109,16 @@ def _lives(run: ClusterRecords, number: int) -> dict[str, Any]:
     return {"lives": lives_of(run, number)} if run.lives else {}
 
 
-def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float | None) -> dict[str, Any]:
+def held_s(run: ClusterRecords, duration_s: float | None) -> float:
+    """Seconds from the first arrival for which GPUs are held: the `duration`, or all that happened where nothing was completed."""
+    if duration_s is not None:
+        return duration_s
+    arrival_s = run.merged.requests.arrival_s
+    changes_s = [change["at_s"] for change in replicas_over_time(run.lives)]
+    return max(run.span_s, float(max(arrival_s[-1], *changes_s[-1:])) - float(arrival_s[0]))
+
+
+def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float) -> dict[str, Any]:
     """How many replicas there were, and how long each takes to start by phase; nothing for a fleet that stays as it is."""
     if not run.lives:
         return {}
@@ -117,8 +126,8 @@ def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float
     return life_figures(run, duration_s) | {"start_up": starts}
 
 
-def gpus_held(fleet: DeployedFleet, run: ClusterRecords, duration_s: float | None) -> float:
-    """GPUs that the run held, on average over its duration: replicas that start or are lost hold theirs."""
+def gpus_held(fleet: DeployedFleet, run: ClusterRecords, duration_s: float) -> float:
+    """GPUs that the run held, on average over that time: replicas that start or are lost hold theirs."""
     if not run.lives:
         return fleet.num_gpus
     return mean_gpus(run, [pool.deployment.engine.num_gpus for pool in fleet.pools], duration_s)

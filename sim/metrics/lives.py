@@ -8,14 +8,14 @@ from sim.cluster.lives import Life
 from sim.cluster.records import ClusterRecords
 
 
-def life_figures(run: ClusterRecords, duration_s: float | None) -> dict[str, Any]:
+def life_figures(run: ClusterRecords, duration_s: float) -> dict[str, Any]:
     """The mean number of replicas that held GPUs during the run, the most of them, and how many did at each change.
 
     `replicas_over_time` has an object a change: since `at_s`, `replicas` hold GPUs and `ready` of them serve.
     """
     changes = replicas_over_time(run.lives)
     start_s = float(run.merged.requests.arrival_s[0])
-    held_s = sum(life.held_s(start_s, start_s + (duration_s or 0.0)) for life in run.lives)
+    held_s = sum(life.held_s(start_s, start_s + duration_s) for life in run.lives)
     return {
         "mean_replicas": held_s / duration_s if duration_s else None,
         "max_replicas": max((change["replicas"] for change in changes), default=0),
@@ -23,10 +23,10 @@ def life_figures(run: ClusterRecords, duration_s: float | None) -> dict[str, Any
     }
 
 
-def mean_gpus(run: ClusterRecords, num_gpus: Sequence[int], duration_s: float | None) -> float:
+def mean_gpus(run: ClusterRecords, num_gpus: Sequence[int], duration_s: float) -> float:
     """GPUs held on average during the run; `num_gpus` are those of a replica of each pool."""
     start_s = float(run.merged.requests.arrival_s[0])
-    end_s = start_s + (duration_s or 0.0)
+    end_s = start_s + duration_s
     return sum(num_gpus[life.pool] * life.held_s(start_s, end_s) for life in run.lives) / (duration_s or inf)
 
 

@@ -160,12 +160,14 @@ def _most(scenario: Scenario, kept: Probe | None, broken: Probe | None, check: V
         "concurrent_requests": kept.request_rate * (1 - share_unserved(metrics)) * metrics["mean_e2el_ms"] * MS,
         "bench_command": check.command,
         "verify": check.to_json(),
-        "limited_by": _tightest(scenario, metrics) if broken else "no limit within reach",
+        "limited_by": _limited_by(scenario, metrics, broken) if broken else "no limit within reach",
     }
 
 
-def _tightest(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
-    """The limit with the least room at the highest rate."""
+def _limited_by(scenario: Scenario, metrics: Mapping[str, Any], broken: Probe) -> str:
+    """The limit with the least room at the highest rate, unless the next rate tried keeps all of them and only the queue grows."""
+    if broken.metrics and scenario.target.violation(broken.metrics) == 0:
+        return "a growing backlog"
     known = [slo for slo in scenario.target.limits if metrics.get(slo.judged_key) is not None]
     return max(known, key=lambda slo: metrics[slo.judged_key] / slo.limit_s).name if known else "a growing backlog"
 

@@ -13,7 +13,7 @@ from sim.errors import SimError
 from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import cost, usd_per_million
-from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, pool_figures
+from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, held_s, pool_figures
 from sim.metrics.slo import slo_figures
 from sim.search.blueprint import ROUTER, Blueprint, Params, canonical
 from sim.search.objectives import Target, Unservable, unservable
@@ -188,9 +188,9 @@ class Scenario:
         if fleet.asked is None:
             per_million = usd_per_million(price, fleet.num_gpus, metrics["output_throughput"])
             return metrics | {"usd_per_million_output_tokens": per_million}
-        held = gpus_held(fleet, records, metrics["duration"])
-        over_time = fleet_over_time(fleet, records, metrics["duration"])
-        bill = cost(metrics, num_gpus=held, usd_per_hour=price)
+        paid_s = held_s(records, metrics["duration"])
+        over_time = fleet_over_time(fleet, records, paid_s)
+        bill = cost(metrics, held_s=paid_s, num_gpus=gpus_held(fleet, records, paid_s), usd_per_hour=price)
         return metrics | over_time | bill | {"pools": pool_figures(fleet, records)}
 
 

@@ -60,6 +60,12 @@ def test_pools_serve_what_all_their_replicas_do() -> None:
     assert "# many, 2 times" in text
 
 
+def test_where_no_limit_breaks_a_growing_backlog_is_the_limit() -> None:
+    """Nobody minds to wait ten minutes, but the queue would have no end."""
+    assert answer(TWO_POOLS, slo=["ttft_p99=600s"])["limited_by"] == "a growing backlog"
+    assert answer(TWO_POOLS)["limited_by"] == "ttft_p99"
+
+
 def test_one_pool_is_as_many_replicas() -> None:
     """A file that says no more than --replicas has the answer of --replicas."""
     in_a_file = answer({"pools": [{"replicas": 2}]})
