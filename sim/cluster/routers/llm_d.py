@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates, largest
+from sim.cluster.routers.llm_d_scorers import BY_METRICS, SCORERS, Candidates, MetricScores, best_of, total
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
@@ -80,7 +80,11 @@ class LlmD(Router):
     def __init__(self, options: LlmDOptions, fleet: Fleet) -> None:
         self._options = options
         self._rng = fleet.rng()
-        self._weights = [(getattr(options, name), score) for name, score in SCORERS.items() if getattr(options, name)]
+        weights = {name: (getattr(options, name), score) for name, score in SCORERS.items() if getattr(options, name)}
+        self._by_metrics = [weight for name, weight in weights.items() if name in BY_METRICS]
+        self._others = [weight for name, weight in weights.items() if name not in BY_METRICS]
+        self._metric_scores = MetricScores(self._by_metrics, fleet.num_replicas)
+        self._others_match = not weights.keys() - {*BY_METRICS, "prefix"}
         self.listens = bool(options.token_load or options.active_request or options.affinity_threshold)
         if options.queue or options.kv or options.running or options.load_aware:
             self.scrape_interval_s = options.scrape_interval_s
@@ -101,30 +105,31 @@ class LlmD(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = self._prompts.path(request.index)
         candidates = self._candidates(request, path, replicas)
-        place = self._best(candidates)
+        is_cold = not np.count_nonzero(candidates.num_matched)
+        place = self._best(candidates, is_cold=is_cold)
         chosen = replicas[place]
-        self._sent(request, path, chosen.number, float(candidates.num_uncached_tokens[place]))
-        if not np.count_nonzero(candidates.matched_share):
+        self._sent(request, path, chosen.number, candidates, place)
+        if is_cold:
             self._last_cold[chosen.number] = self._num_cold
             self._num_cold += 1
         return chosen
 
     def _candidates(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Candidates:
         """What is known of the candidates, in their order."""
-        now_s, num_tokens = request.arrival_s, request.num_prompt_tokens
-        nothing = self._nothing
+        now_s, num_tokens, nothing = request.arrival_s, request.num_prompt_tokens, self._nothing
         scraped = self._scrape.columns(now_s, replicas) if self._scrape else (nothing, nothing, nothing)
         if self.listens:
             self._prefilling.refresh(now_s)
-        num_matched = self._num_matched(request, path, replicas)
-        num_blocks = (num_tokens if self._index is None else min(num_tokens, MAX_INDEXED_TOKENS)) // self._block_size
+        num_matchable = num_tokens if self._index is None else min(num_tokens, MAX_INDEXED_TOKENS)
         everyone = Candidates(
             *scraped,
-            num_matched / max(1, num_blocks),
-            num_tokens - num_matched * self._block_size,
+            self._num_matched(request, path, replicas),
             self._prefilling.num_tokens,
             self._num_active,
             self._last_cold,
+            num_tokens,
+            num_matchable // self._block_size,
+            self._block_size,
         )
         if len(replicas) == len(nothing):
             return everyone
@@ -139,17 +144,24 @@ class LlmD(Router):
             num_cached[replica.number] = replica.num_cached_blocks(request)
         return num_cached
 
-    def _best(self, candidates: Candidates) -> int:
+    def _best(self, candidates: Candidates, *, is_cold: bool) -> int:
         """The place of the best candidate."""
         kept = self._sticky(candidates) if self._options.affinity_threshold else None
         if kept is not None:
             candidates = candidates.only(kept)
-        scores = np.zeros(len(candidates.num_active))
-        for weight, score in self._weights:
-            scores += weight * score(candidates)
-        best: list[int] = (scores == largest(scores)).nonzero()[0].tolist()
-        chosen = one_of(best, self._rng)
+        chosen = one_of(self._equals(candidates, is_cold=is_cold), self._rng)
         return chosen if kept is None else int(kept[chosen])
+
+    def _equals(self, candidates: Candidates, *, is_cold: bool) -> Sequence[int]:
+        """The places of those with the highest score; a prompt that nobody holds adds nothing to what metrics say."""
+        count = len(candidates.num_active)
+        if count < len(self._nothing):
+            return best_of(total(self._others, candidates, total(self._by_metrics, candidates, np.zeros(count))))
+        if self._scrape:
+            self._metric_scores.refresh(candidates, self._scrape.num_reads)
+        if is_cold and self._others_match:
+            return self._metric_scores.best
+        return best_of(total(self._others, candidates, self._metric_scores.scores))
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
         """The places of those that pass the affinity filter; None if it does not apply."""
@@ -163,11 +175,11 @@ class LlmD(Router):
                 return None
         return is_sticky.nonzero()[0]
 
-    def _sent(self, request: Request, path: Sequence[int], replica: int, num_uncached_tokens: float) -> None:
+    def _sent(self, request: Request, path: Sequence[int], replica: int, candidates: Candidates, place: int) -> None:
         if self._index is not None:
             self._index.add(path, replica)
         if self.listens:
-            self._prefilling.add(request, replica, num_uncached_tokens)
+            self._prefilling.add(request, replica, float(candidates.num_uncached_tokens[place]))
             self._num_active[replica] += 1
 
     def answered(self, request: Request, replica: int) -> None:

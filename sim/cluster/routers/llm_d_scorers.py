@@ -1,6 +1,6 @@
 """llm-d's scorers: 0 to 1 for each candidate, in columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,22 +16,48 @@ NEUTRAL = 0.5
 class Candidates(NamedTuple):
     """The router's view of the replicas, a column a figure; the first three as they were scraped.
 
-    `matched_share` is how much of the prompt each holds, `num_uncached_tokens` what it would have to compute of it;
-    `last_cold` the number of the last request without any match that it was sent, -1 for none.
+    `num_matched` are the leading blocks of the prompt that each holds, `last_cold` the number of the last request without any
+    match that it was sent, -1 for none. The prompt has `num_tokens`, and `num_blocks` that may match.
     """
 
     num_waiting: Floats
     num_running: Floats
     kv_cache_usage: Floats
-    matched_share: Floats
-    num_uncached_tokens: Floats
+    num_matched: Floats
     num_tokens_in_flight: Floats
     num_active: Floats
     last_cold: Floats
+    num_tokens: int
+    num_blocks: int
+    block_size: int
+
+    @property
+    def matched_share(self) -> Floats:
+        """How much of the prompt each holds."""
+        return self.num_matched / max(1, self.num_blocks)
+
+    @property
+    def num_uncached_tokens(self) -> Floats:
+        """What each would have to compute of the prompt."""
+        return self.num_tokens - self.num_matched * self.block_size
 
     def only(self, kept: NDArray[np.intp]) -> "Candidates":
         """Some of them."""
-        return Candidates(*(column[kept] for column in self))
+        return Candidates(
+            self.num_waiting[kept],
+            self.num_running[kept],
+            self.kv_cache_usage[kept],
+            self.num_matched[kept],
+            self.num_tokens_in_flight[kept],
+            self.num_active[kept],
+            self.last_cold[kept],
+            self.num_tokens,
+            self.num_blocks,
+            self.block_size,
+        )
+
+
+Scorer = Callable[[Candidates], Floats]
 
 
 def largest(column: Floats) -> float:
@@ -78,7 +104,7 @@ def _active_request(candidates: Candidates) -> Floats:
 def _no_hit_lru(candidates: Candidates) -> Floats:
     """A request without any match goes to the replica whose last such request is the oldest."""
     count = len(candidates.last_cold)
-    if candidates.matched_share.any():
+    if candidates.num_matched.any():
         return np.full(count, NEUTRAL)
     scores = np.ones(count)
     if count > 1:
@@ -86,7 +112,7 @@ def _no_hit_lru(candidates: Candidates) -> Floats:
     return scores
 
 
-SCORERS: dict[str, Callable[[Candidates], Floats]] = {
+SCORERS: dict[str, Scorer] = {
     "queue": _queue,
     "kv": _kv,
     "prefix": _prefix,
@@ -96,3 +122,35 @@ SCORERS: dict[str, Callable[[Candidates], Floats]] = {
     "active_request": _active_request,
     "no_hit_lru": _no_hit_lru,
 }
+BY_METRICS = ("queue", "kv")
+"""Those of the first scorers that read metrics alone."""
+
+
+def total(weights: Sequence[tuple[float, Scorer]], candidates: Candidates, start: Floats) -> Floats:
+    """Weighted scores, added up in their order to what there is."""
+    for weight, score in weights:
+        start = start + weight * score(candidates)
+    return start
+
+
+def best_of(scores: Floats) -> list[int]:
+    """The places of the highest."""
+    best: list[int] = (scores == largest(scores)).nonzero()[0].tolist()
+    return best
+
+
+class MetricScores:
+    """What metrics alone say of all replicas, which is the same for every request until they are scraped again."""
+
+    def __init__(self, weights: Sequence[tuple[float, Scorer]], num_replicas: int) -> None:
+        self._weights = weights
+        self._num_reads = 0
+        self.scores: Floats = np.zeros(num_replicas)
+        self.best = list(range(num_replicas))
+
+    def refresh(self, candidates: Candidates, num_reads: int) -> None:
+        """These are all replicas, after so many reads of their metrics."""
+        if num_reads != self._num_reads:
+            self._num_reads = num_reads
+            self.scores = total(self._weights, candidates, np.zeros(len(candidates.num_waiting)))
+            self.best = best_of(self.scores)

@@ -1,23 +1,24 @@
 """Metrics as a router has them: those of its last scrape, at equal intervals."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from sim.cluster.clock import last_multiple
 from sim.cluster.replica import Replica
-from sim.engine.metrics import Metrics
 from sim.engine.records import Floats
 
 
 class Scrape:
-    """The last metrics of all replicas in columns, by number; all 0 until the first."""
+    """The last metrics of all replicas in columns, by number; all 0 until the first. `num_reads` counts when they changed."""
 
     def __init__(self, num_replicas: int, interval_s: float) -> None:
         self._interval_s = interval_s
         self._read_at_s: list[float | None] = [None] * num_replicas
         self._all_read_at_s: float | None = None
         self._rows: Floats = np.zeros((3, num_replicas))
+        self.num_reads = 0
 
     def columns(self, now_s: float, replicas: Sequence[Replica]) -> tuple[Floats, Floats, Floats]:
         """Requests that wait, requests that run and KV cache usage, the candidates' at the last multiple of the interval.
@@ -34,9 +35,10 @@ class Scrape:
         """The metrics of those replicas that have not been read since."""
         stale = [replica for replica in replicas if self._read_at_s[replica.number] != at_s]
         if stale:
-            metrics: list[Metrics] = [replica.metrics(at_s) for replica in stale]
+            self.num_reads += 1
+            figures = chain.from_iterable(replica.metrics(at_s) for replica in stale)
             numbers = [replica.number for replica in stale]
-            self._rows[:, numbers] = np.array(metrics, dtype=np.float64).T
+            self._rows[:, numbers] = np.fromiter(figures, np.float64, 3 * len(stale)).reshape(-1, 3).T
             for number in numbers:
                 self._read_at_s[number] = at_s
         if len(replicas) == len(self._read_at_s):
