@@ -14,6 +14,8 @@ from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
 from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan, plan_memory
+from sim.memory.transfers import copied_bytes_per_s
+from sim.memory.weights import offloaded
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.kv_transfer import OffloadConfig
@@ -26,6 +28,7 @@ from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.pipeline import pipeline_step_time
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
+from sim.steptime.weight_offload import OffloadedStepTime
 
 ModelLike = str | Path | ModelSpec
 GpuLike = str | Path | HardwareProfile
@@ -87,8 +90,12 @@ class Deployment:
         return None if self.step_times.given else lambda engine: self._roofline(self.gpu, engine)
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
-        time = pipeline_step_time if engine.pipeline_parallel_size > 1 else RooflineStepTime
-        return time(self.model, gpu, engine, self.step_times)
+        if engine.pipeline_parallel_size > 1:
+            return pipeline_step_time(self.model, gpu, engine, self.step_times)
+        steps = RooflineStepTime(self.model, gpu, engine, self.step_times)
+        if (weights := offloaded(self.model, engine, self.plan.stage)) is None:
+            return steps
+        return OffloadedStepTime(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)
 
     def why_not(self, *, what_if: bool = True) -> str | None:
         """Why it does not start; None where it does, or where `num_gpu_blocks_override` is taken at its word.
@@ -111,6 +118,11 @@ class Deployment:
         if self.offload is not None and self.modes.num_stages > 1:
             raise ConfigError(
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
+                "or use tensor_parallel_size instead of pipeline_parallel_size."
+            )
+        if self.modes.num_stages > 1 and (self.engine.cpu_offload_gb or self.engine.offload_group_size):
+            raise ConfigError(
+                "weights in host memory are not timed with pipeline stages: leave out cpu_offload_gb and offload_group_size, "
                 "or use tensor_parallel_size instead of pipeline_parallel_size."
             )
         if reason := self.why_not():

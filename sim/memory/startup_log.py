@@ -65,7 +65,6 @@ _ENGINE_FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
 _MATTER = (
     "speculative_config",
     "data_parallel_size",
-    "cpu_offload_gb",
     "kv_transfer_config",
     "hf_overrides",
 )

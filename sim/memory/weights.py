@@ -9,6 +9,7 @@ from sim.specs.engine import ResolvedEngine
 from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
 from sim.specs.stages import Stage
+from sim.specs.weight_offload import HostWeights, host_weights
 
 FP32_BYTES = 4
 
@@ -26,6 +27,7 @@ def weight_parts(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> tupl
     parts = (
         _vocabulary(model, engine.tensor_parallel_size, stage),
         *_layers(model, engine, stage),
+        _in_host_memory(model, engine, stage),
         _adapters(model, engine, stage),
         _vision(model, engine.tensor_parallel_size),
         _rotary_tables(model),
@@ -55,6 +57,23 @@ def _layers(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Iterator[
     yield Part("attention and dense layers", dense, f"{stage.stop - stage.start} layers, {_formats(mine)}, {split}")
     yield Part("routed experts", experts, f"{_expert_layers(mine)}, {whole_experts}")
     yield Part("norms and the rest", 2 * rest, f"{rest:,} x 2 bytes on every GPU")
+
+
+def _in_host_memory(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:
+    """What leaves the GPU, without the buffers for layers on their way back."""
+    found = offloaded(model, engine, stage)
+    if found is None:
+        return Part("in host memory", 0, "none")
+    what = f"{len(found.copied)} layers" if found.copied else "the first matrices"
+    buffers = f", but for {found.buffer_bytes:,} bytes of buffers" if found.buffer_bytes else ""
+    return Part("in host memory", found.buffer_bytes - found.num_bytes, f"{what} of {found.num_bytes:,} bytes{buffers}")
+
+
+def offloaded(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> HostWeights | None:
+    """The weights of a stage that stay in host memory, on each of its GPUs."""
+    if not (engine.cpu_offload_gb or engine.offload_group_size):
+        return None
+    return host_weights([layer_on_rank(layer, engine) for layer in model.layers[stage.start : stage.stop]], engine)
 
 
 def _adapters(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:

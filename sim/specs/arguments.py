@@ -92,6 +92,11 @@ def check_kv_offloading_size(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be GiB of host memory, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")
 
 
+def check_cpu_offload_gb(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 <= value < MAX_GIB):
+        raise ConfigError(f"{name} must be GiB of weights a GPU, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")
+
+
 def check_block_size(name: str, value: object) -> None:
     if not _is_integer(value) or value not in BLOCK_SIZES:
         raise ConfigError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")

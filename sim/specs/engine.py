@@ -11,6 +11,7 @@ from sim.specs.arguments import (
     argument,
     check_block_size,
     check_capture_sizes,
+    check_cpu_offload_gb,
     check_gpu_memory_utilization,
     check_kv_offloading_size,
     check_max_lora_rank,
@@ -67,6 +68,17 @@ class EngineConfig:
     kv_offloading_size: float | None = argument(
         None, "number", "GiB of host memory for KV, over all GPUs", check_kv_offloading_size, since="0.11.1"
     )
+    cpu_offload_gb: float = argument(
+        0.0, "number", "GiB of weights a GPU that stay in host memory, and are read there", check_cpu_offload_gb
+    )
+    offload_group_size: int = count(
+        0,
+        "layers in a group of which the last stay in host memory, and are copied ahead; 0 is off",
+        at_least=0,
+        since="0.19.1",
+    )
+    offload_num_in_group: int = count(1, "how many of a group do", since="0.19.1")
+    offload_prefetch_step: int = count(1, "how many of them ahead they are copied", since="0.19.1")
     block_size: int | None = argument(None, "integer", "tokens in a KV block", check_block_size)
     kv_cache_dtype: str = choice("auto", ("auto", *KV_CACHE_DTYPE_BYTES))
     quantization: str | None = argument(None, "text", "quantise the weights, such as fp8 (-q)", check_quantization)
@@ -110,6 +122,11 @@ class EngineConfig:
         if self.cudagraph_capture_sizes is not None:
             ascending = tuple(sorted(set(self.cudagraph_capture_sizes)))  # as vLLM takes them
             object.__setattr__(self, "cudagraph_capture_sizes", ascending)
+        if self.offload_group_size and self.offload_num_in_group > self.offload_group_size:
+            raise ConfigError(
+                f"offload_num_in_group must be at most offload_group_size, {self.offload_group_size}, got"
+                f" {self.offload_num_in_group}; lower it."
+            )
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigError(
                 f"max_cpu_loras must be at least max_loras, {self.max_loras}, got {self.max_cpu_loras}; raise it."

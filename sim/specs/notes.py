@@ -47,6 +47,10 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
             yield f"{name} changes nothing here: enforce_eager captures no CUDA graphs."
     if {"kv_cache_memory_bytes", "gpu_memory_utilization"} <= given.keys():
         yield "gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it."
+    if engine.cpu_offload_gb and engine.offload_group_size:
+        yield "cpu_offload_gb changes nothing here: offload_group_size replaces it."
+    if engine.cpu_offload_gb or engine.offload_group_size:
+        yield "intervals do not cover the time that weights in host memory take, of which no run here was measured well."
     if not engine.enable_lora:
         for name in filter(given.__contains__, LORA_ARGUMENTS):
             yield f"{name} changes nothing here: without enable_lora there are no adapters."

@@ -54,10 +54,10 @@ def test_flags_win_over_the_log_and_paths_are_known_by_their_last_part(servecast
 
 
 def test_what_a_log_holds_beyond_the_plan_is_said(servecast: Servecast) -> None:
-    """Offloaded weights are named on stderr; expert parallelism and multi-token prediction are planned."""
+    """KV transfer is named on stderr; expert parallelism and multi-token prediction are planned."""
     status, out, err = servecast("memory", "--gpu", "h200-sxm", "--from-log", LOGS / "vllm-0.28.0.log")
     assert status == 0
-    assert "cpu_offload_gb of the log is not part of the plan" in err
+    assert "kv_transfer_config of the log is not part of the plan" in err
     assert re.search(r"^weights +81\.10 GiB +80\.88 GiB", out, re.MULTILINE)
 
 

@@ -1,0 +1,92 @@
+"""What steps wait for weights in host memory."""
+
+from collections import Counter
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sim
+from sim.deployment import deploy
+from sim.errors import ConfigError
+from sim.memory.transfers import copied_bytes_per_s
+from sim.specs.engine import EngineConfig
+from sim.specs.weight_offload import HostWeights
+from sim.steptime.protocol import StepShape
+from sim.steptime.weight_offload import OffloadedStepTime, copies_s
+from tests.properties import examples
+from tests.workload.makers import make_trace
+
+
+def weights(num_layers: int, copied: tuple[int, ...], ahead: int) -> HostWeights:
+    return HostWeights(num_layers, Counter(), copied, 1.0, len(copied), ahead, ahead)
+
+
+@pytest.mark.parametrize(("copy_s", "waits_s"), [(0.5, 0.5), (1.0, 1.0), (3.0, 5.0)])
+def test_a_copy_is_hidden_by_the_layers_before_it(copy_s: float, waits_s: float) -> None:
+    """Four layers of 1 s, the second and the fourth copied one ahead.
+
+    The fourth's copy begins at 2 s and has until 3 s; that of the second for the next step begins when the fourth has run, and the
+    step waits for it. With 3 s a copy the fourth waits from 3 to 5 s, and the step from 6 to 9 s.
+    """
+    assert copies_s(weights(4, (1, 3), 1), 1.0, copy_s) == pytest.approx(waits_s)
+
+
+@examples(200)
+@given(
+    num_layers=st.integers(1, 12),
+    every=st.integers(1, 4),
+    ahead=st.integers(1, 5),
+    layer=st.integers(1, 5),
+    copy=st.integers(0, 20),
+)
+def test_steps_wait_between_nothing_and_all_copies(
+    num_layers: int, every: int, ahead: int, layer: int, copy: int
+) -> None:
+    """Copies one after the other take their own time; a step is never shorter than they are, nor longer than both in turn."""
+    copied = tuple(range(every - 1, num_layers, every))
+    step = num_layers * layer + copies_s(weights(num_layers, copied, ahead), layer, copy)
+    assert max(num_layers * layer, len(copied) * copy) <= step <= num_layers * layer + len(copied) * copy
+
+
+def test_a_decode_takes_at_least_what_it_reads_over_the_link() -> None:
+    """Llama-3.1-8B on an L4 with 4 GiB in host memory: those bytes over PCIe, and the rest from its own memory."""
+    plain = deploy("Llama-3.1-8B", "l4", EngineConfig(max_model_len=4096))
+    less = deploy("Llama-3.1-8B", "l4", EngineConfig(max_model_len=4096, cpu_offload_gb=4))
+    link_s = (plain.plan.weights_bytes - less.plan.weights_bytes) / copied_bytes_per_s(less.gpu)
+    shape = StepShape(1, 500, (), 1)
+    assert link_s < less.step_time.step_s(shape) < link_s + plain.step_time.step_s(shape)
+    assert isinstance(less.step_time, OffloadedStepTime)
+    parts = less.step_time.parts(shape)
+    assert parts.bound == "link"
+    assert parts.prefill_s + parts.decode_s + parts.host_s == pytest.approx(less.step_time.step_s(shape))
+
+
+def test_long_prefills_hide_what_they_read() -> None:
+    """8,192 tokens keep the tensor cores busy for longer than the weights take over the link."""
+    shape = StepShape(0, 0, ((8192, 0),), 1)
+    plain, less = (
+        deploy("Llama-3.1-8B", "l4", EngineConfig(max_model_len=16384, num_gpu_blocks_override=2000, cpu_offload_gb=gb))
+        for gb in (0, 2)
+    )
+    assert less.step_time.step_s(shape) == plain.step_time.step_s(shape)
+
+
+@pytest.mark.parametrize("arguments", [{"cpu_offload_gb": 2}, {"offload_group_size": 4, "offload_prefetch_step": 2}])
+def test_runs_add_up(arguments: dict[str, int]) -> None:
+    """The parts of each step are the step, and steps that only decode are bound by the link."""
+    trace = make_trace([0.0, 0.1, 0.2], prompt_tokens=[300] * 3, output_tokens=[20] * 3)
+    engine = EngineConfig(max_model_len=4096, **arguments)  # type: ignore[arg-type]
+    found = sim.simulate("Llama-3.1-8B", "l4", trace, engine=engine, intervals=False)
+    steps = found.steps
+    ends = list(accumulate((steps["prefill_s"] + steps["decode_s"] + steps["host_s"]).tolist()))
+    assert ends[-1] == pytest.approx(float((steps["end_s"] - steps["start_s"]).sum()))
+    assert set(steps["bound"][steps["num_chunk_tokens"] == 0]) == {"link"}
+
+
+def test_stages_are_refused() -> None:
+    """Rather than timed without the link."""
+    engine = EngineConfig(pipeline_parallel_size=2, cpu_offload_gb=2)
+    with pytest.raises(ConfigError, match="weights in host memory are not timed with pipeline stages"):
+        deploy("Llama-3.1-8B", "h100-sxm", engine).require_runnable()
