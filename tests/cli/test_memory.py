@@ -61,15 +61,12 @@ def test_what_a_log_holds_beyond_the_plan_is_said(servecast: Servecast) -> None:
     assert re.search(r"^weights +81\.10 GiB +80\.88 GiB", out, re.MULTILINE)
 
 
-def test_stages_are_planned_and_not_simulated(servecast: Servecast, trace: Path) -> None:
-    """The memory of two stages is shown for the one that decides; a simulation of them is refused in a sentence."""
+def test_stages_are_planned(servecast: Servecast) -> None:
+    """The memory of two stages is shown for the one that decides."""
     status, out, _ = servecast("memory", *LLAMA, "-pp", "2")
     assert status == 0
     assert "on 2 x h100-sxm" in out
     assert "per GPU, stage 2 of 2" in out
-    status, out, err = servecast("simulate", *LLAMA, "-pp", "2", "--trace", trace)
-    assert (status, out) == (2, "")
-    assert "planned by `servecast memory` but not simulated" in err
 
 
 def test_what_does_not_fit_gets_advice_that_was_planned(servecast: Servecast) -> None:
