@@ -21,7 +21,7 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
-from sim.specs.notes import engine_notes
+from sim.specs.notes import engine_notes, layout_notes
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -161,7 +161,8 @@ def deploy(
     spec = with_prediction_layers(spec) if prediction_layers else spec
     resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
     plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory)
-    fitted, notes = replace(resolved, max_model_len=plan.max_model_len), engine_notes(engine, vllm_version)
+    fitted = replace(resolved, max_model_len=plan.max_model_len)
+    notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile))
     return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile))
 
 

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 import sim
+from sim.deployment import deploy
 from sim.errors import ConfigError
+from sim.measure.likeness import traits
+from sim.specs.hardware import load_gpu
+from sim.specs.models import load_model
+from sim.specs.vllm import resolve_engine
 
 
 def run(fleet: Any = None, **arguments: Any) -> Any:
@@ -82,3 +87,56 @@ def test_stages_in_pools_with_a_role_are_refused() -> None:
     pools = [{"name": "p", "role": "prefill", "engine": {"pipeline_parallel_size": 2}}, {"name": "d", "role": "decode"}]
     with pytest.raises(ConfigError, match="p: KV is handed over between engines of one stage"):
         run({"pools": pools}, pipeline_parallel_size=1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "said", "layout"),
+    [
+        (8, 1, (), "one node"),
+        (4, 2, (), "pipeline stages"),
+        (
+            8,
+            2,
+            ("16 GPUs take more than one node of 8 h100-sxm: stages send over",),
+            "pipeline stages over several nodes",
+        ),
+        (16, 1, ("tensor_parallel_size 16 takes 2 nodes of 8 h100-sxm: every all-reduce crosses",), "several nodes"),
+    ],
+)
+def test_what_crosses_the_network_is_said(ranks: int, stages: int, said: tuple[str, ...], layout: str) -> None:
+    """And that nobody has measured such layouts."""
+    model, gpu = load_model("Llama-3.1-70B"), load_gpu("h100-sxm")
+    given = sim.EngineConfig(tensor_parallel_size=ranks, pipeline_parallel_size=stages)
+    notes = deploy(model, gpu, given).notes
+    assert [note.startswith(start) for note, start in zip(notes, said, strict=True)] == [True] * len(said)
+    assert traits(model, gpu, resolve_engine(given, model, gpu)).layout == layout
+
+
+def test_a_search_over_ranks_and_stages() -> None:
+    """Every layout is tried, with its GPUs; those that fit are ranked, and the winner has its `vllm serve` line."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+    found = sim.optimize(
+        "Llama-3.1-8B", "l4", "chat", space={size: [1, 2] for size in sizes}, limit=40,
+        engine=sim.EngineConfig(max_model_len=8192), intervals=False,
+    )  # fmt: skip
+    tried = {tuple(one["engine"].get(size) or 1 for size in sizes): one for one in found.summary["candidates"]}
+    assert {layout: one["num_gpus"] for layout, one in tried.items()} == {(1, 1): 1, (1, 2): 2, (2, 1): 2, (2, 2): 4}
+    assert tried[1, 2]["feasible"]
+    given, command = found.best["engine"], found.best["serve_command"]
+    assert all((f"--{size.replace('_', '-')} 2" in command) == (given.get(size) == 2) for size in sizes)
+
+
+def test_the_capacity_of_stages() -> None:
+    """A rate, the GPUs that it takes, and the line that starts them."""
+    found = sim.capacity(
+        "Llama-3.1-8B",
+        "l4",
+        "chat",
+        slo=["tpot_p99=200ms"],
+        limit=40,
+        engine=sim.EngineConfig(pipeline_parallel_size=2, max_model_len=8192),
+        intervals=False,
+    )
+    assert found.summary["num_gpus"] == 2
+    assert found.summary["max_request_rate"] > 0
+    assert "--pipeline-parallel-size 2" in found.summary["serve_command"]

@@ -14,6 +14,7 @@ from sim.cli.options import Fleet, GivenRouter, RateScale, Replicas, RequestRate
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.outputs import writing
+from sim.specs.notes import layout_notes
 
 if TYPE_CHECKING:
     from sim.api import Result
@@ -76,6 +77,8 @@ def simulate(
 def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:
     """Messages on stderr beside the result."""
     yield from _overridden(result)
+    for pool in result.fleet.pools:
+        yield from layout_notes(pool.deployment.engine, pool.deployment.gpu)
     yield from _unserved(result)
     yield from said_of_clients(result.summary, result.trace)
     yield from _at_limit(result.summary)

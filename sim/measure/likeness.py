@@ -26,6 +26,9 @@ NOT_FIGURES = (
 )  # of a profile: they time nothing
 
 
+NOT_ON_ONE_NODE = ("gpus_per_node", "network_gb_s", "operators.messages")
+
+
 class Regime(NamedTuple):
     """The load on the engine during a replay: whether prompts came from the prefix cache, and means of their tokens, of the
     context that a generated token saw, and of the requests that decoded in a step. `p1_arrival_s` and `p5_arrival_s`: when,
@@ -56,6 +59,7 @@ class Traits(NamedTuple):
     derived: tuple[str, ...] = ()
     composition: Composition = "additive"
     regime: Regime | None = None
+    layout: str = "one node"
 
 
 class Facet(NamedTuple):
@@ -85,6 +89,7 @@ FACETS = (
     ),
     Facet("vllm_version", lambda of: of.vllm_version, lambda of: f"vLLM {of.vllm_version}"),
     Facet("composition", lambda of: of.composition, lambda of: f"mixed steps timed as {of.composition}"),
+    Facet("layout", lambda of: of.layout, lambda of: of.layout),
     Facet(
         "prompts",
         _of_regime(lambda regime: "cached" if regime.is_cached else "computed"),
@@ -123,17 +128,32 @@ def traits(
         gpu=_gpu(gpu),
         family=model.model_type,
         dtype=model.quantization or "bf16",
-        active_parameters_per_gpu=float(model.num_active_parameters / engine.tensor_parallel_size),
+        active_parameters_per_gpu=float(model.num_active_parameters / engine.num_gpus),
         has_experts=model.has_experts,
         kernels=gpu.operators.gemm["bf16"].basis,
         kv_dtype="fp8" if engine.kv_cache_dtype.startswith("fp8") else engine.kv_cache_dtype,
         execution="eager" if engine.cudagraph_mode == "NONE" else "graphs",
         vllm_version=f"{major}.{minor}",
         is_newer_than_known=is_newer_than_known(engine.vllm_version),
-        derived=gpu.derived,
+        derived=_derived(gpu, engine),
         composition=composition,
         regime=regime,
+        layout=_layout(gpu, engine),
     )
+
+
+def _layout(gpu: HardwareProfile, engine: ResolvedEngine) -> str:
+    """Whether layers lie on stages, and whether the network counts."""
+    stages = "pipeline stages" if engine.pipeline_parallel_size > 1 else ""
+    nodes = "several nodes" if engine.num_gpus > gpu.num_gpus_together else ""
+    return " over ".join(filter(None, (stages, nodes))) or "one node"
+
+
+def _derived(gpu: HardwareProfile, engine: ResolvedEngine) -> tuple[str, ...]:
+    """What was derived and counts: messages and the network do where there are stages or several nodes."""
+    if engine.pipeline_parallel_size > 1 or engine.num_gpus > gpu.num_gpus_together:
+        return gpu.derived
+    return tuple(name for name in gpu.derived if name not in NOT_ON_ONE_NODE)
 
 
 def traits_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Traits:

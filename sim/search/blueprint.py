@@ -24,10 +24,11 @@ Params = Mapping[str, Any]
 REPLICAS = "replicas"
 ROUTER = "router"
 RANKS = "tensor_parallel_size"
+STAGES = "pipeline_parallel_size"
 SECTIONS = {ROUTER: router_options, "prefill_router": router_options, "decider": decider}
 """What a fleet file says beside its pools and can be searched, each with what checks it."""
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
-NOT_SEARCHED = ("quantization", "pipeline_parallel_size")  # another model; planned but not simulated
+NOT_SEARCHED = ("quantization",)  # another model
 ARGUMENTS = tuple(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED)
 
 
@@ -52,7 +53,8 @@ class Blueprint:
 
     def is_layout(self, knob: str) -> bool:
         """Whether the knob decides on a number of GPUs."""
-        return any(knob in {prefix + REPLICAS, prefix + RANKS} for prefix in self.pools) or knob == RANKS
+        sizes = {prefix + name for prefix in self.pools for name in (REPLICAS, RANKS, STAGES)}
+        return knob in {*sizes, RANKS, STAGES}
 
     def replicas_of(self, prefix: str, params: Params) -> int:
         return int(params.get(prefix + REPLICAS, self.pools[prefix].replicas))
@@ -62,13 +64,17 @@ class Blueprint:
 
     def num_gpus(self, params: Params) -> int:
         """Those of all replicas of all pools."""
-        return sum(self.replicas_of(prefix, params) * self._ranks(prefix, params) for prefix in self.pools)
+        return sum(self.replicas_of(prefix, params) * self._gpus_each(prefix, params) for prefix in self.pools)
 
-    def _ranks(self, prefix: str, params: Params) -> int:
-        """GPUs of a replica, by the first that says so: the pool's knob, the pool, the knob for all, the arguments for all."""
-        said = (params, prefix + RANKS), (self.pools[prefix].engine, RANKS), (params, RANKS)
-        ranks = next((where[name] for where, name in said if name in where), self.engine.tensor_parallel_size)
-        return int(ranks or 1)
+    def _gpus_each(self, prefix: str, params: Params) -> int:
+        """Of a replica: the ranks of each of its stages."""
+        return self._size(RANKS, prefix, params) * self._size(STAGES, prefix, params)
+
+    def _size(self, name: str, prefix: str, params: Params) -> int:
+        """By the first that says it: the pool's knob, the pool, the knob for all, the arguments for all."""
+        said = (params, prefix + name), (self.pools[prefix].engine, name), (params, name)
+        size = next((where[knob] for where, knob in said if knob in where), getattr(self.engine, name))
+        return int(size or 1)
 
     def num_flags(self, params: Params) -> int:
         """Flags of the `vllm serve` lines of all pools."""

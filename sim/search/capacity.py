@@ -8,7 +8,7 @@ from sim.errors import ConfigError
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
-from sim.metrics.fleet import same
+from sim.metrics.fleet import layout_json, same
 from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
 from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
@@ -136,7 +136,7 @@ def _pool_json(pool: DeployedPool) -> dict[str, Any]:
         "role": pool.role,
         "replicas": pool.num_replicas,
         "gpu": pool.deployment.gpu.name,
-        "tensor_parallel_size": pool.deployment.engine.tensor_parallel_size,
+        **layout_json(pool.deployment.engine),
         "engine": pool.given.to_json(),
     }
 

@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
+from sim.deployment import as_gpu
 from sim.errors import ConfigError
 from sim.search.analytic.default_space import (
     BATCHED_TOKENS,
     LAID_OUT_REPLICAS,
     NUM_SEQS,
     check_gpus,
+    pipeline_parallel_sizes,
     replica_counts,
     tensor_parallel_sizes,
 )
-from sim.search.blueprint import RANKS, REPLICAS, ROUTER
+from sim.search.blueprint import RANKS, REPLICAS, ROUTER, STAGES
 from sim.search.evaluate import Scenario
 from sim.search.space import Space
 from sim.specs.fleet_file import PoolBlock
@@ -55,6 +57,9 @@ def _of_pool(scenario: Scenario, block: PoolBlock, gpus: int | None) -> Iterator
         check_gpus(gpus, ranks[-1])
         yield REPLICAS, replica_counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace)))
         yield RANKS, ranks
+        stages = pipeline_parallel_sizes(gpus, scenario.model, as_gpu(block.gpu or scenario.gpu))
+        if block.role == "both" and len(stages) > 1:
+            yield STAGES, stages
     if block.role != "prefill":
         yield "max_num_seqs", (None, *NUM_SEQS)
     if block.role != "decode":

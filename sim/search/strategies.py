@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.errors import SimError
 from sim.fleet import DeployedFleet, DeployedPool
-from sim.search.blueprint import RANKS, REPLICAS, SECTIONS, Params, canonical
+from sim.search.blueprint import REPLICAS, SECTIONS, Params, canonical
 from sim.search.evaluate import Outcome, Scenario
 from sim.search.objectives import Target
 from sim.search.space import Space
@@ -24,7 +24,7 @@ def layouts(scenario: Scenario, space: Space, seed: int = 0) -> list[dict[str, A
     """One candidate for each layout of GPUs, fewest GPUs first; empty if the space has only one layout.
 
     Other knobs have their first values; if the engine cannot serve the trace with these, one of them is changed. If it
-    cannot serve it at a tensor parallel size at all, only the smallest layout of that size is included.
+    cannot serve it at some numbers of ranks and stages at all, only the smallest layout of these is included.
     """
     knobs = {name: values for name, values in space.layout.items() if len(values) > 1}
     if not knobs:
@@ -43,7 +43,7 @@ def layouts(scenario: Scenario, space: Space, seed: int = 0) -> list[dict[str, A
         if (params := next(able, None)) is not None:
             found.append(params)
         elif tries:
-            idle.setdefault(tuple(value for name, value in layout.items() if name.endswith(RANKS)), tries[0])
+            idle.setdefault(tuple(value for name, value in layout.items() if not name.endswith(REPLICAS)), tries[0])
     return [*found, *idle.values()]
 
 

@@ -1,8 +1,10 @@
-"""A sentence for each given engine argument that has no effect, or another than asked for."""
+"""A sentence for each given engine argument that has no effect, or another than asked for, and for what a layout leads over the network."""
 
 from collections.abc import Iterator
 
 from sim.specs.engine import EngineConfig
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ceil_div
 from sim.specs.releases import (
     NEWEST,
     OLDEST,
@@ -11,6 +13,7 @@ from sim.specs.releases import (
     parse_version,
     release_for,
 )
+from sim.units import GIGA
 
 LORA_ARGUMENTS = ("max_loras", "max_lora_rank", "max_cpu_loras", "fully_sharded_loras")
 GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
@@ -19,6 +22,24 @@ GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_c
 def engine_notes(engine: EngineConfig, vllm_version: str | None) -> tuple[str, ...]:
     """For that version of vLLM, the newest for None. Raises ConfigError for one that cannot be simulated."""
     return (*_of_version(vllm_version), *_of_chunked_prefill(engine, vllm_version), *_of_arguments(engine))
+
+
+def layout_notes(engine: EngineConfig, gpu: HardwareProfile) -> tuple[str, ...]:
+    """What crosses the network, whose times are put together of messages between two nodes, in a replica of several nodes."""
+    together, ranks = gpu.num_gpus_together, engine.tensor_parallel_size
+    network = f"the network ({gpu.network_bytes_per_s / GIGA:g} GB/s a GPU)"
+    if ranks > together:
+        num_nodes = ceil_div(ranks, together)
+        note = (
+            f"tensor_parallel_size {ranks} takes {num_nodes} nodes of {together} {gpu.name}: every all-reduce crosses {network}, for which"
+            " there are no measured times; pipeline stages of a node each would send one message instead."
+        )
+        return (note,)
+    if engine.num_gpus > together:
+        return (
+            f"{engine.num_gpus} GPUs take more than one node of {together} {gpu.name}: stages send over {network}.",
+        )
+    return ()
 
 
 def _of_version(vllm_version: str | None) -> Iterator[str]:

@@ -66,11 +66,11 @@ def test_the_pool_has_the_first_word_on_its_arguments() -> None:
 
 @given(st.data())
 def test_gpus_are_those_of_the_fleet_that_is_made(data: st.DataObject) -> None:
-    """Counted without making it: replicas times ranks, whoever says how many ranks there are."""
-    ranks = st.sampled_from([None, 1, 2, 4])
-    knobs: dict[str, st.SearchStrategy[Any]] = {"tensor_parallel_size": ranks}
+    """Counted without making it: replicas times ranks times stages, whoever says how many there are."""
+    sizes = dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), st.sampled_from([None, 1, 2, 4]))
+    knobs: dict[str, st.SearchStrategy[Any]] = dict(sizes)
     for pool in ("prompts", "answers", "whole"):
-        knobs |= {f"{pool}.replicas": st.integers(0, 3), f"{pool}.tensor_parallel_size": ranks}
+        knobs |= {f"{pool}.replicas": st.integers(0, 3)} | {f"{pool}.{name}": size for name, size in sizes.items()}
     params = data.draw(st.fixed_dictionaries({}, optional=knobs))
     blueprint = over(engine=EngineConfig(tensor_parallel_size=data.draw(st.sampled_from([1, 4]))))
     if not blueprint.num_replicas(params):

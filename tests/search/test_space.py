@@ -1,5 +1,6 @@
 """Search spaces: what is in them, and what is refused."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sim.search.relevance import irrelevant_knobs
 from sim.search.space import Condition, Space
 from sim.search.space_file import read_space
 from sim.specs.engine import EngineConfig
+from sim.specs.hardware import load_gpu
 from tests.search.makers import make_scenario, make_trace
 
 SPACE = """
@@ -156,6 +158,36 @@ def test_gpus_are_laid_out_by_steps_that_grow(gpus: int, num_replicas: int, rank
     assert len(knobs["replicas"]) == num_replicas
     assert knobs["replicas"][:6] == (1, 2, 3, 4, 5, 6)
     assert knobs["replicas"][-1] == min(gpus, 128)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "stages"),
+    [
+        ("h100-sxm", 8, None),
+        ("h100-sxm", 16, (1, 2, 4, 8, 16)),
+        ("l4", 4, (1, 2, 4)),
+        ("l4", 1, None),
+        ("gb200", 64, None),
+    ],
+)
+def test_stages_are_laid_out_where_gpus_are_beyond_the_link(
+    gpu: str, gpus: int, stages: tuple[int, ...] | None
+) -> None:
+    """Among those that NVLink joins ranks are faster, and nothing is tried but ranks and replicas."""
+    scenario = make_scenario(make_trace(50), gpu=load_gpu(gpu))
+    space = default_space(scenario, WorkloadProfile.create_synthetic("chatbot"), gpus=gpus)
+    assert space.knobs.get("pipeline_parallel_size") == stages
+    assert set(space.layout) >= ({"pipeline_parallel_size"} if stages else set())
+
+
+def test_ranks_stages_and_replicas_share_the_gpus() -> None:
+    """Of four GPUs: the product of the three is at most four."""
+    knobs = dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "replicas"), (1, 2, 4))
+    found = [tuple(params.values()) for params in Space(knobs, gpus=4).candidates()]
+    assert (2, 2, 1) in found
+    assert (4, 1, 1) in found
+    assert all(math.prod(layout) <= 4 for layout in found)
+    assert len(found) == 10
 
 
 def test_routers_are_a_knob(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from sim.errors import ConfigError
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
 from sim.search.analytic.workload_profile import WorkloadProfile
-from sim.search.blueprint import REPLICAS
+from sim.search.blueprint import RANKS, REPLICAS, STAGES
 from sim.search.evaluate import Scenario
 from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import HardwareProfile
+from sim.specs.model import ModelSpec
 
 MODEL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 CONSERVATIVE_SIZES = (1, 2, 4)
@@ -25,7 +26,7 @@ def default_space(
     gpus: int | None = None,
     parameters: AutotuningParameters | None = None,
 ) -> Space:
-    """The design's four knobs, the two that users ask about most, and ways to lay out `gpus` GPUs.
+    """The design's four knobs, the two that users ask about most, and ways to lay out `gpus` GPUs: ranks, stages, replicas.
 
     Each knob can also be left to vLLM (None). Context lengths hold every request of the trace; a cache in fp8 is tried
     where throughput is the target and the GPU computes in fp8.
@@ -47,7 +48,8 @@ def default_space(
         ranks = tensor_parallel_sizes(gpus, scenario.model.num_attention_heads)
         check_gpus(gpus, ranks[-1])
         knobs |= {
-            "tensor_parallel_size": ranks,
+            RANKS: ranks,
+            STAGES: pipeline_parallel_sizes(gpus, scenario.model, scenario.gpu),
             REPLICAS: replica_counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace))),
         }
     searched = {name: values for name, values in knobs.items() if len(values) > 1}
@@ -74,6 +76,13 @@ def tensor_parallel_sizes(most: int, num_heads: int) -> tuple[int, ...]:
     """Powers of two up to `most` that divide the number of attention heads."""
     powers = (1 << power for power in range(num_heads.bit_length()))
     return tuple(ranks for ranks in powers if ranks <= max(1, most) and num_heads % ranks == 0)
+
+
+def pipeline_parallel_sizes(most: int, model: ModelSpec, gpu: HardwareProfile) -> tuple[int, ...]:
+    """Powers of two up to `most`, where there are more GPUs than NVLink or the like joins: within it, ranks are faster than stages."""
+    if most <= gpu.num_linked_gpus:
+        return (1,)
+    return tuple(1 << power for power in range(min(most, model.num_layers).bit_length()))
 
 
 def check_gpus(gpus: int, most_ranks: int) -> None:
