@@ -17,7 +17,7 @@ from sim.cluster.users import parse_users, require_no_rate
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
-from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
@@ -369,6 +369,9 @@ def _deployed(
     if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
         raise ConfigError(f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
     deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
+    if engine.data_parallel_size > 1 and replicas is None and router is None:
+        return DeployedFleet.of_ranks(deployment, engine)
+    require_one_rank(engine)
     return DeployedFleet.alike(deployment, engine, replicas or 1, DEFAULT_ROUTER if router is None else router)
 
 

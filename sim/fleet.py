@@ -18,6 +18,7 @@ from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
 
 DEFAULT_ROUTER = "least_loaded"
+RANKS_ROUTER = "vllm_dp"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ class DeployedFleet:
     ) -> "DeployedFleet":
         """Replicas of one deployment."""
         return cls((DeployedPool("replicas", deployment, given, num_replicas),), router)
+
+    @classmethod
+    def of_ranks(cls, deployment: Deployment, given: EngineConfig) -> "DeployedFleet":
+        """The engines of one server, behind its own balancer. Raises ConfigError for experts, whose engines wait for each other."""
+        if any(layer.experts for layer in deployment.model.distinct_layers):
+            raise ConfigError(
+                f"data_parallel_size {deployment.engine.data_parallel_size} is simulated for dense models alone, whose engines"
+                " are independent; with experts they run in lock step: use tensor_parallel_size, or replicas."
+            )
+        return cls.alike(deployment, given, deployment.engine.data_parallel_size, RANKS_ROUTER)
 
     def sized(self, pool: int, num_replicas: int) -> "DeployedFleet":
         """The same with so many replicas in one pool. Raises ConfigError where a fault is then one of no replica."""
@@ -150,6 +161,7 @@ def deploy_fleet(
         with _naming(f"{name}: {pool}"):
             given, on = pool_engine(engine, block), as_gpu(block.gpu or gpu)
             found = deploy(as_model(model, given), on, given, vllm_version=vllm_version, step_times=step_times)
+            require_one_rank(given)
             pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas, block.role))
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
@@ -159,6 +171,15 @@ def deploy_fleet(
         _refuse_stages_with_roles(pools)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
     return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
+
+
+def require_one_rank(engine: EngineConfig) -> None:
+    """Raises ConfigError for several engines a server, where servers are what is counted."""
+    if engine.data_parallel_size > 1:
+        raise ConfigError(
+            f"data_parallel_size {engine.data_parallel_size} is simulated for one server: ask for"
+            f" {engine.data_parallel_size} times as many replicas, behind router {RANKS_ROUTER}."
+        )
 
 
 def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:

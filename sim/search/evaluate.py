@@ -10,7 +10,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.errors import SimError
-from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import cost, usd_per_million
 from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, held_s, pool_figures
@@ -117,6 +117,7 @@ class Scenario:
     def deploy_fleet(self, params: Params) -> DeployedFleet:
         """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
         if self.fleet is None:
+            require_one_rank(self.engine(params))
             router, count = self.blueprint.router_of(params), self.blueprint.num_replicas(params)
             return DeployedFleet.alike(self.deploy(params), self.engine(params), count, router)
         return deploy_fleet(

@@ -42,6 +42,7 @@ class EngineConfig:
 
     tensor_parallel_size: int = count(1, "GPUs that share each layer (-tp)")
     pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp)")
+    data_parallel_size: int = count(1, "engines that one server shares requests out to (-dp)")
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
     max_model_len: int | Literal["auto"] | None = argument(
         None, "integer", "longest prompt plus output; auto takes what fits", check_max_model_len
@@ -134,6 +135,7 @@ class EngineConfig:
 
     @property
     def num_gpus(self) -> int:
+        """Of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property

@@ -95,13 +95,12 @@ OTHER_COMPILATION_KEYS = tuple(_COMPILATION_KEYS.split())
 """Those that change nothing in the simulation."""
 
 UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
-    "data-parallel-size": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
-    "data-parallel-size-local": UnsimulatedFlag("data parallelism within one server", harmless=("1",)),
-    "data-parallel-rank": UnsimulatedFlag("data parallelism within one server"),
-    "data-parallel-start-rank": UnsimulatedFlag("data parallelism within one server", harmless=("0",)),
-    "data-parallel-hybrid-lb": UnsimulatedFlag("data parallelism within one server", "none"),
-    "data-parallel-external-lb": UnsimulatedFlag("data parallelism within one server", "none"),
-    "data-parallel-multi-port-external-lb": UnsimulatedFlag("data parallelism within one server", "none"),
+    "data-parallel-size-local": UnsimulatedFlag("data parallelism over several servers", harmless=("1",)),
+    "data-parallel-rank": UnsimulatedFlag("data parallelism over several servers"),
+    "data-parallel-start-rank": UnsimulatedFlag("data parallelism over several servers", harmless=("0",)),
+    "data-parallel-hybrid-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
+    "data-parallel-external-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
+    "data-parallel-multi-port-external-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
     "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),

@@ -211,7 +211,7 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("-dp 2", "data parallelism"),
+        ("--data-parallel-size-local 2", "data parallelism over several servers"),
         ("--enable-eplb", "expert load balancing"),
         ("--speculative-config {}", "speculative decoding"),
         ("--speculative-config.method ngram", "speculative decoding"),
