@@ -20,6 +20,7 @@ PAGES = (
     ROOT / "docs/changing_fleets.md",
     ROOT / "docs/fleet.md",
     ROOT / "docs/lora.md",
+    ROOT / "docs/parallelism.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")
