@@ -205,7 +205,7 @@ def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> f
         timing, records = timed(
             lambda: simulate(beside_decodes(num_running, num_prompts), FleetPlan.alike(config, model)).merged
         )
-        return timing.cpu_s, int((records.leaps.num_chunk_tokens > 0).sum())
+        return timing.cpu_s, int((records.leaps.whole.num_chunk_tokens > 0).sum())
 
     costs = []
     for _ in range(5):

@@ -9,17 +9,8 @@ import numpy as np
 
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
-from sim.engine.records import (
-    EngineRecords,
-    Floats,
-    Ints,
-    JoinedStretches,
-    LeapRecords,
-    LoraRecords,
-    OffloadRecords,
-    Records,
-    RequestRecords,
-)
+from sim.engine.leap_records import LeapRecords
+from sim.engine.records import EngineRecords, Ints, LoraRecords, OffloadRecords, Records, RequestRecords
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
@@ -74,7 +65,7 @@ class ClusterRecords:
     @property
     def span_s(self) -> float:
         """From the first arrival to the end of the last step of any replica; 0 if no step ran."""
-        ends_s = [float(part.leaps.step_end_s[-1]) for part in self.replicas if len(part.leaps)]
+        ends_s = [part.leaps.last_end_s for part in self.replicas if len(part.leaps)]
         return max(ends_s) - float(self.merged.requests.arrival_s[0]) if ends_s else 0.0
 
     @property
@@ -102,7 +93,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
     if len(parts) == 1:
         return parts[0]
     return EngineRecords(
-        leaps=_joined_leaps([part.leaps for part in parts]),
+        leaps=LeapRecords.joined([part.leaps for part in parts]),
         gaps=JoinedGaps([part.gaps for part in parts]),
         prefix_cache_queries=sum(part.prefix_cache_queries for part in parts),
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
@@ -119,24 +110,3 @@ def _joined_stages(parts: Sequence[tuple[float, ...] | None]) -> tuple[float, ..
     if len(stages) < len(parts) or len(set(map(len, stages))) > 1:
         return None
     return tuple(map(sum, zip(*stages, strict=True)))
-
-
-def _joined_leaps(parts: Sequence[LeapRecords]) -> LeapRecords:
-    """The leaps of all engines, engine by engine, with passes numbered consecutively."""
-    columns = (
-        "start_s", "num_steps", "num_decodes", "decode_context_tokens", "num_chunk_tokens", "num_chunks", "num_sampled",
-        "num_running", "num_waiting", "num_free_blocks", "num_preempted", "chunk_tokens", "chunk_computed_tokens",
-        "step_end_s",
-    )  # fmt: skip
-    stretches = [part.decode_stretches for part in parts]
-    return LeapRecords(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-        decode_stretches=JoinedStretches(stretches, [len(part.step_end_s) for part in parts]),
-        overlap_s=_joined_overlaps(parts),
-    )
-
-
-def _joined_overlaps(parts: Sequence[LeapRecords]) -> Floats | None:
-    if all(part.overlap_s is None for part in parts):
-        return None
-    return np.concatenate([np.zeros(len(part)) if part.overlap_s is None else part.overlap_s for part in parts])

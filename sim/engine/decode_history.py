@@ -8,11 +8,10 @@ import sys
 from struct import Struct
 from typing import NamedTuple
 
-import numpy as np
-
+from sim.engine.decode_stretches import STRETCH
+from sim.engine.narrow import RowLog
 from sim.engine.request import Request, RequestStatus
 
-STRETCH = np.dtype([("first", "i8"), ("num_further", "i4"), ("context_tokens", "i4")])
 pack_stretch = Struct("qii").pack
 
 
@@ -27,12 +26,12 @@ class LateToken(NamedTuple):
 class DecodeHistory:
     """Unbroken stretches of passes in which a request decoded, and the tokens that did not come a step after the last.
 
-    `stretches` has rows of STRETCH: the first pass, how many passes follow it, and the context after the first in tokens.
+    `stretches` are those of DecodeStretches.
     `lost_decode_steps` has an entry for each sampled token of a decode that was dropped because of an abort: its pass.
     """
 
     def __init__(self) -> None:
-        self.stretches = bytearray()
+        self.stretches = RowLog(STRETCH)
         self.lost_decode_steps: list[int] = []
         self._resumed: list[LateToken] = []
         self._late: list[LateToken] = []
@@ -42,7 +41,7 @@ class DecodeHistory:
     def ends(self, request: Request, last_pass: int) -> None:
         """The request decodes without a break up to pass `last_pass`, and no further."""
         first = request.stretch_pass
-        self.stretches += pack_stretch(first, last_pass - first, first - request.epoch)
+        self.stretches.add(pack_stretch(first, last_pass - first, first - request.epoch))
 
     def resumes(self, request: Request, step: int) -> None:
         """A preempted request samples its first token since, in pass `step`."""

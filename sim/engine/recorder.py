@@ -5,12 +5,15 @@ from math import nan
 import numpy as np
 
 from sim.engine.batch import Batch
-from sim.engine.decode_history import STRETCH, DecodeHistory
+from sim.engine.decode_history import DecodeHistory
+from sim.engine.decode_stretches import DecodeStretches
 from sim.engine.leap_log import LeapLog, pack_leap
+from sim.engine.leap_records import CHUNK, LeapRecords
 from sim.engine.leaps import Leap
+from sim.engine.narrow import RowLog
 from sim.engine.progress import num_returned_tokens
-from sim.engine.records import DecodeStretches, EngineRecords, Floats, Ints, LeapRecords
-from sim.engine.replica_rows import CHUNK, ReplicaRows, pack_chunk
+from sim.engine.records import EngineRecords
+from sim.engine.replica_rows import ReplicaRows, pack_chunk
 from sim.engine.scheduler_state import SchedulerState
 from sim.engine.token_gaps import StepGaps
 
@@ -29,7 +32,7 @@ class Recorder(ReplicaRows):
         num_decodes, context_tokens = decodes
         num_chunk_tokens, num_computed = chunk
         if num_chunk_tokens:
-            self._chunks += pack_chunk(num_chunk_tokens, num_computed)
+            self._chunks.add(pack_chunk(num_chunk_tokens, num_computed))
         row = pack_leap(
             num_steps,
             num_decodes,
@@ -58,17 +61,11 @@ class Recorder(ReplicaRows):
         """Everything that is not in the table of requests, in columns. Call it once, at the end: it forgets the leaps."""
         for request in (*state.running, *state.waiting):
             self.request(request, num_returned_tokens(request, state.num_collected), nan)
-        columns, self._leaps = self._leaps.columns(), LeapLog()
-        chunks = np.frombuffer(self._chunks, dtype=CHUNK)
-        gaps = _token_gaps(columns["step_end_s"], columns["num_steps"], columns.pop("num_continued"), state.history)
+        leaps = LeapRecords(self._leaps.blocks(), self._chunks.rows(), _decode_stretches(state))
+        self._leaps, self._chunks = LeapLog(), RowLog(CHUNK)
         return EngineRecords(
-            leaps=LeapRecords(
-                decode_stretches=_decode_stretches(state),
-                chunk_tokens=chunks["chunk_tokens"],
-                chunk_computed_tokens=chunks["chunk_computed_tokens"],
-                **columns,
-            ),
-            gaps=gaps,
+            leaps=leaps,
+            gaps=_token_gaps(leaps, state.history),
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.num_evictions,
@@ -79,16 +76,14 @@ class Recorder(ReplicaRows):
 
 
 def _decode_stretches(state: SchedulerState) -> DecodeStretches:
-    table = np.frombuffer(state.history.stretches, dtype=STRETCH)
     config = state.config
     delays = tuple(delay for delay in config.passing_delays if delay is not None)
-    first, num_further, context_tokens = (table[name] for name in STRETCH.names or ())
-    return DecodeStretches(first, num_further, context_tokens, config.block_size, len(config.kv_groups), delays)
+    return DecodeStretches(state.history.stretches.rows(), config.block_size, len(config.kv_groups), delays)
 
 
-def _token_gaps(step_end_s: Floats, num_steps: Ints, num_continued: Ints, history: DecodeHistory) -> StepGaps:
+def _token_gaps(leaps: LeapRecords, history: DecodeHistory) -> StepGaps:
     """The gaps, to be computed when asked for; a late token that was due after the last step is left out."""
-    starved = [token for token in history.late if token.step < len(step_end_s)]
+    starved = [token for token in history.late if token.step < leaps.num_passes]
     steps = np.sort(np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64))
     late = np.array([(token.step, token.step_before) for token in (*starved, *history.resumed)], dtype=np.int64)
-    return StepGaps(step_end_s, num_steps, num_continued, steps, late.reshape(-1, 2))
+    return StepGaps(leaps, steps, late.reshape(-1, 2))

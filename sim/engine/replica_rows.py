@@ -2,14 +2,13 @@
 
 from struct import Struct
 
-import numpy as np
-
 from sim.engine.leap_log import LeapLog, pack_leap
+from sim.engine.leap_records import CHUNK
+from sim.engine.narrow import RowLog
 from sim.engine.request import Request
 from sim.engine.request_table import RequestTable
 from sim.steptime.protocol import StepShape
 
-CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
 NO_WORK = StepShape(0, 0, (), 0)
 pack_chunk = Struct("2i").pack
 Shown = tuple[int, int, int]
@@ -21,7 +20,7 @@ class ReplicaRows:
 
     def __init__(self, requests: RequestTable, replica: int = 0) -> None:
         self._leaps = LeapLog()
-        self._chunks = bytearray()
+        self._chunks = RowLog(CHUNK)
         self._requests = requests
         self._replica = replica
 
@@ -40,7 +39,7 @@ class ReplicaRows:
         num_chunk_tokens = 0
         for num_tokens, num_computed in chunks:
             num_chunk_tokens += num_tokens
-            self._chunks += pack_chunk(num_tokens, num_computed)
+            self._chunks.add(pack_chunk(num_tokens, num_computed))
         row = pack_leap(
             1,
             num_decodes,

@@ -16,8 +16,9 @@ from sim.errors import RunsError, nearest
 from sim.measure.likeness import Traits, traits_of
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
+from sim.metrics.latencies import is_completed, time_per_output_token_s
 from sim.metrics.statistics import Statistics, statistics
-from sim.metrics.summary import is_completed, summary_of, time_per_output_token_s
+from sim.metrics.summary import summary_of
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec

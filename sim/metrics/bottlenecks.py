@@ -1,14 +1,18 @@
 """What limits a deployment: shares of the time it is busy, and of the time requests wait."""
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.records import Floats, Ints, LeapRecords, Records
+from sim.engine.leap_records import LEAPS_AT_ONCE, LeapRecords, Leaps
+from sim.engine.leaps import end_s
+from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.protocol import StepShape, StepTimeModel
 
@@ -74,37 +78,47 @@ def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]
     """Of the steps, how many met each limit: a batch that filled the token budget, as many running requests as may run,
     a request preempted or kept waiting for blocks.
     """
-    leaps = records.leaps
-    out = _ran_out(records, config)
-    met = {
-        "token_budget": leaps.num_decodes + leaps.num_chunk_tokens >= config.token_budget,
-        "max_num_seqs": leaps.num_running >= config.max_running,
-        "kv_space": out["kv_space"],
-    }
-    num_steps = max(1, leaps.num_ran_steps)
-    return {name: int(leaps.num_steps[where & leaps.ran].sum()) / num_steps for name, where in met.items()}
+    counts = dict.fromkeys(("token_budget", "max_num_seqs", "kv_space"), 0)
+    for part, out in _parts(records, config):
+        met = {
+            "token_budget": part.num_tokens >= config.token_budget,
+            "max_num_seqs": part.num_running >= config.max_running,
+            "kv_space": out["kv_space"],
+        }
+        num_steps = part.num_steps * part.ran
+        for name, where in met.items():
+            counts[name] += int(num_steps[where].sum())
+    return {name: count / max(1, records.leaps.num_ran_steps) for name, count in counts.items()}
 
 
 def _queued(records: Records, config: SchedulerConfig, span_s: float) -> dict[str, float]:
     """Time in which requests were left waiting, by the limit that the step had reached."""
-    leaps = records.leaps
-    seconds = leaps.durations_s()
-    causes = _ran_out(records, config)
-    return {name: float(seconds[where].sum()) / span_s if span_s else 0.0 for name, where in causes.items()}
+    seconds: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in QUEUES}
+    for part, causes in _parts(records, config):
+        durations_s = part.durations_s
+        for name, where in causes.items():
+            seconds[name].append(durations_s[where])
+    return {name: float(np.concatenate(some).sum()) / span_s if span_s else 0.0 for name, some in seconds.items()}
 
 
-def _ran_out(records: Records, config: SchedulerConfig) -> Causes:
-    """Which leaps left requests waiting, by the first reason in the scheduler's order: a pass that preempts admits
-    no request; others admit while tokens, seats and blocks last. A prompt that must not be split also waits for tokens.
+def _parts(records: Records, config: SchedulerConfig) -> Iterator[tuple[Leaps, Causes]]:
+    """All leaps, some at a time, and which of them left requests waiting, by reason."""
+    next_prompt = None if config.engine.enable_chunked_prefill else NextPrompt.of(records.requests)
+    for part in records.leaps.parts():
+        yield part, _ran_out(part, config, next_prompt)
+
+
+def _ran_out(leaps: Leaps, config: SchedulerConfig, next_prompt: "NextPrompt | None") -> Causes:
+    """By the first reason in the scheduler's order: a pass that preempts admits no request; others admit while tokens,
+    seats and blocks last. A prompt that must not be split also waits for tokens.
     """
-    leaps = records.leaps
-    preempted, is_waiting = leaps.num_preempted > 0, leaps.num_waiting > 0
-    tokens_left = config.token_budget - leaps.num_decodes - leaps.num_chunk_tokens
+    preempted, is_waiting, num_running = leaps.num_preempted > 0, leaps.num_waiting > 0, leaps.num_running
+    tokens_left = config.token_budget - leaps.num_tokens
     has_no_tokens = tokens_left <= 0
-    if not config.engine.enable_chunked_prefill:
-        has_no_tokens |= (leaps.num_running < config.max_running) & (_next_prompt(records) > tokens_left)
+    if next_prompt:
+        has_no_tokens |= (num_running < config.max_running) & (next_prompt.num_tokens(leaps.start_s) > tokens_left)
     by_tokens = is_waiting & ~preempted & has_no_tokens
-    by_seats = is_waiting & ~preempted & ~by_tokens & (leaps.num_running >= config.max_running)
+    by_seats = is_waiting & ~preempted & ~by_tokens & (num_running >= config.max_running)
     return {
         "token_budget": by_tokens,
         "max_num_seqs": by_seats,
@@ -112,17 +126,22 @@ def _ran_out(records: Records, config: SchedulerConfig) -> Causes:
     }
 
 
-def _next_prompt(records: Records) -> Ints:
-    """Prompt tokens of the earliest arrival that has not been scheduled when a leap begins, less its cached ones; 0 for
-    none.
-    """
-    requests = records.requests
-    scheduled_s = requests.first_scheduled_s.copy()
-    scheduled_s[list(requests.rejected)] = -np.inf
-    scheduled_s = np.maximum.accumulate(np.where(np.isnan(scheduled_s), np.inf, scheduled_s))
-    heads = np.searchsorted(scheduled_s, records.leaps.start_s, side="right")
-    tokens = np.append(requests.prompt_tokens - requests.num_cached_tokens, 0)
-    return np.asarray(tokens[heads])
+class NextPrompt(NamedTuple):
+    """The prompts of requests in order of arrival, less their cached tokens, and until when each or one before it waited."""
+
+    tokens: Ints
+    until_s: Floats
+
+    @classmethod
+    def of(cls, requests: RequestRecords) -> Self:
+        scheduled_s = requests.first_scheduled_s.copy()
+        scheduled_s[list(requests.rejected)] = -np.inf
+        until_s = np.maximum.accumulate(np.where(np.isnan(scheduled_s), np.inf, scheduled_s))
+        return cls(np.append(requests.prompt_tokens - requests.num_cached_tokens, 0), until_s)
+
+    def num_tokens(self, at_s: Floats) -> Ints:
+        """Tokens of the earliest arrival that has not been scheduled at these times; 0 for none."""
+        return np.asarray(self.tokens[np.searchsorted(self.until_s, at_s, side="right")])
 
 
 def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShape]:
@@ -132,25 +151,55 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
     """
     if not leaps.num_ran_steps:
         return []
-    steps = _sampled_steps(leaps)
-    rows = np.searchsorted(leaps.last_step, steps)
-    taken = leaps.decode_stretches.blocks_taken(len(leaps.step_end_s))
-    taken_since = [taken[step + 1 : last + 1].sum() for step, last in zip(steps, leaps.last_step[rows], strict=True)]
-    free = leaps.num_free_blocks[rows] + np.array(taken_since)
-    decodes, chunk_tokens = leaps.num_decodes[rows], leaps.num_chunk_tokens[rows]
-    facts = zip(decodes.tolist(), chunk_tokens.tolist(), free.tolist(), strict=True)
+    rows, left_s = _sampled_leaps(leaps)
+    found = leaps.at(rows)
+    steps = found.first_pass + _steps_at(found, found.end_s - left_s)
+    free = found.num_free_blocks + _taken_within(leaps, steps + 1, found.last_pass + 1)
+    facts = zip(found.num_decodes.tolist(), found.num_chunk_tokens.tolist(), free.tolist(), strict=True)
     return [_shape(*fact, config) for fact in facts]
 
 
-def _sampled_steps(leaps: LeapRecords) -> Ints:
-    """The steps that run at equal distances of busy time: first the leap is found, then the step in it."""
-    busy_s: Floats = np.cumsum(np.where(leaps.ran, leaps.durations_s(), 0.0))
-    at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * busy_s[-1]
-    rows = np.minimum(np.searchsorted(busy_s, at_s), len(busy_s) - 1)
-    left_s = leaps.step_end_s[leaps.last_step[rows]] - (busy_s[rows] - at_s)
-    last = leaps.last_step[rows]
-    ends = zip((last - leaps.num_steps[rows] + 1).tolist(), last.tolist(), left_s.tolist(), strict=True)
-    return np.array([first + np.searchsorted(leaps.step_end_s[first:end], until_s) for first, end, until_s in ends])
+def _taken_within(leaps: LeapRecords, firsts: Ints, ends: Ints) -> Ints:
+    """Blocks that decodes took, less those they gave back, in the passes from each of `firsts` to before each of `ends`."""
+    num_taken, begin = np.zeros(len(firsts), dtype=np.int64), 0
+    for taken in leaps.decode_stretches.blocks_taken(leaps.num_passes):
+        before = np.concatenate(([0], np.cumsum(taken)))
+        to_end, to_first = (before[np.clip(passes - begin, 0, len(taken))] for passes in (ends, firsts))
+        num_taken += to_end - to_first
+        begin += len(taken)
+    return num_taken
+
+
+def _sampled_leaps(leaps: LeapRecords) -> tuple[Ints, Floats]:
+    """The leaps that run at equal distances of busy time, by row, and how long before the end of each that is."""
+    ends_s = np.array([busy_s[-1] for busy_s in _busy_s(leaps)])
+    at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * ends_s[-1]
+    in_part = np.searchsorted(ends_s, at_s)
+    rows, left_s = [], []
+    for number, busy_s in enumerate(_busy_s(leaps)):
+        here_s = at_s[in_part == number]
+        inside = np.searchsorted(busy_s, here_s)
+        rows.append(number * LEAPS_AT_ONCE + inside)
+        left_s.append(busy_s[inside] - here_s)
+    return np.concatenate(rows), np.concatenate(left_s)
+
+
+def _busy_s(leaps: LeapRecords) -> Iterator[Floats]:
+    """The time in which steps have run by the end of each leap, some leaps at a time."""
+    before_s = 0.0
+    for part in leaps.parts():
+        busy_s = np.cumsum(np.concatenate(([before_s], np.where(part.ran, part.durations_s, 0.0))))[1:]
+        before_s = float(busy_s[-1])
+        yield busy_s
+
+
+def _steps_at(leaps: Leaps, at_s: Floats) -> Ints:
+    """The step of each leap that runs at a time, numbered from 0."""
+    found = [
+        bisect_left(range(1, curve.num_steps), until_s, key=partial(end_s, curve))
+        for curve, until_s in zip(leaps.curves(), at_s.tolist(), strict=True)
+    ]
+    return np.array(found)
 
 
 def _shape(num_decodes: int, num_chunk_tokens: int, num_free_blocks: int, config: SchedulerConfig) -> StepShape:

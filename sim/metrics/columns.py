@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.deployment import Deployment
-from sim.engine.records import Ints, RequestRecords, StepRecords
+from sim.engine.records import Ints, RequestRecords
+from sim.engine.step_records import StepRecords
 from sim.metrics.cuda_graphs import step_graphs
+from sim.metrics.latencies import end_to_end_s, queue_time_s, time_per_output_token_s, time_to_first_token_s
 from sim.metrics.step_parts import PartColumns, step_parts
-from sim.metrics.summary import kv_cache_usage, time_per_output_token_s
+from sim.metrics.summary import kv_cache_usage
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
 from sim.workload.trace import Trace
@@ -43,10 +45,10 @@ def _outcome(requests: RequestRecords) -> Columns:
         "first_scheduled_s": requests.first_scheduled_s,
         "first_token_s": requests.first_token_s,
         "finish_s": requests.finish_s,
-        "queue_time_ms": (requests.first_scheduled_s - requests.arrival_s) / MS,
-        "ttft_ms": (requests.first_token_s - requests.arrival_s) / MS,
+        "queue_time_ms": queue_time_s(requests) / MS,
+        "ttft_ms": time_to_first_token_s(requests) / MS,
         "tpot_ms": time_per_output_token_s(requests) / MS,
-        "e2el_ms": (requests.finish_s - requests.arrival_s) / MS,
+        "e2el_ms": end_to_end_s(requests) / MS,
         "num_cached_tokens": requests.num_cached_tokens.astype(np.int64),
         "num_preemptions": requests.num_preemptions.astype(np.int64),
         "rejected": [requests.rejected.get(row) for row in range(len(requests))],

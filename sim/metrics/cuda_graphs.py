@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.records import Ints, LeapRecords
+from sim.engine.leap_records import LeapRecords
+from sim.engine.records import Floats, Ints
 from sim.steptime.graphs import GraphDispatch
 
 Kinds = NDArray[Any]
@@ -25,10 +26,24 @@ def cudagraph_step_fraction(leaps: LeapRecords, dispatch: GraphDispatch) -> floa
     """Share of steps that replayed any graph; None without steps."""
     if not leaps.num_ran_steps:
         return None
-    shapes = step_shapes(leaps.num_decodes, leaps.num_chunk_tokens)
-    num_steps = np.bincount(shapes, leaps.num_steps * leaps.ran)
+    num_steps = steps_by_shape(leaps)
     in_graph = [shape for shape in np.flatnonzero(num_steps).tolist() if _kind(shape, dispatch) != "none"]
     return int(num_steps[in_graph].sum()) / leaps.num_ran_steps
+
+
+def steps_by_shape(leaps: LeapRecords) -> Floats:
+    """How many steps had each shape."""
+    counts = np.zeros(0)
+    for part in leaps.parts():
+        shapes = step_shapes(part.num_decodes, part.num_chunk_tokens)
+        counts = counted_on(counts, shapes, part.num_steps * part.ran)
+    return counts
+
+
+def counted_on(totals: Floats, places: Ints, weights: Floats | Ints) -> Floats:
+    """The totals by place with these weights added one after the other: sums as if all were counted at once."""
+    places = np.concatenate((np.arange(len(totals)), places))
+    return np.asarray(np.bincount(places, np.concatenate((totals, weights))), dtype=np.float64)
 
 
 def step_shapes(num_decodes: Ints, num_chunk_tokens: Ints) -> Ints:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.records import LeapRecords
+from sim.engine.leap_records import LeapRecords
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.lives import life_figures, lives_of, mean_gpus, replicas_over_time

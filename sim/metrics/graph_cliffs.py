@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.records import LeapRecords
+from sim.engine.leap_records import LeapRecords
+from sim.engine.records import Floats
 from sim.metrics.bottlenecks import WORTH_SAYING, total_s
-from sim.metrics.cuda_graphs import step_shapes
+from sim.metrics.cuda_graphs import counted_on, step_shapes, steps_by_shape
 from sim.specs.engine import ResolvedEngine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepShape, StepTimeModel
@@ -77,9 +78,7 @@ def graph_cliffs(
 
 
 def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
-    shapes, dispatch = step_shapes(leaps.num_decodes, leaps.num_chunk_tokens), GraphDispatch.of(engine)
-    num_steps = np.bincount(shapes, leaps.num_steps * leaps.ran)
-    busy_s = np.bincount(shapes, leaps.durations_s())
+    num_steps, busy_s, dispatch = steps_by_shape(leaps), _busy_s_by_shape(leaps), GraphDispatch.of(engine)
     kinds: dict[str, list[int]] = {}
     for shape in np.flatnonzero(num_steps).tolist():
         if kind := _kind(shape // 2, engine, dispatch, is_uniform_decode=bool(shape % 2)):
@@ -87,6 +86,13 @@ def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
     return [
         _Met(kind, int(num_steps[of].sum()), float(busy_s[of].sum()), max(of) // 2) for kind, of in sorted(kinds.items())
     ]  # fmt: skip
+
+
+def _busy_s_by_shape(leaps: LeapRecords) -> Floats:
+    busy_s = np.zeros(0)
+    for part in leaps.parts():
+        busy_s = counted_on(busy_s, step_shapes(part.num_decodes, part.num_chunk_tokens), part.durations_s)
+    return busy_s
 
 
 def _kind(num_tokens: int, engine: ResolvedEngine, dispatch: GraphDispatch, *, is_uniform_decode: bool) -> str | None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.records import Floats, Ints, LeapRecords, RequestRecords
+from sim.engine.leap_records import Leaps
+from sim.engine.records import Floats, Ints, RequestRecords
 from sim.metrics.columns import Columns
 from sim.metrics.summary import kv_cache_usage
 
@@ -38,7 +39,9 @@ def replicas_over_time(run: ClusterRecords, num_gpu_blocks: Sequence[int]) -> Re
     interval_s = _round_up(run.span_s / MOST_INTERVALS)
     edges_s: Floats = first_s + interval_s * np.arange(max(1, ceil(run.span_s / interval_s)) + 1.0)
     time_s = edges_s[:-1]
-    states = [_states(part.leaps, time_s, blocks) for part, blocks in zip(run.replicas, num_gpu_blocks, strict=True)]
+    states = [
+        _states(part.leaps.whole, time_s, blocks) for part, blocks in zip(run.replicas, num_gpu_blocks, strict=True)
+    ]
     num_running, num_waiting, usage = (np.array(rows) for rows in zip(*states, strict=True))
     counted = [
         _counts(run.merged.requests.only(np.flatnonzero(run.replica == number)), edges_s)
@@ -58,13 +61,14 @@ def _round_up(seconds: float) -> float:
     return next(step * decade for step in (1.0, 2.0, 5.0, 10.0) if seconds <= step * decade)
 
 
-def _states(leaps: LeapRecords, time_s: Floats, num_gpu_blocks: int) -> tuple[Ints, Ints, Floats]:
+def _states(leaps: Leaps, time_s: Floats, num_gpu_blocks: int) -> tuple[Ints, Ints, Floats]:
     """During each leap those after its last pass, and nothing between leaps."""
     if not len(leaps):
         nothing = np.zeros(len(time_s), dtype=np.int64)
         return nothing, nothing, nothing.astype(np.float64)
-    leap = np.maximum(np.searchsorted(leaps.start_s, time_s, side="right") - 1, 0)
-    runs = (leaps.start_s[leap] <= time_s) & (time_s < leaps.step_end_s[leaps.last_step][leap])
+    start_s = leaps.start_s
+    leap = np.maximum(np.searchsorted(start_s, time_s, side="right") - 1, 0)
+    runs = (start_s[leap] <= time_s) & (time_s < leaps.end_s[leap])
     usage = kv_cache_usage(leaps.num_free_blocks, num_gpu_blocks)
     return leaps.num_running[leap] * runs, leaps.num_waiting[leap] * runs, usage[leap] * runs
 

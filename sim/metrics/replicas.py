@@ -7,7 +7,8 @@ import numpy as np
 
 from sim.cluster.records import ClusterRecords
 from sim.engine.records import EngineRecords, Ints, RequestRecords
-from sim.metrics.summary import is_completed, kv_cache_usage
+from sim.metrics.latencies import is_completed
+from sim.metrics.summary import kv_cache_usage
 
 
 def replica_figures(records: ClusterRecords, num_gpu_blocks: Sequence[int]) -> list[dict[str, Any]]:
@@ -36,13 +37,11 @@ def _engine_figures(part: EngineRecords, span_s: float, num_gpu_blocks: int) -> 
     hit_rate = part.prefix_cache_hits / part.prefix_cache_queries if part.prefix_cache_queries else None
     if not len(leaps):
         return {"prefix_cache_hit_rate": hit_rate} | dict(zip(FIGURES, (0.0, 0.0, 0, 0.0, 0.0), strict=True))
-    usage = kv_cache_usage(leaps.num_free_blocks, num_gpu_blocks)
-    shares = leaps.durations_s() / span_s
     figures = (
         leaps.busy_s / span_s,
-        float(np.sum(leaps.num_waiting * shares)),
-        int(leaps.num_waiting.max()),
-        float(np.sum(usage * shares)),
+        leaps.sum_of(lambda some: some.num_waiting * (some.durations_s / span_s)),
+        max(int(some.num_waiting.max()) for some in leaps.parts()),
+        leaps.sum_of(lambda some: kv_cache_usage(some.num_free_blocks, num_gpu_blocks) * (some.durations_s / span_s)),
         float(kv_cache_usage(np.asarray(leaps.fewest_free_blocks), num_gpu_blocks)),
     )
     return {"prefix_cache_hit_rate": hit_rate} | dict(zip(FIGURES, figures, strict=True))

@@ -8,11 +8,17 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.records import Floats, Ints, Records, RequestRecords
+from sim.engine.records import Records, RequestRecords
 from sim.errors import ConfigError, nearest
 from sim.inputs import LARGEST, SMALLEST, is_sane
-from sim.metrics.statistics import percentiles
-from sim.metrics.summary import is_completed, latencies, time_per_output_token_s
+from sim.metrics.latencies import (
+    end_to_end_s,
+    is_completed,
+    latencies,
+    time_per_output_token_s,
+    time_to_first_token_s,
+)
+from sim.metrics.statistics import Samples, percentiles, percentiles_of
 from sim.units import MS
 
 Latency = Literal["ttft", "tpot", "itl", "e2el"]
@@ -110,8 +116,8 @@ def slo_figures(slos: Sequence[Slo], records: Records, duration_s: float | None)
 
 def measured_ms(slo: Slo, records: Records) -> float | None:
     """That percentile in milliseconds, over the requests that were served; None where nothing was measured."""
-    values, counts = _samples(slo.latency, records)
-    return percentiles(values, counts, (slo.percentile,))[0] / MS if counts.any() else None
+    found_s = percentiles_of(_samples(slo.latency, records), (slo.percentile,))
+    return found_s[0] / MS if found_s else None
 
 
 def judged_ms(slo: Slo, records: Records) -> float | None:
@@ -123,19 +129,18 @@ def judged_ms(slo: Slo, records: Records) -> float | None:
     num_missed, num_requests = num_unserved(records.requests), len(records.requests)
     if not num_missed:
         return measured_ms(slo, records)
-    values, counts = _samples(slo.latency, records)
+    samples = _samples(slo.latency, records)
+    values, counts = samples.part(0, len(samples))
     if slo.latency == "itl" and num_missed < num_requests:
         num_missed = max(1, round(int(counts.sum()) * num_missed / (num_requests - num_missed)))
-    (found_s,) = percentiles(np.append(values, np.inf), np.append(counts, num_missed), (slo.percentile,))
+    (found_s,) = percentiles(
+        np.append(values, np.inf), np.append(counts.astype(np.int64), num_missed), (slo.percentile,)
+    )
     return found_s / MS if math.isfinite(found_s) else None
 
 
-def _samples(latency: Latency, records: Records) -> tuple[Floats, Ints]:
-    if latency == "itl":
-        return records.gaps()
-    of_requests = latencies(records.requests)
-    values: Floats = getattr(of_requests, f"{latency}_s")
-    return values, np.ones(len(values), dtype=np.int64)
+def _samples(latency: Latency, records: Records) -> Samples:
+    return records.gaps if latency == "itl" else cast("Samples", getattr(latencies(records.requests), latency))
 
 
 def num_good(slos: Iterable[Slo], records: Records) -> int:
@@ -159,10 +164,8 @@ def is_over(slo: Slo, requests: RequestRecords) -> NDArray[np.bool_]:
 
 
 def _is_late(slo: Slo, requests: RequestRecords) -> NDArray[np.bool_]:
-    if slo.latency == "tpot":
-        return time_per_output_token_s(requests) > slo.limit_s
-    reached_s = {"ttft": requests.first_token_s, "e2el": requests.finish_s}[slo.latency]
-    return reached_s - requests.arrival_s > slo.limit_s
+    of = {"ttft": time_to_first_token_s, "tpot": time_per_output_token_s, "e2el": end_to_end_s}[slo.latency]
+    return of(requests) > slo.limit_s
 
 
 def num_unserved(requests: RequestRecords) -> int:

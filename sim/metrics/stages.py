@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sim.engine.records import RequestRecords
-from sim.metrics.statistics import statistics
-from sim.metrics.summary import in_ms, latencies, totals
+from sim.metrics.latencies import latencies
+from sim.metrics.statistics import statistics_of
+from sim.metrics.summary import in_ms, totals
 from sim.workload.trace import Trace
 
 
@@ -34,4 +35,4 @@ def _latencies(requests: RequestRecords) -> Iterator[tuple[str, Any]]:
     """Gaps between tokens are not kept by request, so that stages have no `itl`."""
     of_requests = latencies(requests)
     for name in ("ttft", "tpot", "e2el"):
-        yield name, statistics(getattr(of_requests, f"{name}_s"))
+        yield name, statistics_of(getattr(of_requests, name))

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.records import Floats, Ints, StepRecords
+from sim.engine.records import Floats, Ints
+from sim.engine.step_records import StepRecords
 from sim.steptime.parts import BOUNDS, DecodeParts, StepParts
 from sim.steptime.protocol import FloatArray, StepShape, StepTimeModel
 

@@ -1,55 +1,22 @@
 """The figures of a run, under the names `vllm bench serve --save-result` gives them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sim.deployment import Deployment
-from sim.engine.records import Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.leap_records import LeapRecords
+from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
+from sim.metrics.latencies import is_completed, latencies
 from sim.metrics.lora import lora_figures
 from sim.metrics.offload import offload_figures
 from sim.metrics.pipeline import pipeline_figures
-from sim.metrics.statistics import Statistics, statistics, statistics_of
+from sim.metrics.statistics import Statistics, statistics_of
 from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Latencies of the completed requests in seconds, as the benchmark client of vLLM defines them.
-
-    `tpot_s` leaves out requests of one token: they have no time per *further* token.
-    """
-
-    ttft_s: Floats
-    tpot_s: Floats
-    e2el_s: Floats
-
-
-def is_completed(requests: RequestRecords) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which requests generated all tokens that were asked for."""
-    return np.isfinite(requests.finish_s)
-
-
-def time_per_output_token_s(requests: RequestRecords) -> Floats:
-    """(finish - first token) / (tokens - 1) of each request; NaN if there is no second token or no finish."""
-    further = np.where(requests.generated_tokens > 1, requests.generated_tokens - 1, np.nan)
-    return np.asarray((requests.finish_s - requests.first_token_s) / further, dtype=np.float64)
-
-
-def latencies(requests: RequestRecords) -> Latencies:
-    """Time to first token, time per output token and end-to-end latency of the completed requests."""
-    done = is_completed(requests)
-    tpot_s = time_per_output_token_s(requests)
-    return Latencies(
-        ttft_s=(requests.first_token_s - requests.arrival_s)[done],
-        tpot_s=tpot_s[np.isfinite(tpot_s)],
-        e2el_s=(requests.finish_s - requests.arrival_s)[done],
-    )
 
 
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
@@ -104,7 +71,7 @@ def gpu_busy_fraction(records: Records) -> float | None:
     leaps = records.leaps
     if not len(leaps):
         return None
-    return _ratio(leaps.busy_s, float(leaps.step_end_s[-1] - records.requests.arrival_s[0]))
+    return _ratio(leaps.busy_s, leaps.last_end_s - float(records.requests.arrival_s[0]))
 
 
 def totals(requests: RequestRecords) -> dict[str, Any]:
@@ -112,9 +79,9 @@ def totals(requests: RequestRecords) -> dict[str, Any]:
     done = is_completed(requests)
     num_completed = int(done.sum())
     num_rejected, num_failed = len(requests.rejected), len(requests.failed)
-    duration_s = float(requests.finish_s[done].max() - requests.arrival_s[0]) if num_completed else None
-    input_tokens = int(requests.prompt_tokens[done].sum())
-    output_tokens = int(requests.generated_tokens[done].sum())
+    duration_s = float(np.nanmax(requests.finish_s) - requests.arrival_s[0]) if num_completed else None
+    input_tokens = int(requests.prompt_tokens.sum(where=done))
+    output_tokens = int(requests.generated_tokens.sum(where=done))
     return {
         "arrived": len(requests),
         "completed": num_completed,
@@ -134,10 +101,10 @@ def _latency_figures(records: Records) -> dict[str, float | None]:
     of_requests = latencies(records.requests)
     return in_ms(
         {
-            "ttft": statistics(of_requests.ttft_s),
-            "tpot": statistics(of_requests.tpot_s),
+            "ttft": statistics_of(of_requests.ttft),
+            "tpot": statistics_of(of_requests.tpot),
             "itl": statistics_of(records.gaps),
-            "e2el": statistics(of_requests.e2el_s),
+            "e2el": statistics_of(of_requests.e2el),
         }
     )
 

@@ -8,19 +8,22 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from sim.deployment import Deployment
-from sim.engine.records import Floats, Ints, LeapRecords
+from sim.engine.leap_records import CHUNK, LEAPS_AT_ONCE, LeapRecords, Leaps
+from sim.engine.narrow import Rows
+from sim.engine.records import Floats, Ints
+from sim.metrics.cuda_graphs import counted_on
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 from sim.steptime.operators import compute_dtype
 
-ROWS_AT_ONCE = 1 << 16
+T = TypeVar("T")
 
 
 class Work(NamedTuple):
@@ -71,8 +74,7 @@ def weights_dtype(model: ModelSpec, gpu: HardwareProfile) -> ComputeDtype:
 
 def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing: ExpertRouting) -> Work:
     """Matrices, experts and attention of all layers, and the output head."""
-    num_tokens = leaps.num_decodes + leaps.num_chunk_tokens
-    all_tokens, num_steps = _in_all_steps(num_tokens, leaps), leaps.num_ran_steps
+    all_tokens, num_steps = _in_all_steps(leaps, lambda some: some.num_tokens), leaps.num_ran_steps
     flops = num_bytes = 0.0
     for layer, count in model.distinct_layers.items():
         attention = _attention_work(layer.attention, leaps, kv_dtype_bytes)
@@ -80,24 +82,24 @@ def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing:
         num_bytes += count * (num_steps * sum(linear.num_bytes for linear in layer.linears) + attention.num_bytes)
         if layer.experts:
             flops += count * all_tokens * _flops_per_token(layer.experts)
-            num_bytes += count * _expert_bytes(layer.experts, num_tokens, leaps, routing)
-    head, sampling_steps = model.output_head, int(leaps.num_steps[leaps.num_sampled > 0].sum())
-    flops += _in_all_steps(leaps.num_sampled, leaps) * _flops_per_row(head)
+            num_bytes += count * _expert_bytes(layer.experts, leaps, routing)
+    head = model.output_head
+    sampling_steps = sum(int(part.num_steps[part.num_sampled > 0].sum()) for part in leaps.parts())
+    flops += _in_all_steps(leaps, lambda some: some.num_sampled) * _flops_per_row(head)
     return Work(flops, num_bytes + sampling_steps * head.num_bytes)
 
 
-def _in_all_steps(column: Ints, leaps: LeapRecords) -> float:
+def _in_all_steps(leaps: LeapRecords, column: Callable[[Leaps], Ints]) -> float:
     """The sum over all steps of a column that has the value of one step of each leap."""
-    return _total(lambda some, count: some.astype(np.float64) * count, column, leaps.num_steps)
+    return _total(leaps.parts(), lambda some: column(some).astype(np.float64) * some.num_steps)
 
 
-def _total(of: Callable[..., Floats], *columns: Ints) -> float:
-    """The sum of a function of the rows of some columns, a part of them at a time: floats take more memory than the columns.
+def _total(parts: Iterable[T], of: Callable[[T], Floats]) -> float:
+    """The sum of a function of some leaps or chunks over all of them: floats take more memory than the records.
 
     No BLAS: its threads cost more than they save.
     """
-    parts = (slice(first, first + ROWS_AT_ONCE) for first in range(0, len(columns[0]), ROWS_AT_ONCE))
-    return sum((float(of(*(column[part] for column in columns)).sum()) for part in parts), 0.0)
+    return sum((float(of(part).sum()) for part in parts), 0.0)
 
 
 def _flops_per_row(linear: Linear) -> int:
@@ -108,34 +110,35 @@ def _flops_per_token(experts: Experts) -> int:
     return 2 * experts.num_experts_per_tok * experts.num_weights_per_expert
 
 
-def _expert_bytes(experts: Experts, num_tokens: Ints, leaps: LeapRecords, routing: ExpertRouting) -> float:
+def _expert_bytes(experts: Experts, leaps: LeapRecords, routing: ExpertRouting) -> float:
     """Weights of the experts that the tokens of each step activate."""
-    num_steps = np.bincount(num_tokens, leaps.num_steps)
-    counts = np.unique(num_tokens)
+    num_steps = np.zeros(0)
+    for part in leaps.parts():
+        num_steps = counted_on(num_steps, part.num_tokens, part.num_steps)
+    counts = np.flatnonzero(num_steps)
     awake = [expected_distinct_experts(float(tokens), experts, routing) for tokens in counts.tolist()]
     return float((num_steps[counts] * np.array(awake)).sum()) * experts.num_bytes / experts.num_experts
 
 
 def _attention_work(attention: Attention, leaps: LeapRecords, kv_dtype_bytes: float) -> Work:
     """Of one layer: each query with the keys that it sees; keys and values, read once a request and step, and written."""
-    num_tokens = _in_all_steps(leaps.num_decodes + leaps.num_chunk_tokens, leaps)
+    num_tokens = _in_all_steps(leaps, lambda some: some.num_tokens)
     if attention.kind == "linear":
-        num_states = _in_all_steps(leaps.num_decodes + leaps.num_chunks, leaps)
+        num_states = _in_all_steps(leaps, lambda some: np.asarray(some.num_decodes + some.num_chunks))
         per_token = 4 * attention.num_heads * attention.head_dim * attention.v_head_dim
         return Work(num_tokens * per_token, 2 * num_states * attention.state_bytes)
     most = attention.window or attention.index_topk
-    decodes = (leaps.decode_context_tokens, leaps.num_decodes, leaps.num_steps)
-    chunks = (leaps.chunk_tokens, leaps.chunk_computed_tokens)
-    decode_keys = _total(partial(_decode_keys, most=most), *decodes)
-    seen = decode_keys + _total(partial(_keys_seen, most=most), *chunks)
-    read = decode_keys + _total(partial(_keys_read, window=attention.window), *chunks)
+    decode_keys = _total(leaps.parts(), partial(_decode_keys, most=most))
+    seen = decode_keys + _total(leaps.chunks.parts(LEAPS_AT_ONCE), partial(_keys_seen, most=most))
+    read = decode_keys + _total(leaps.chunks.parts(LEAPS_AT_ONCE), partial(_keys_read, window=attention.window))
     flops_per_key = 2 * attention.num_heads * (attention.head_dim + attention.v_head_dim)
     return Work(seen * flops_per_key, (read + num_tokens) * attention.kv_numbers_per_token * kv_dtype_bytes)
 
 
-def _decode_keys(context_tokens: Ints, num_decodes: Ints, num_steps: Ints, most: int | None) -> Floats:
+def _decode_keys(leaps: Leaps, most: int | None) -> Floats:
     """Keys that the decodes of each leap see in all its steps, at most so many each: contexts grow by a token a step."""
-    first, grows, count = (column.astype(float) for column in (context_tokens, num_decodes, num_steps))
+    columns = (leaps.decode_context_tokens, leaps.num_decodes, leaps.num_steps)
+    first, grows, count = (column.astype(float) for column in columns)
     if most is None:
         return np.asarray(first * count + grows * count * (count - 1) / 2)
     limit = most * grows
@@ -143,8 +146,9 @@ def _decode_keys(context_tokens: Ints, num_decodes: Ints, num_steps: Ints, most:
     return np.asarray(first * below + grows * below * (below - 1) / 2 + (count - below) * limit)
 
 
-def _keys_seen(tokens: Ints, computed: Ints, most: int | None) -> Floats:
+def _keys_seen(chunks: Rows, most: int | None) -> Floats:
     """Summed over the queries of each chunk: the first sees those computed before and itself."""
+    tokens, computed = (chunks[name] for name in CHUNK.names or ())
     first, last = computed + 1.0, computed + tokens.astype(float)
     if most is None:
         return np.asarray((first + last) * tokens / 2)
@@ -152,6 +156,7 @@ def _keys_seen(tokens: Ints, computed: Ints, most: int | None) -> Floats:
     return np.asarray((first + computed + below) * below / 2 + (tokens - below) * most)
 
 
-def _keys_read(tokens: Ints, computed: Ints, window: int | None) -> Floats:
+def _keys_read(chunks: Rows, window: int | None) -> Floats:
     """Those computed before each chunk, as far as its first query sees them, and its own."""
+    tokens, computed = (chunks[name] for name in CHUNK.names or ())
     return np.asarray(tokens + (computed if window is None else np.minimum(computed, window)), dtype=np.float64)

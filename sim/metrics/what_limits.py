@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.records import Records, RequestRecords
+from sim.engine.records import Floats, Records, RequestRecords
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import GraphCliff, graph_cliffs
+from sim.metrics.latencies import latencies, queue_times
 from sim.metrics.overload import overload
-from sim.metrics.statistics import percentiles
+from sim.metrics.statistics import PART, percentiles_of
 
 
 class _Found(NamedTuple):
@@ -88,11 +89,13 @@ def p99_ttft_queue_share(requests: RequestRecords) -> float | None:
     """The share of the slowest requests' TTFT before they were first scheduled, summed over the completed requests whose TTFT
     is at least the P99. None if nothing completed.
     """
-    done = np.isfinite(requests.finish_s)
-    ttft_s = (requests.first_token_s - requests.arrival_s)[done]
-    if not len(ttft_s):
+    ttft, queued = latencies(requests).ttft, queue_times(requests)
+    if not len(ttft):
         return None
-    queued_s = (requests.first_scheduled_s - requests.arrival_s)[done]
-    slowest = ttft_s >= percentiles(ttft_s, np.ones(len(ttft_s), dtype=np.int8), (99,))[0]
-    whole_s = float(ttft_s[slowest].sum())
-    return float(queued_s[slowest].sum()) / whole_s if whole_s else 0.0  # step times may be given as 0
+    (p99_s,) = percentiles_of(ttft, (99,))
+    slowest: list[tuple[Floats, Floats]] = []
+    for first in range(0, len(ttft), PART):
+        (ttft_s, _), (queued_s, _) = (of.part(first, first + PART) for of in (ttft, queued))
+        slowest.append((ttft_s[ttft_s >= p99_s], queued_s[ttft_s >= p99_s]))
+    whole_s, waited_s = (float(np.concatenate(parts).sum()) for parts in zip(*slowest, strict=True))
+    return waited_s / whole_s if whole_s else 0.0  # step times may be given as 0

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sim.engine.records import Floats, Ints, Records, StepRecords
+from sim.engine.records import Floats, Ints, Records
+from sim.engine.step_records import StepRecords
+from sim.metrics.latencies import latencies
 from sim.metrics.statistics import percentiles
-from sim.metrics.summary import kv_cache_usage, latencies
+from sim.metrics.summary import kv_cache_usage
 from sim.units import MS
 
 if TYPE_CHECKING:
@@ -56,10 +58,10 @@ def latency_figure(records: Records, *, title: str) -> "Figure":
     """Cumulative distributions of the four latencies with median and p99 marked."""
     of_requests = latencies(records.requests)
     with panels(title, rows=2, columns=2, height_in=6.0) as (figure, axes):
-        _cdf(axes[0], "Time to first token", BLUE, of_requests.ttft_s)
-        _cdf(axes[1], "Time per output token", ORANGE, of_requests.tpot_s)
+        _cdf(axes[0], "Time to first token", BLUE, of_requests.ttft.all_s())
+        _cdf(axes[1], "Time per output token", ORANGE, of_requests.tpot.all_s())
         _cdf(axes[2], "Inter-token latency", GREEN, *records.gaps())
-        _cdf(axes[3], "End-to-end latency", VIOLET, of_requests.e2el_s)
+        _cdf(axes[3], "End-to-end latency", VIOLET, of_requests.e2el.all_s())
     return figure
 
 

@@ -13,7 +13,7 @@ def leaps_of(*asks: Ask, **arguments: Any) -> list[int]:
     """The passes of each leap."""
     roomy = {"max_num_batched_tokens": 4 * LONG, "max_model_len": 8 * LONG, "num_gpu_blocks": 10_000}
     records = simulate(make_trace(asks), make_config(**roomy | arguments), ONE_SECOND)
-    return [int(count) for count in records.leaps.num_steps]
+    return [int(count) for count in records.leaps.whole.num_steps]
 
 
 def test_a_decode_by_itself_is_one_leap_to_its_last_token() -> None:

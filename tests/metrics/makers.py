@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, LeapRecords, Records, RequestRecords
+from sim.engine.leap_records import LeapRecords
+from sim.engine.records import Records, RequestRecords
 from sim.steptime.graphs import GraphDispatch
 from sim.workload.trace import Trace
 from tests.listed_gaps import ListedGaps
+from tests.single_steps import single_steps
 
 NAN = float("nan")
 DISPATCH = GraphDispatch("FULL_AND_PIECEWISE", (1, 2, 4, 8), max_num_seqs=4)
@@ -63,25 +65,11 @@ def make_requests(*lives: Life) -> RequestRecords:
 def make_leaps(*steps: Step) -> LeapRecords:
     """Records of these steps, each a leap of its own; prompts are one chunk, and each gets its first token."""
     columns = {name: [getattr(step, name) for step in steps] for name in Step._fields}
-    chunks = [step.num_chunk_tokens for step in steps if step.num_chunk_tokens]
-    nothing = np.zeros(0, dtype=np.int64)
-    return LeapRecords(
-        start_s=np.asarray(columns["start_s"], dtype=float),
-        num_steps=np.ones(len(steps), dtype=np.int64),
-        step_end_s=np.asarray(columns["end_s"], dtype=float),
-        num_decodes=np.asarray(columns["num_decodes"], dtype=np.int64),
-        decode_context_tokens=np.asarray(columns["decode_context_tokens"], dtype=np.int64),
-        num_chunk_tokens=np.asarray(columns["num_chunk_tokens"], dtype=np.int64),
-        num_chunks=np.asarray([step.num_chunk_tokens > 0 for step in steps], dtype=np.int64),
-        num_sampled=np.asarray([step.num_decodes + (step.num_chunk_tokens > 0) for step in steps], dtype=np.int64),
-        chunk_tokens=np.asarray(chunks, dtype=np.int64),
-        chunk_computed_tokens=np.zeros(len(chunks), dtype=np.int64),
-        num_running=np.asarray([_running(step) for step in steps], dtype=np.int64),
-        num_waiting=np.asarray(columns["num_waiting"], dtype=np.int64),
-        num_free_blocks=np.asarray(columns["num_free_blocks"], dtype=np.int64),
-        num_preempted=np.asarray(columns["num_preempted"], dtype=np.int64),
-        decode_stretches=DecodeStretches(nothing, nothing, nothing, block_size=16, blocks_at_once=1),
-    )
+    columns["num_chunks"] = [step.num_chunk_tokens > 0 for step in steps]
+    columns["num_sampled"] = [step.num_decodes + (step.num_chunk_tokens > 0) for step in steps]
+    columns["num_running"] = [_running(step) for step in steps]
+    chunks = [(step.num_chunk_tokens, 0) for step in steps if step.num_chunk_tokens]
+    return single_steps(columns, columns.pop("end_s"), chunks)
 
 
 def _running(step: Step) -> int:

@@ -11,7 +11,7 @@ from sim.cluster.lives import Life
 from sim.cluster.records import ClusterRecords
 from sim.metrics.over_time import MOST_INTERVALS, replica_columns, replicas_over_time
 from tests.metrics.makers import Life as Asked
-from tests.metrics.makers import Step, make_records
+from tests.metrics.makers import Step, make_leaps, make_records
 
 SERVED = make_records(
     Asked(arrival_s=0.0, prompt_tokens=100, first_scheduled_s=0.0, first_token_s=1.0, finish_s=9.0),
@@ -51,7 +51,7 @@ def test_a_replica_takes_requests_while_it_is_ready() -> None:
 
 @pytest.mark.parametrize("span_s", [0.001, 0.3, 7.0, 1000.0, 86400.0])
 def test_intervals_are_round_and_few(span_s: float) -> None:
-    leaps = replace(RECORDS.leaps, step_end_s=np.array([span_s / 2, span_s]))
+    leaps = make_leaps(Step(0.0, span_s / 2), Step(span_s / 2, span_s))
     run = two()
     run = replace(run, replicas=(replace(RECORDS, leaps=leaps), IDLE))
     time_s = replicas_over_time(run, [11, 11]).time_s

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sim.engine.leap_block import LEAP
+from sim.engine.leap_records import CHUNK
+from sim.engine.narrow import NarrowRows
 from sim.engine.token_gaps import StepGaps
 from sim.metrics import statistics as module
 from sim.metrics.statistics import Statistics, percentiles, statistics, statistics_of
+from tests.single_steps import leap_records
 
 COUNTED = st.lists(st.tuples(st.floats(0, 1e4), st.integers(1, 20)), min_size=1, max_size=30)
 
@@ -73,18 +77,16 @@ def test_long_columns_are_sorted_near_their_ranks_only(samples: list[tuple[float
     values, counts = np.array([value for value, _ in samples]), np.array([count for _, count in samples])
     assume(counts.any())
     with pytest.MonkeyPatch.context() as patch:
-        for name, small in {"PART": 32, "SKETCH": 16, "MARGIN": 1}.items():
+        for name, small in {"PART": 32, "STRIDE": 2, "SKETCH": 16, "MARGIN": 1}.items():
             patch.setattr(module, name, small)
         found = percentiles(values, counts, (level,))
     assert found == pytest.approx([np.percentile(np.repeat(values, counts), level)], rel=1e-12, abs=1e-9)
 
 
 def test_a_percentile_is_found_where_samples_at_equal_distances_mislead() -> None:
-    """Every tenth value is large, and only those are looked at first: the median is among the others all the same."""
-    values = np.where(np.arange(400_000) % 10, np.random.default_rng(0).random(400_000), 1e6)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SKETCH", 40_000)
-        found = percentiles(values, np.ones(400_000, dtype=np.int8), (1, 50, 99))
+    """Every so many-th value is large, and only such are looked at first: the median is among the others all the same."""
+    values = np.where(np.arange(400_000) % module.STRIDE, np.random.default_rng(0).random(400_000), 1e6)
+    found = percentiles(values, np.ones(400_000, dtype=np.int8), (1, 50, 99))
     assert found == pytest.approx(np.percentile(values, (1, 50, 99)).tolist(), rel=1e-12)
 
 
@@ -108,8 +110,11 @@ def test_long_columns_need_little_memory_beside_themselves() -> None:
 def test_gaps_of_many_steps_are_never_there_as_a_whole() -> None:
     """Four million steps in leaps of eight: what their statistics need is a small part of the steps' ends."""
     num_leaps = 1 << 19
-    ends_s = np.cumsum(np.random.default_rng(0).random(8 * num_leaps))
+    rows = np.zeros(num_leaps, dtype=LEAP)
+    rows["num_steps"], rows["num_continued"] = 8, 100
+    rows["linear_s"] = np.random.default_rng(0).random(num_leaps)
+    rows["start_s"] = np.cumsum(8 * rows["linear_s"]) - 8 * rows["linear_s"]
     none = np.zeros(0, dtype=np.int64)
-    gaps = StepGaps(ends_s, np.full(num_leaps, 8), np.full(num_leaps, 100), none, none.reshape(-1, 2))
-    assert peak_bytes(lambda: statistics_of(gaps)) < ends_s.nbytes / 4
+    gaps = StepGaps(leap_records(rows, NarrowRows(CHUNK)), none, none.reshape(-1, 2))
+    assert peak_bytes(lambda: statistics_of(gaps)) < 8 * len(gaps) / 4
     assert statistics_of(gaps) == statistics(*gaps())

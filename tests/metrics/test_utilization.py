@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 import sim
 from sim.deployment import deploy
+from sim.engine.leap_block import LEAP
+from sim.engine.leap_records import CHUNK
+from sim.engine.narrow import NarrowRows
 from sim.metrics.utilization import needed, utilization, weights_dtype
 from sim.specs.engine import EngineConfig
 from sim.specs.model import Attention, Experts, Layer, Linear, ModelSpec, WeightFormat
 from tests.metrics.makers import Step, make_leaps
+from tests.single_steps import leap_records
 from tests.steptime.makers import h100, make_model
 
 ATTENTION = Attention("full", num_heads=2, num_kv_heads=1, head_dim=4, v_head_dim=4)
@@ -90,8 +94,10 @@ def test_leaps_are_summed_as_their_steps_would_be(
     kind = replace(ATTENTION, kind="full" if window is None else "sliding", window=window)
     most = window or 10**9
     first = num_decodes * (1 + context)
-    one = make_leaps(Step(0.0, 1.0, num_decodes=num_decodes, decode_context_tokens=first, num_chunk_tokens=chunk))
-    leap = replace(one, num_steps=np.array([num_steps]), chunk_computed_tokens=one.chunk_computed_tokens + computed)
+    row = np.zeros(1, dtype=LEAP)
+    row["num_steps"], row["num_decodes"], row["decode_context_tokens"] = num_steps, num_decodes, first
+    row["num_chunk_tokens"] = chunk
+    leap = leap_records(row, NarrowRows.of(np.array([(chunk, computed)] if chunk else [], dtype=CHUNK)))
     keys = sum(min(first + num_decodes * step, num_decodes * most) for step in range(num_steps))
     keys += sum(min(computed + 1 + query, most) for query in range(chunk))
     plain = needed(tiny_model(replace(kind, num_heads=0)), leap, 2.0, "skewed")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.records import DecodeStretches, Floats, Ints, LeapRecords, Records, RequestRecords
+from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.steptime.protocol import StepShape
 from tests.listed_gaps import ListedGaps
 from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler
+from tests.single_steps import note_overlaps, single_steps
 
 StepLog = Callable[[dict[str, Any]], None]
 
@@ -152,17 +153,10 @@ class Recorder:
         """Everything recorded, in columns."""
         if self._num_preempted and self._counts["num_preempted"]:
             self._counts["num_preempted"][-1] += self._num_preempted  # cut short before another step
-        none = _ints([])
-        leaps = LeapRecords(
-            start_s=_floats(self._times["start_s"]),
-            num_steps=np.ones(len(self._times["start_s"]), dtype=np.int64),
-            step_end_s=_floats(self._times["end_s"]),
-            chunk_tokens=_ints([tokens for tokens, _ in self._chunks]),
-            chunk_computed_tokens=_ints([computed for _, computed in self._chunks]),
-            decode_stretches=DecodeStretches(none, none, none, block_size=1, blocks_at_once=1),
-            **{name: _ints(column) for name, column in self._counts.items()},
-            overlap_s=self._overlap_s() if len(self._stage_busy_s) > 1 else None,
-        )
+        columns: dict[str, Sequence[float]] = {"start_s": self._times["start_s"], **self._counts}
+        leaps = single_steps(columns, self._times["end_s"], self._chunks)
+        if len(self._stage_busy_s) > 1:
+            note_overlaps(leaps, self._overlap_s())
         return Records(
             requests=_request_records(requests),
             leaps=leaps,

@@ -6,9 +6,12 @@ from math import nan
 
 import numpy as np
 
+from sim.engine.decode_stretches import STRETCH, DecodeStretches
 from sim.engine.leap_log import LeapLog
-from sim.engine.records import DecodeStretches, EngineRecords, Floats, LeapRecords
-from sim.engine.replica_rows import CHUNK, ReplicaRows
+from sim.engine.leap_records import CHUNK, LeapRecords
+from sim.engine.narrow import NarrowRows, RowLog
+from sim.engine.records import EngineRecords
+from sim.engine.replica_rows import ReplicaRows
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import StepGaps
 from sim.engine.walking.batch import Batch
@@ -40,20 +43,16 @@ class WalkRecorder(ReplicaRows):
                 self.batch(batch)
         for progress in state.progress.values():
             self.request(progress.request, progress.num_tokens - progress.num_prompt, nan)
-        columns, self._leaps = self._leaps.columns(), LeapLog()
-        chunks = np.frombuffer(self._chunks, dtype=CHUNK)
-        none, has_stages = np.zeros(0, dtype=np.int64), len(stage_busy_s) > 1
+        stretches = DecodeStretches(NarrowRows(STRETCH), state.config.block_size, 1)
+        leaps = LeapRecords(self._leaps.blocks(), self._chunks.rows(), stretches)
+        self._leaps, self._chunks = LeapLog(), RowLog(CHUNK)
+        has_stages = len(stage_busy_s) > 1
+        if has_stages:
+            leaps.note_overlaps()
         late = np.array(self._late, dtype=np.int64).reshape(-1, 2)
-        gaps = StepGaps(columns["step_end_s"], columns["num_steps"], columns.pop("num_continued"), none, late)
         return EngineRecords(
-            leaps=LeapRecords(
-                decode_stretches=DecodeStretches(none, none, none, state.config.block_size, 1),
-                chunk_tokens=chunks["chunk_tokens"],
-                chunk_computed_tokens=chunks["chunk_computed_tokens"],
-                overlap_s=_overlap_s(columns["start_s"], columns["step_end_s"]) if has_stages else None,
-                **columns,
-            ),
-            gaps=gaps,
+            leaps=leaps,
+            gaps=StepGaps(leaps, np.zeros(0, dtype=np.int64), late),
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,
@@ -61,8 +60,3 @@ class WalkRecorder(ReplicaRows):
             lora=state.adapters.records() if state.adapters else None,
             stage_busy_s=tuple(stage_busy_s) if has_stages else None,
         )
-
-
-def _overlap_s(start_s: Floats, end_s: Floats) -> Floats:
-    """How long the batch before each one still ran; batches end in order."""
-    return np.maximum(np.concatenate((start_s[:1], end_s[:-1])) - start_s, 0.0)

@@ -1,0 +1,127 @@
+"""Consecutive leaps of a replica: their facts in as few bytes as hold them, and the end of each step when it is asked for.
+
+The ends of steps would take most of the memory. They follow from a leap's start and coefficients, to the bit.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.columns import Floats, Ints
+from sim.engine.leaps import Leap
+from sim.engine.narrow import Narrow
+
+COUNTS = (
+    "num_steps",
+    "num_decodes",
+    "num_chunk_tokens",
+    "num_chunks",
+    "num_sampled",
+    "num_running",
+    "num_waiting",
+    "num_free_blocks",
+    "num_preempted",
+    "num_continued",
+)
+FEW = 1 / 256
+"""Of the leaps of a block, how many may start later than the one before ends for their starts alone to be kept."""
+ALL = slice(None)
+INTEGERS = (*COUNTS, "decode_context_tokens")
+LEAP = np.dtype(
+    [(name, "i4") for name in COUNTS]
+    + [("decode_context_tokens", "i8")]
+    + [(name, "f8") for name in ("start_s", "linear_s", "square_s", "cube_s")]
+)
+
+
+class LeapBlock:
+    """Rows of LEAP, at least one. Of a leap of a single step the coefficients are kept as their sum.
+
+    Most leaps start as the one before ends, which is then all that is known of their start.
+    """
+
+    __slots__ = (
+        "_begin_s", "_begins", "_cube_s", "_integers", "_is_long", "_linear_s", "_square_s", "num_leaps", "num_steps", "overlap_s",
+    )  # fmt: skip
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        columns = {name: np.ascontiguousarray(rows[name]) for name in INTEGERS}
+        self.num_leaps = len(rows)
+        self.overlap_s: Floats | None = None  # how long the leap before each one still ran, where batches overlap
+        self.num_steps = int(columns["num_steps"].sum())
+        self._integers = {name: Narrow(column) for name, column in columns.items()}
+        is_long = columns["num_steps"] > 1
+        self._is_long = np.packbits(is_long)
+        self._square_s, self._cube_s = rows["square_s"][is_long], rows["cube_s"][is_long]
+        only_step_s = rows["linear_s"] + (rows["square_s"] + rows["cube_s"])
+        self._linear_s = np.where(is_long, rows["linear_s"], only_step_s)
+        starts_s = rows["start_s"].copy()
+        follows = starts_s[1:] == (starts_s + self._durations_s())[:-1]
+        self._begins = np.concatenate(([0], 1 + np.flatnonzero(~follows)))
+        if len(self._begins) > len(rows) * FEW:
+            self._begins = np.arange(0)
+        self._begin_s = starts_s[self._begins] if len(self._begins) else starts_s
+
+    def integers(self, name: str, some: slice | Ints) -> Ints:
+        """A column of INTEGERS in some rows."""
+        return self._integers[name].read(some, LEAP[name])
+
+    def of_each_step(self, name: str) -> Ints:
+        """A column that the steps of a leap have in common."""
+        return np.repeat(self.integers(name, ALL), self.integers("num_steps", ALL))
+
+    def times_s(self) -> tuple[Floats, Floats]:
+        """The start of each leap, and the end of its last step."""
+        durations_s = self._durations_s()
+        starts_s = self._begin_s
+        if len(self._begins):
+            added_s = np.concatenate(([0.0], durations_s[:-1]))
+            added_s[self._begins] = self._begin_s
+            starts_s = np.empty(self.num_leaps)
+            for begin, end in pairwise([*self._begins.tolist(), self.num_leaps]):
+                np.cumsum(added_s[begin:end], out=starts_s[begin:end])  # one after the other, as the engine adds them
+        return starts_s, starts_s + durations_s
+
+    def _durations_s(self) -> Floats:
+        """Of each leap, before it is added to its start."""
+        durations_s, rows = self._linear_s.copy(), self._long_rows()
+        durations_s[rows] = _curve_s(self.integers("num_steps", rows), durations_s[rows], self._square_s, self._cube_s)
+        return durations_s
+
+    def _long_rows(self) -> Ints:
+        return np.flatnonzero(np.unpackbits(self._is_long, count=self.num_leaps))
+
+    def step_ends_s(self) -> Floats:
+        """The end of each step."""
+        starts_s, ends_s = self.times_s()
+        if self.num_steps == self.num_leaps:
+            return ends_s
+        counts = self.integers("num_steps", ALL)
+        numbers = np.arange(1.0, self.num_steps + 1.0)
+        numbers -= np.repeat(np.cumsum(counts, dtype=np.int64) - counts, counts)
+        step_ends_s = _curve_s(numbers, *(np.repeat(column, counts) for column in self._coefficients()))
+        step_ends_s += np.repeat(starts_s, counts)
+        return step_ends_s
+
+    def leaps(self, some: slice | Ints) -> list[Leap]:
+        """Some leaps as they were."""
+        columns = (self.integers("num_steps", ALL), self.times_s()[0], *self._coefficients())
+        return [Leap(*leap) for leap in zip(*(column[some].tolist() for column in columns), strict=True)]
+
+    def _coefficients(self) -> tuple[Floats, Floats, Floats]:
+        rows = self._long_rows()
+        square_s, cube_s = np.zeros(self.num_leaps), np.zeros(self.num_leaps)
+        square_s[rows], cube_s[rows] = self._square_s, self._cube_s
+        return self._linear_s, square_s, cube_s
+
+
+def _curve_s(numbers: Ints | Floats, linear_s: Floats, square_s: Floats, cube_s: Floats) -> Floats:
+    """How long after their starts the steps of leaps end that have these numbers, counted from 1: see `leaps.end_s`."""
+    found_s = cube_s * numbers
+    found_s += square_s
+    found_s *= numbers
+    found_s += linear_s
+    found_s *= numbers
+    return found_s

@@ -1,0 +1,334 @@
+"""The leaps of a run: kept in blocks of few bytes, and read a part at a time."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.columns import Floats, Ints
+from sim.engine.decode_stretches import DecodeStretches, JoinedStretches, Reader
+from sim.engine.leap_block import LEAP, LeapBlock
+from sim.engine.leaps import Leap
+from sim.engine.narrow import NarrowRows
+from sim.engine.pairwise import pairwise_sum
+from sim.engine.step_records import StepRecords
+
+CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
+LEAPS_AT_ONCE = 1 << 16
+SAME_IN_ALL_PASSES = ("num_decodes", "num_chunk_tokens", "num_chunks", "num_sampled", "num_running", "num_waiting")
+"""Columns that the passes of a leap have in common."""
+
+
+class Piece(NamedTuple):
+    """Some leaps of a block, in order; the number of the block's first pass."""
+
+    block: LeapBlock
+    some: slice | Ints
+    first_pass: int
+
+
+class Leaps:
+    """Some leaps of a run, in columns that are made when they are asked for.
+
+    A leap is consecutive passes that ran the same decodes, or one pass with anything else in it. Columns are as in
+    StepRecords; contexts are those after the first pass, blocks those free after the last.
+    """
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+
+    def __len__(self) -> int:
+        return len(self.num_steps)
+
+    @property
+    def num_steps(self) -> Ints:
+        """Passes of each leap, also those that only preempted and so ran no step."""
+        return self._integers("num_steps")
+
+    @property
+    def num_decodes(self) -> Ints:
+        return self._integers("num_decodes")
+
+    @property
+    def decode_context_tokens(self) -> Ints:
+        return self._integers("decode_context_tokens")
+
+    @property
+    def num_chunk_tokens(self) -> Ints:
+        return self._integers("num_chunk_tokens")
+
+    @property
+    def num_chunks(self) -> Ints:
+        return self._integers("num_chunks")
+
+    @property
+    def num_sampled(self) -> Ints:
+        return self._integers("num_sampled")
+
+    @property
+    def num_running(self) -> Ints:
+        return self._integers("num_running")
+
+    @property
+    def num_waiting(self) -> Ints:
+        return self._integers("num_waiting")
+
+    @property
+    def num_free_blocks(self) -> Ints:
+        return self._integers("num_free_blocks")
+
+    @property
+    def num_preempted(self) -> Ints:
+        return self._integers("num_preempted")
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Tokens that each pass computes."""
+        return np.asarray(self.num_decodes + self.num_chunk_tokens)
+
+    @property
+    def ran(self) -> NDArray[np.bool_]:
+        """Which leaps ran tokens."""
+        return self.num_tokens > 0
+
+    @property
+    def start_s(self) -> Floats:
+        return self.times_s[0]
+
+    @property
+    def end_s(self) -> Floats:
+        """The end of the last step of each leap."""
+        return self.times_s[1]
+
+    @property
+    def durations_s(self) -> Floats:
+        """Of each leap, without what overlaps with the one before."""
+        starts_s, ends_s = self.times_s
+        return np.asarray(ends_s - starts_s - self._overlap_s)
+
+    @property
+    def _overlap_s(self) -> Floats:
+        overlaps = [(piece.block.overlap_s, piece) for piece in self._pieces]
+        if all(overlap_s is None for overlap_s, _ in overlaps):
+            return np.zeros(1)
+        none = [np.zeros(piece.block.num_leaps) if overlap_s is None else overlap_s for overlap_s, piece in overlaps]
+        return np.concatenate([overlap_s[piece.some] for overlap_s, (_, piece) in zip(none, overlaps, strict=True)])
+
+    @property
+    def times_s(self) -> tuple[Floats, Floats]:
+        """The start and the end of each leap."""
+        starts_s, ends_s = [np.zeros(0)], [np.zeros(0)]
+        for piece in self._pieces:
+            times_s = piece.block.times_s()
+            starts_s.append(times_s[0][piece.some])
+            ends_s.append(times_s[1][piece.some])
+        return np.concatenate(starts_s), np.concatenate(ends_s)
+
+    def curves(self) -> list[Leap]:
+        """When the steps of each leap end."""
+        return [leap for piece in self._pieces for leap in piece.block.leaps(piece.some)]
+
+    @property
+    def first_pass(self) -> Ints:
+        """The number of each leap's first pass."""
+        return self.last_pass - self.num_steps + 1
+
+    @property
+    def last_pass(self) -> Ints:
+        """The number of each leap's last pass."""
+        found = [
+            piece.first_pass - 1 + np.cumsum(piece.block.integers("num_steps", slice(None)), dtype=np.int64)[piece.some]
+            for piece in self._pieces
+        ]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def _integers(self, name: str) -> Ints:
+        found = [piece.block.integers(name, piece.some) for piece in self._pieces]
+        return np.concatenate(found) if found else np.zeros(0, dtype=LEAP[name])
+
+
+class LeapRecords:
+    """All leaps of a run, and the chunks of prompts in them (rows of CHUNK).
+
+    `decode_stretches` says in which pass of a leap blocks were taken.
+    """
+
+    def __init__(
+        self, blocks: Sequence[LeapBlock], chunks: NarrowRows, decode_stretches: DecodeStretches | JoinedStretches
+    ) -> None:
+        self.blocks = blocks
+        self.chunks = chunks
+        self.decode_stretches = decode_stretches
+        self._leap_ends = [0, *accumulate(block.num_leaps for block in blocks)]
+        self._pass_ends = [0, *accumulate(block.num_steps for block in blocks)]
+        self._busy_s: float | None = None
+        self._num_ran_steps: int | None = None
+
+    @classmethod
+    def joined(cls, parts: "Sequence[LeapRecords]") -> "LeapRecords":
+        """The leaps of several engines, engine by engine, with passes numbered consecutively; none is copied."""
+        return cls(
+            [block for part in parts for block in part.blocks],
+            NarrowRows.joined([part.chunks for part in parts]),
+            JoinedStretches([part.decode_stretches for part in parts], [part.num_passes for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return self._leap_ends[-1]
+
+    @property
+    def num_passes(self) -> int:
+        """Of all leaps."""
+        return self._pass_ends[-1]
+
+    # -- some of the leaps -----------------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> Leaps:
+        """All leaps."""
+        return self.part(0, len(self))
+
+    def parts(self) -> Iterator[Leaps]:
+        """All leaps, LEAPS_AT_ONCE at a time: their columns would take more memory than the records."""
+        for first in range(0, len(self), LEAPS_AT_ONCE):
+            yield self.part(first, first + LEAPS_AT_ONCE)
+
+    def part(self, first: int, end: int) -> Leaps:
+        """Leaps `first` to before `end`, as far as there are any."""
+        pieces = []
+        number, end = bisect_right(self._leap_ends, first) - 1, min(end, len(self))
+        while number < len(self.blocks) and self._leap_ends[number] < end:
+            begin = self._leap_ends[number]
+            some = slice(max(0, first - begin), end - begin)
+            pieces.append(Piece(self.blocks[number], some, self._pass_ends[number]))
+            number += 1
+        return Leaps(pieces)
+
+    def at(self, rows: Ints) -> Leaps:
+        """The leaps in these rows, which do not fall."""
+        pieces = []
+        cuts = np.searchsorted(rows, self._leap_ends).tolist()
+        for number, block in enumerate(self.blocks):
+            if some := rows[cuts[number] : cuts[number + 1]].tolist():
+                inside = np.array(some, dtype=np.int64) - self._leap_ends[number]
+                pieces.append(Piece(block, inside, self._pass_ends[number]))
+        return Leaps(pieces)
+
+    def note_overlaps(self) -> None:
+        """Batches of stages overlap, and end in order: note how long the one before each still ran."""
+        before_s = -np.inf
+        for block in self.blocks:
+            starts_s, ends_s = block.times_s()
+            block.overlap_s = np.maximum(np.concatenate(([before_s], ends_s[:-1])) - starts_s, 0.0)
+            before_s = float(ends_s[-1])
+
+    # -- figures of all --------------------------------------------------------------------------------------------
+
+    @property
+    def num_ran_steps(self) -> int:
+        if self._num_ran_steps is None:
+            self._num_ran_steps = sum(int(part.num_steps[part.ran].sum()) for part in self.parts())
+        return self._num_ran_steps
+
+    @property
+    def busy_s(self) -> float:
+        """Time in which a step was running."""
+        if self._busy_s is None:
+            self._busy_s = self.sum_of(lambda part: part.durations_s)
+        return self._busy_s
+
+    def sum_of(self, column: Callable[[Leaps], Floats]) -> float:
+        """The sum over all leaps, as numpy has it of the whole column."""
+        return pairwise_sum(lambda first, end: column(self.part(first, end)), len(self))
+
+    @property
+    def last_end_s(self) -> float:
+        """The end of the last step; there must be one."""
+        return float(self.part(len(self) - 1, len(self)).end_s[0])
+
+    @property
+    def fewest_free_blocks(self) -> int:
+        """After any pass; within a leap blocks are only taken, but where windows give some back."""
+        if self.decode_stretches.give_back:
+            return min(int(free.min()) for free in self._free_blocks())
+        return min(int(part.num_free_blocks.min()) for part in self.parts())
+
+    def _free_blocks(self) -> Iterator[Ints]:
+        """Blocks free after each pass, a part of the leaps at a time."""
+        reader = Reader(self.decode_stretches.blocks_taken(self.num_passes))
+        for part in self.parts():
+            num_steps = part.num_steps
+            last = np.cumsum(num_steps) - 1
+            taken = reader.next(int(last[-1]) + 1)
+            taken_since = np.cumsum(taken[::-1])[::-1] - taken
+            yield np.asarray(np.repeat(part.num_free_blocks - taken_since[last], num_steps) + taken_since)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def step_ends_s(self, first: int, end: int) -> Floats:
+        """The ends of the passes from `first` to before `end`, as far as there are any."""
+        found = [block.step_ends_s()[inside] for block, inside in self._blocks_of_passes(first, end)]
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def of_each_step(self, name: str, first: int, end: int) -> Ints:
+        """What the passes of a leap have in common, for each of these."""
+        found = [block.of_each_step(name)[inside] for block, inside in self._blocks_of_passes(first, end)]
+        return np.concatenate(found) if found else np.zeros(0, dtype=LEAP[name])
+
+    def _blocks_of_passes(self, first: int, end: int) -> Iterator[tuple[LeapBlock, slice]]:
+        """The blocks that have these passes, and which of each block's own these are."""
+        number, end = bisect_right(self._pass_ends, first) - 1, min(end, self.num_passes)
+        while first < end:
+            begin = self._pass_ends[number]
+            yield self.blocks[number], slice(first - begin, end - begin)
+            first, number = self._pass_ends[number + 1], number + 1
+
+    def ends_of(self, passes: Ints) -> Floats:
+        """The ends of some passes, in any order."""
+        ends_s, order = np.zeros(len(passes)), np.argsort(passes)
+        cuts = np.searchsorted(passes[order], self._pass_ends).tolist()
+        for number, block in enumerate(self.blocks):
+            if len(some := order[cuts[number] : cuts[number + 1]]):
+                ends_s[some] = block.step_ends_s()[passes[some] - self._pass_ends[number]]
+        return ends_s
+
+    def steps(self) -> StepRecords:
+        """Every step by itself."""
+        leaps, chunks = self.whole, self.chunks.part(0, len(self.chunks))
+        counts, end_s = leaps.num_steps, self.step_ends_s(0, self.num_passes)
+        start_s = np.concatenate(([0.0], end_s[:-1])) if len(self) else leaps.start_s
+        start_s[leaps.first_pass] = leaps.start_s
+        ran = np.repeat(leaps.ran, counts)
+        free = np.concatenate([np.zeros(0, dtype=np.int64), *self._free_blocks()])
+        return StepRecords(
+            start_s=start_s[ran],
+            end_s=end_s[ran],
+            decode_context_tokens=_decode_context_tokens(leaps)[ran],
+            num_free_blocks=free[ran],
+            num_preempted=_with_the_next(np.repeat(leaps.num_preempted, counts), ran),
+            chunk_tokens=chunks["chunk_tokens"],
+            chunk_computed_tokens=chunks["chunk_computed_tokens"],
+            **{name: np.repeat(getattr(leaps, name), counts)[ran] for name in SAME_IN_ALL_PASSES},
+        )
+
+
+def _decode_context_tokens(leaps: Leaps) -> Ints:
+    """Sums of the decodes' contexts after each pass of all leaps: every one adds a token to each."""
+    counts = leaps.num_steps
+    numbers = np.arange(int(counts.sum())) - np.repeat(leaps.first_pass, counts)
+    first = np.repeat(leaps.decode_context_tokens, counts)
+    return np.asarray(first + numbers * np.repeat(leaps.num_decodes, counts))
+
+
+def _with_the_next(counts: Ints, ran: NDArray[np.bool_]) -> Ints:
+    """The counts of those that ran, in which each of the others is added to the next, or to the last of all."""
+    kept = counts[ran]
+    others = np.flatnonzero(counts * ~ran)
+    if len(kept):
+        np.add.at(kept, np.minimum(np.cumsum(ran)[others], len(kept) - 1), counts[others])
+    return kept

@@ -1,0 +1,117 @@
+"""Rows of integers in as few bytes as hold them: those of a run are small, or near each other, or all the same.
+
+Columns are narrowed ROWS_AT_ONCE rows at a time. They come back as they were.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sim.engine.columns import Ints
+
+ROWS_AT_ONCE = 4_096
+Rows = NDArray[Any]  # with a field a column
+NOTHING = np.zeros((), dtype=np.uint8)
+
+
+class Narrow:
+    """Integers, at least one, by how far they are above the lowest: no byte for each where that is nothing."""
+
+    __slots__ = ("_above", "_lowest")
+
+    def __init__(self, values: Ints) -> None:
+        self._lowest = int(values.min())
+        most = int(values.max()) - self._lowest
+        self._above: NDArray[Any] = np.broadcast_to(NOTHING, (len(values),))
+        if most:
+            self._above = (values - self._lowest).astype(np.min_scalar_type(most))
+
+    def read(self, some: slice | Ints, dtype: DTypeLike) -> Ints:
+        """Those in some rows."""
+        values = self._above[some].astype(dtype)
+        if self._lowest:
+            values += self._lowest
+        return values
+
+
+class NarrowRows:
+    """Rows of integers, read a part at a time."""
+
+    def __init__(self, dtype: np.dtype[Any], blocks: Iterable[tuple[int, dict[str, Narrow]]] = ()) -> None:
+        self.dtype = dtype
+        self.blocks: list[tuple[int, dict[str, Narrow]]] = []
+        self._ends = [0]
+        for block in blocks:
+            self._append(block)
+
+    @classmethod
+    def of(cls, rows: Rows) -> "NarrowRows":
+        """These rows."""
+        found = cls(rows.dtype)
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            found.append(rows[first : first + ROWS_AT_ONCE])
+        return found
+
+    @classmethod
+    def joined(cls, parts: "list[NarrowRows]") -> "NarrowRows":
+        """The rows of several, one after the other, of which none is copied."""
+        return cls(parts[0].dtype, (block for part in parts for block in part.blocks))
+
+    def append(self, rows: Rows) -> None:
+        """Add rows, at least one."""
+        columns = {name: Narrow(np.ascontiguousarray(rows[name])) for name in self.dtype.names or ()}
+        self._append((len(rows), columns))
+
+    def _append(self, block: tuple[int, dict[str, Narrow]]) -> None:
+        self.blocks.append(block)
+        self._ends.append(self._ends[-1] + block[0])
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def part(self, first: int, end: int) -> Rows:
+        """Rows `first` to before `end`, as far as there are any."""
+        end = min(end, len(self))
+        first = min(first, end)
+        rows = np.empty(end - first, dtype=self.dtype)
+        done, number = 0, bisect_right(self._ends, first) - 1
+        while done < len(rows):
+            begin = first + done - self._ends[number]
+            stop = min(end - self._ends[number], self.blocks[number][0])
+            for name, column in self.blocks[number][1].items():
+                rows[name][done : done + stop - begin] = column.read(slice(begin, stop), self.dtype[name])
+            done, number = done + stop - begin, number + 1
+        return rows
+
+    def parts(self, size: int) -> Iterator[Rows]:
+        """All rows, so many at a time."""
+        for first in range(0, len(self), size):
+            yield self.part(first, first + size)
+
+
+class RowLog:
+    """Rows as they come, packed; the latest stay so, all before are narrowed."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._latest = bytearray()
+        self._most_bytes = ROWS_AT_ONCE * dtype.itemsize
+        self._before = NarrowRows(dtype)
+
+    def add(self, row: bytes) -> None:
+        """Record a row."""
+        self._latest += row
+        if len(self._latest) >= self._most_bytes:
+            self._narrow()
+
+    def rows(self) -> NarrowRows:
+        """All rows."""
+        if self._latest:
+            self._narrow()
+        return self._before
+
+    def _narrow(self) -> None:
+        self._before.append(np.frombuffer(self._latest, dtype=self._before.dtype))
+        self._latest = bytearray()

@@ -1,0 +1,27 @@
+"""The steps of an engine, in columns."""
+
+from dataclasses import dataclass
+
+from sim.engine.columns import Floats, Ints
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """One entry a step that ran tokens, in order of launch."""
+
+    start_s: Floats
+    end_s: Floats
+    num_decodes: Ints  # requests with one scheduled token
+    decode_context_tokens: Ints  # sum of their contexts after the step
+    num_chunk_tokens: Ints  # tokens of all others
+    num_chunks: Ints  # how many others there are
+    num_sampled: Ints  # requests that get a token of the step
+    num_running: Ints  # after scheduling
+    num_waiting: Ints
+    num_free_blocks: Ints
+    num_preempted: Ints  # since the step before
+    chunk_tokens: Ints  # of each chunk, step after step
+    chunk_computed_tokens: Ints  # computed before each chunk
+
+    def __len__(self) -> int:
+        return len(self.start_s)
