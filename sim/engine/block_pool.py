@@ -130,10 +130,23 @@ class BlockPool:
         run.position += scanned
         run.count -= scanned
         self._num_evictions += len(evicted)
-        named = evicted if run.passed is None else evicted[evicted != NO_COPY]
-        self._stamps[named] = 0
-        self._cache.evict(named)
+        if run.passed is None:
+            self._evict(evicted)
+        else:
+            self._evict_passed(evicted[evicted != NO_COPY])
         return len(evicted)
+
+    def _evict(self, copies: Copies) -> None:
+        self._stamps[copies] = 0
+        self._cache.evict(copies)
+
+    def _evict_passed(self, copies: Copies) -> None:
+        """Several requests may have passed copies of one content: the first goes first."""
+        if self._cache.are_of_different_contents(copies):
+            self._evict(copies)
+        else:
+            for place in range(len(copies)):
+                self._evict(copies[place : place + 1])
 
     def _is_standing(self, run: Run, copies: Copies) -> NDArray[np.bool_]:
         """Which of some copies of a keyed run have not been touched since."""

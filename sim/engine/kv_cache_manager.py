@@ -99,27 +99,28 @@ class KVCacheManager:
             return NO_HIT
         self.pool.settle()
         keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
-        copies = [NO_COPIES] * self.num_groups
+        matched = [NO_COPIES] * self.num_groups
         for group in self._full_groups:
-            copies[group] = self._cache.match(self._group_keys(keys, group))
-            keys = keys[: len(copies[group])]
+            matched[group] = self._cache.match(self._group_keys(keys, group))
+            keys = keys[: len(matched[group])]
         if num_dropped:
             keys = keys[:-num_dropped]
+        num_blocks = self._longest_to_go_on_from(keys) if self.has_windows else len(keys)
         for group in self._window_groups:
-            copies[group] = self._cache.find(self._group_keys(keys, group))
-        num_blocks = self._longest_to_go_on_from(copies, len(keys)) if self.has_windows else len(keys)
-        firsts = [max(0, num_blocks - needed) for needed in self._num_blocks_needed]
-        return self._hit(num_blocks, [found[first:num_blocks] for found, first in zip(copies, firsts, strict=True)])
+            needed = keys[max(0, num_blocks - self._num_blocks_needed[group]) : num_blocks]
+            matched[group] = self._cache.match(self._group_keys(needed, group))
+        return self._hit(num_blocks, [copies[:num_blocks] for copies in matched])
 
-    def _longest_to_go_on_from(self, copies: list[Copies], num_blocks: int) -> int:
-        """The most leading blocks that can be skipped: each window finds all that it needs of them, the last ones."""
-        numbers = np.arange(num_blocks)
-        can_go_on = np.ones(num_blocks, dtype=np.bool_)
-        for group in self._window_groups:
-            last_missing = np.maximum.accumulate(np.where(copies[group] == NO_COPY, numbers, -1))
-            can_go_on &= (last_missing < 0) | (numbers - last_missing >= self._num_blocks_needed[group])
-        longest = can_go_on.nonzero()[0][-1:]
-        return int(longest[0]) + 1 if len(longest) else 0
+    def _longest_to_go_on_from(self, keys: Keys) -> int:
+        """How many of these leading blocks can be skipped: each window finds all that it needs of them, the last ones."""
+        longest = before = len(keys)
+        while True:
+            for group in self._window_groups:
+                group_keys = self._group_keys(keys[:longest], group)
+                longest = self._cache.last_match_end(group_keys, self._num_blocks_needed[group])
+            if longest == before:
+                return longest
+            before = longest
 
     def _group_keys(self, keys: Keys, group: int) -> Keys:
         """Each group keeps contents of its own."""

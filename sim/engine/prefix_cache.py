@@ -2,10 +2,12 @@
 
 A content is identified by its key, a number; a copy of it, which is one physical block, by its id. Contents that no other
 request can ask for are not kept here; the pool only counts their blocks.
-Invariant: `_oldest[key]` is the copy that a lookup finds; younger ones wait in `_younger[key]` in order of age.
+Invariants:
+- `_oldest[key]` is the copy that a lookup finds. The copies of a content form a ring in order of age: `_younger` of each is
+  the next one, of the youngest the oldest, and `_older` the other way round. An unused copy is a ring of its own.
+- `_num_twins` is how many copies there are beyond one of each content.
 """
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +41,9 @@ class PrefixCache:
     def __init__(self, capacity: int, num_keys: int) -> None:
         self._num_keys = num_keys
         self._oldest = np.full(num_keys, NO_COPY, dtype=np.int64)
-        self._has_younger = np.zeros(num_keys, dtype=np.bool_)
-        self._younger: dict[int, deque[int]] = {}
+        self._younger = np.arange(capacity, dtype=np.int64)
+        self._older = np.arange(capacity, dtype=np.int64)
+        self._num_twins = 0
         self._key = np.zeros(capacity, dtype=np.int64)
         self._num_holders = np.zeros(capacity, dtype=np.int64)
         self._unused = np.arange(capacity - 1, -1, -1, dtype=np.int64)
@@ -54,7 +57,6 @@ class PrefixCache:
         if self._num_keys > len(self._oldest):
             missing = max(self._num_keys - len(self._oldest), len(self._oldest))
             self._oldest = np.concatenate((self._oldest, np.full(missing, NO_COPY, dtype=np.int64)))
-            self._has_younger = np.concatenate((self._has_younger, np.zeros(missing, dtype=np.bool_)))
         return np.arange(first // num_groups, first // num_groups + count, dtype=np.int64)
 
     def find(self, keys: Keys) -> Copies:
@@ -68,6 +70,14 @@ class PrefixCache:
             return copies
         first = int(copies.argmin())  # the first that has none, if any: NO_COPY is less than any number
         return copies[:first] if copies[first] == NO_COPY else copies
+
+    def last_match_end(self, keys: Keys, count: int) -> int:
+        """Where the last `count` consecutive keys that have copies end, or fewer where they begin with the first; 0 if there are none."""
+        if self._oldest[keys[max(0, len(keys) - count) :]].min(initial=0) != NO_COPY:
+            return len(keys)  # the usual case
+        ends = np.append((self._oldest[keys] == NO_COPY).nonzero()[0], len(keys))
+        is_long_enough = np.diff(ends) > count
+        return int(ends[1:][is_long_enough][-1]) if is_long_enough.any() else int(ends[0])
 
     def drain_handed_out(self) -> NDArray[np.bool_]:
         """Which copies somebody has taken hold of, or were evicted, since the last time; it is noted from the first time on."""
@@ -103,43 +113,48 @@ class PrefixCache:
         copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
         self._key[copies] = keys
         self._num_holders[copies] = 1
-        older = self._oldest[keys]
-        if len(older) and older[older.argmax()] != NO_COPY:
-            has_older = older != NO_COPY
-            for key, copy in zip(keys[has_older].tolist(), copies[has_older].tolist(), strict=True):
-                self._younger.setdefault(key, deque()).append(copy)
-            self._has_younger[keys[has_older]] = True
-            self._oldest[keys[~has_older]] = copies[~has_older]
+        oldest = self._oldest[keys]
+        if len(oldest) and oldest[oldest.argmax()] != NO_COPY:
+            is_twin = oldest != NO_COPY
+            self._oldest[keys[~is_twin]] = copies[~is_twin]
+            self._link(oldest[is_twin], copies[is_twin])
         else:
             self._oldest[keys] = copies
         return copies
 
+    def _link(self, oldest: Copies, copies: Copies) -> None:
+        """These copies are now the youngest of the contents that have these oldest ones."""
+        youngest = self._older[oldest]
+        self._younger[youngest] = self._older[oldest] = copies
+        self._older[copies] = youngest
+        self._younger[copies] = oldest
+        self._num_twins += len(copies)
+
     def evict(self, copies: Copies) -> None:
-        """Forget copies that no request holds; lookups then find the next oldest copy of the content."""
+        """Forget copies of different contents that no request holds; lookups then find the next oldest copy of each."""
         keys = self._key[copies]
         if self._handed_out is not None:
             self._handed_out[copies] = True
-        if self._younger:
-            is_one_of_many = self._has_younger[keys]
-            for key, copy in zip(keys[is_one_of_many].tolist(), copies[is_one_of_many].tolist(), strict=True):
-                self._forget(key, copy)
-            keys = keys[~is_one_of_many]
-        self._oldest[keys] = NO_COPY
+        if self._num_twins:
+            self._unlink(keys, copies)
+        else:
+            self._oldest[keys] = NO_COPY
         self._unused[self._num_unused : self._num_unused + len(copies)] = copies
         self._num_unused += len(copies)
 
-    def _forget(self, key: int, copy: int) -> None:
-        """Forget one of several copies of a content, or the last of them."""
-        younger = self._younger.get(key)
-        if younger is None:
-            self._oldest[key] = NO_COPY
-        elif self._oldest[key] == copy:
-            self._oldest[key] = younger.popleft()
-        else:
-            younger.remove(copy)
-        if younger is not None and not younger:
-            del self._younger[key]
-            self._has_younger[key] = False
+    def _unlink(self, keys: Keys, copies: Copies) -> None:
+        younger, older = self._younger[copies], self._older[copies]
+        self._younger[older] = younger
+        self._older[younger] = older
+        is_twin = younger != copies
+        is_oldest = self._oldest[keys] == copies
+        self._oldest[keys[is_oldest]] = np.where(is_twin, younger, NO_COPY)[is_oldest]
+        self._younger[copies] = self._older[copies] = copies
+        self._num_twins -= int(np.count_nonzero(is_twin))
+
+    def are_of_different_contents(self, copies: Copies) -> bool:
+        """Whether no two of these copies have the same content."""
+        return len(set(self._key[copies].tolist())) == len(copies)
 
 
 def _at_zero(counts: Keys, copies: Copies) -> Copies:
