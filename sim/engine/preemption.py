@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sim.engine.batch import Batch, Chunk
 from sim.engine.block_hashing import BlockHashing
 from sim.engine.config import SchedulerConfig
-from sim.engine.progress import num_computed_tokens, num_processed_tokens
+from sim.engine.progress import num_computed_tokens
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler_state import SchedulerState
 from sim.errors import EngineCrashError
@@ -33,7 +33,7 @@ class Preemption:
     def schedule_running(self, batch: Batch) -> None:
         """Schedule in order of admission, preempting where blocks run out, and tell the state of every decode that starved."""
         if self._state.windows:
-            self._state.windows.look_at_each(batch.step, self._state.running)
+            self._state.windows.take_up_common(batch.step)
         RunningPass(self._state, self._block_hashing, batch, self._busy_contexts).run()
 
 
@@ -149,11 +149,9 @@ class RunningPass:
 
     def _new_blocks(self, request: Request, num_tokens: int) -> int:
         """Blocks that the next `num_tokens` take. Blocks that a window has passed are given back first."""
-        if self._kv.has_windows:
+        if self._state.windows:
             self._block_hashing.keep_decoded_blocks(request, self._batch.step, is_scheduled=False)
-            self._kv.free_passed_windows(
-                request, num_processed_tokens(request, self._batch.step, self._state.num_collected)
-            )
+            self._state.windows.free_passed_of(request, self._batch.step, self._state.num_collected)
         return self._kv.new_blocks(num_computed_tokens(request, self._batch.step), num_tokens)
 
     def _steps_back(self, victim: Request) -> bool:

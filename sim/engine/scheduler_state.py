@@ -188,6 +188,8 @@ class SchedulerState:
 
     def starve(self, request: Request, step: int) -> None:
         """A decode gets no token in pass `step`: everything that it would do from here on moves one pass back in time."""
+        if self.windows:
+            self.windows.falters(request, step)
         self.decodes.leave(request)
         self.history.starves(request, step)
         request.starved_pass = step
@@ -201,7 +203,7 @@ class SchedulerState:
         resumes, `resumes_at` tokens count as computed.
         """
         if self.windows:
-            self.windows.is_preempted(request)
+            self.windows.is_preempted(request, step)
         computed = num_computed_tokens(request, step)
         scheduled_to = computed + num_granted if num_granted else 0
         hashed = num_hashed_tokens(request, step, self.num_collected, scheduled_to)

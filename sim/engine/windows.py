@@ -62,13 +62,20 @@ class Windows:
             return
         self._settled.leave(request, step)
 
-    def is_preempted(self, request: Request) -> None:
-        """A running request is preempted, in a pass in which no decode is counted (see `look_at_each`)."""
+    def falters(self, request: Request, step: int) -> None:
+        """A running request is preempted in pass `step`, or gets no token in it: a decode is no longer counted."""
+        if request.status is RequestStatus.DECODING and request not in self._settling:
+            self._uncount(request, step - 1)
+            self._settling[request] = None
+
+    def is_preempted(self, request: Request, step: int) -> None:
+        """A running request is preempted in pass `step`."""
+        self.falters(request, step)
         self._settling.pop(request, None)
 
     def free_passed(self, step: int, num_collected: int, computing: Iterable[Request]) -> None:
         """Before pass `step`, give back the blocks that windows have passed; `computing` are the prefills that run in it."""
-        self._take_up_common(step)
+        self.take_up_common(step)
         keyed = self._pass_keyed(step, 1)
         num_freed = 0
         for request in sorted((*computing, *self._settling), key=admission_order):
@@ -125,18 +132,22 @@ class Windows:
         self._free_counted(step, 0, self._settled.num_blocks(step, num_passes), keyed)
         self._settled.advance(step + num_passes - 1)
 
-    def _take_up_common(self, step: int) -> None:
+    def take_up_common(self, step: int) -> None:
         """Look at those who may give back a block in this pass that others hold as well."""
         while self._common.next_pass <= step:
             self._settling.update(dict.fromkeys(self._common.pop_next()))
 
-    def look_at_each(self, step: int, running: Iterable[Request]) -> None:
-        """Before pass `step`, in which decodes may starve or be preempted: count none of them."""
-        self._take_up_common(step)
-        for request in running:
-            if request.status is RequestStatus.DECODING and request not in self._settling:
-                self._uncount(request, step - 1)
-                self._settling[request] = None
+    def free_passed_of(self, request: Request, step: int, num_collected: int) -> None:
+        """In its turn in pass `step`, give back the blocks that windows of a running request have passed.
+
+        This is for passes in which decodes may starve or be preempted: all that pass a block are visited then, and counted
+        anew afterwards.
+        """
+        if request.status is RequestStatus.DECODING and request not in self._settling:
+            if self._settled.next_passing(request, step - 1) > step:
+                return
+            self.falters(request, step)
+        self._kv.free_passed_windows(request, num_processed_tokens(request, step, num_collected))
 
     def advance(self, step: int) -> None:
         """After pass `step`: count the decodes that have come into steady progress."""
