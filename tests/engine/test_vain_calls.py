@@ -50,12 +50,12 @@ def test_a_greater_block_lets_it_pass() -> None:
     assert records.merged.requests.generated_tokens.tolist() == [2, 2]
 
 
-def walk(trace: Trace, **limits: Any) -> tuple[WalkingCore, RequestRecords]:
+def walk(trace: Trace, polling_s: float = 0.001, **limits: Any) -> tuple[WalkingCore, RequestRecords]:
     """Serve requests by an engine with a CPU tier, whether they fit or not."""
     config = scheduler_config(block_size=1, async_scheduling=False, **limits)
     source = RequestSource(trace, config, capacity_too=False)
     table = RequestTable(source)
-    modes = Modes(offload=config.offload, idle_sleep_s=0.001)
+    modes = Modes(offload=config.offload, idle_sleep_s=polling_s)
     core = WalkingCore(config, ONE_SECOND, WalkRecorder(table), start_s=0.0, modes=modes, num_keys=source.num_keys())
     for request in source:
         core.advance(request.arrival_s)
@@ -70,13 +70,15 @@ def test_a_request_that_can_never_get_its_blocks_is_an_error() -> None:
         walk(make_trace([Ask("A", 8, 1)]), num_gpu_blocks=4, offload=TIER)
 
 
-def test_polls_that_change_nothing_are_passed_over() -> None:
-    """B's prefix takes 100 s to load, polled every millisecond: a few calls of the scheduler tell when it has come."""
+@pytest.mark.parametrize(("polling_s", "b_ends_s"), [(0.001, 131.001), (1.0, 132.0), (4.0, 135.0), (3.0, 136.0)])
+def test_polls_that_change_nothing_are_passed_over(polling_s: float, b_ends_s: float) -> None:
+    """B's prefix is under way from 30 to 130 s: the first poll from then on hears of it, and B's second begins with the next."""
     asks = [Ask("A", 5, 1), Ask("C", 10, 1, at=20), Ask("B", 5, 1, at=30)]
     trace = replace(make_trace(asks), segments=[((0, 5),), ((1, 10),), ((0, 5),)])
-    core, requests = walk(trace, num_gpu_blocks=11, offload=replace(TIER, load_base_s=100.0, cpu_chunks=20))
+    tier = replace(TIER, load_base_s=100.0, cpu_chunks=20)
+    core, requests = walk(trace, polling_s, num_gpu_blocks=11, offload=tier)
     loaded = core.records().offload
     assert loaded is not None
     assert loaded.loaded_tokens.tolist() == [5]
-    assert requests.finish_s.tolist() == pytest.approx([1.0, 21.0, 131.001])
+    assert requests.finish_s.tolist() == pytest.approx([1.0, 21.0, b_ends_s])
     assert core.state.num_calls < 20
