@@ -15,7 +15,7 @@ from tests.makers import ONE_SECOND, make_config
 from tests.properties import examples
 from tests.workloads import Workload, workloads
 
-NUM_REQUESTS = 20_000
+NUM_REQUESTS = 8_000
 
 
 def one_token_each(num_requests: int) -> Trace:
