@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sim.engine.block_pool import BlockPool
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.passed_blocks import PassedByOne
-from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, Keys, PrefixCache
+from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, PrefixCache
 from sim.engine.request import Request
 
 
@@ -98,33 +98,28 @@ class KVCacheManager:
         if request.keyed is None:
             return NO_HIT
         self.pool.settle()
-        keys = request.keyed.keys[: (request.num_tokens - 1) // self._block_size]
+        keyed, num_blocks = request.keyed, (request.num_tokens - 1) // self._block_size
         matched = [NO_COPIES] * self.num_groups
         for group in self._full_groups:
-            matched[group] = self._cache.match(self._group_keys(keys, group))
-            keys = keys[: len(matched[group])]
-        if num_dropped:
-            keys = keys[:-num_dropped]
-        num_blocks = self._longest_to_go_on_from(keys) if self.has_windows else len(keys)
+            matched[group] = self._cache.match(keyed.of_group(group)[:num_blocks])
+            num_blocks = len(matched[group])
+        num_blocks = max(0, min(num_blocks, len(keyed.keys)) - num_dropped)
+        if self.has_windows:
+            num_blocks = self._longest_to_go_on_from(keyed, num_blocks)
         for group in self._window_groups:
-            needed = keys[max(0, num_blocks - self._num_blocks_needed[group]) : num_blocks]
-            matched[group] = self._cache.match(self._group_keys(needed, group))
+            first = max(0, num_blocks - self._num_blocks_needed[group])
+            matched[group] = self._cache.match(keyed.of_group(group)[first:num_blocks])
         return self._hit(num_blocks, [copies[:num_blocks] for copies in matched])
 
-    def _longest_to_go_on_from(self, keys: Keys) -> int:
-        """How many of these leading blocks can be skipped: each window finds all that it needs of them, the last ones."""
-        longest = before = len(keys)
-        while True:
+    def _longest_to_go_on_from(self, keyed: KeyedBlocks, num_blocks: int) -> int:
+        """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
+        before = -1
+        while num_blocks != before:
+            before = num_blocks
             for group in self._window_groups:
-                group_keys = self._group_keys(keys[:longest], group)
-                longest = self._cache.last_match_end(group_keys, self._num_blocks_needed[group])
-            if longest == before:
-                return longest
-            before = longest
-
-    def _group_keys(self, keys: Keys, group: int) -> Keys:
-        """Each group keeps contents of its own."""
-        return keys if self.num_groups == 1 else keys * self.num_groups + group
+                keys = keyed.of_group(group)[:num_blocks]
+                num_blocks = self._cache.last_match_end(keys, self._num_blocks_needed[group])
+        return num_blocks
 
     def _hit(self, num_blocks: int, copies: list[Copies]) -> PrefixHit:
         num_unheld = [self._cache.num_unheld(found) for found in copies]
@@ -242,7 +237,7 @@ class KVCacheManager:
             first = keyed.end(group)
             if last > first:
                 self.pool.settle()
-                copies = self._cache.register(self._group_keys(keyed.keys[first:last], group))
+                copies = self._cache.register(keyed.of_group(group)[first:last])
                 held = keyed.held[group]
                 keyed.held[group] = np.concatenate((held, copies)) if len(held) else copies
 
@@ -298,7 +293,7 @@ class KVCacheManager:
         keyed = self._with_keys(request, (request.num_prompt_tokens + request.max_tokens) // self._block_size)
         passed = request.passed_blocks or [0] * self.num_groups
         if self.has_windows:
-            keys = [self._group_keys(keyed.keys, group) for group in range(self.num_groups)]
+            keys = [keyed.of_group(group) for group in range(self.num_groups)]
             self.pool.name_passed_blocks(request.serial, keys)
             for group in range(self.num_groups):
                 if keyed.end(group) < passed[group]:
@@ -318,7 +313,7 @@ class KVCacheManager:
             keyed = request.keyed = KeyedBlocks(NO_COPIES, [NO_COPIES] * self.num_groups, list(passed))
         missing = num_blocks - len(keyed.keys)
         if missing > 0:
-            keyed.keys = np.concatenate((keyed.keys, self._cache.new_keys(missing, self.num_groups)))
+            keyed.add_keys(self._cache.new_keys(missing, self.num_groups))
         return keyed
 
     def drain_handed_out(self) -> NDArray[np.bool_]:

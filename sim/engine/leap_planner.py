@@ -46,6 +46,9 @@ class LeapPlanner:
         enough = self._state.num_blocks_to_admit if self._state.waiting else sys.maxsize
         boundaries, passed = self._decodes.block_boundaries, windows.due
         num_groups, block_size = self._kv.num_groups, len(boundaries)
+        most_rounds = limit // block_size + 1
+        if self._decodes.count * num_groups * most_rounds <= free and free + sum(passed) * most_rounds < enough:
+            return limit  # the usual case
         for number in range(limit):
             taken = boundaries[(step + number) % block_size] * num_groups
             if taken > free:

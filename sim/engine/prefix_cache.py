@@ -8,8 +8,6 @@ Invariants:
 - `_num_twins` is how many copies there are beyond one of each content.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,16 +17,34 @@ NO_COPY = -1
 NO_COPIES: Copies = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(slots=True, eq=False)
 class KeyedBlocks:
     """A request's leading blocks that have a key: their keys, and by KV group the copies that it holds.
 
-    The copies are of consecutive blocks from `first` on; a sliding window has passed those before.
+    The copies are of consecutive blocks from `first` on; a sliding window has passed those before. Each group keeps contents
+    of its own, which have the keys that `of_group` says.
     """
 
-    keys: Keys
-    held: list[Copies]
-    first: list[int]
+    __slots__ = ("_keys_by_group", "first", "held", "keys")
+
+    def __init__(self, keys: Keys, held: list[Copies], first: list[int]) -> None:
+        self.keys = keys
+        self.held = held
+        self.first = first
+        self._keys_by_group: list[Keys] = []
+
+    def of_group(self, group: int) -> Keys:
+        """The keys of a group's blocks."""
+        num_groups = len(self.held)
+        if num_groups == 1:
+            return self.keys
+        if not self._keys_by_group:
+            self._keys_by_group = [self.keys * num_groups + number for number in range(num_groups)]
+        return self._keys_by_group[group]
+
+    def add_keys(self, keys: Keys) -> None:
+        """More blocks get keys."""
+        self.keys = np.concatenate((self.keys, keys))
+        self._keys_by_group = []
 
     def end(self, group: int) -> int:
         """The number of the block after the last held copy."""
@@ -136,21 +152,26 @@ class PrefixCache:
         if self._handed_out is not None:
             self._handed_out[copies] = True
         if self._num_twins:
-            self._unlink(keys, copies)
-        else:
-            self._oldest[keys] = NO_COPY
+            keys = self._unlink_twins(keys, copies)
+        self._oldest[keys] = NO_COPY
         self._unused[self._num_unused : self._num_unused + len(copies)] = copies
         self._num_unused += len(copies)
 
-    def _unlink(self, keys: Keys, copies: Copies) -> None:
+    def _unlink_twins(self, keys: Keys, copies: Copies) -> Keys:
+        """Take copies of these contents that are not the only ones out of their rings; returns the keys of the others."""
+        is_twin = self._younger[copies] != copies
+        if not is_twin.any():
+            return keys
+        others: Keys = keys[~is_twin]
+        keys, copies = keys[is_twin], copies[is_twin]
         younger, older = self._younger[copies], self._older[copies]
         self._younger[older] = younger
         self._older[younger] = older
-        is_twin = younger != copies
-        is_oldest = self._oldest[keys] == copies
-        self._oldest[keys[is_oldest]] = np.where(is_twin, younger, NO_COPY)[is_oldest]
         self._younger[copies] = self._older[copies] = copies
-        self._num_twins -= int(np.count_nonzero(is_twin))
+        is_oldest = self._oldest[keys] == copies
+        self._oldest[keys[is_oldest]] = younger[is_oldest]
+        self._num_twins -= len(copies)
+        return others
 
     def are_of_different_contents(self, copies: Copies) -> bool:
         """Whether no two of these copies have the same content."""
