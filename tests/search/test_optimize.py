@@ -20,7 +20,7 @@ from sim.search.final_selection import judge
 from sim.search.optimize import optimize
 from sim.search.ranking import Candidate, is_tied
 from sim.search.slices import Slice, representative, split_windows
-from sim.search.space import Space
+from sim.search.space import Condition, Space
 from sim.search.strategies import ENUMERABLE
 from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
@@ -169,8 +169,11 @@ def test_what_cannot_serve_the_trace_is_a_row_with_its_reason() -> None:
 def test_nothing_that_fits_is_an_error_with_a_reason() -> None:
     with pytest.raises(DoesNotFitError, match=r"none of 1 candidates .* too short"):
         answer(space={"max_model_len": [64]})
-    with pytest.raises(DoesNotFitError, match="no candidate that its conditions"):
+    with pytest.raises(DoesNotFitError, match="has 2 GPUs at least, more than the 1 that gpus allows"):
         answer(space=Space({"replicas": (2,)}, gpus=1))
+    at_odds = tuple(Condition({"replicas": (1,)}, {"max_num_seqs": (seqs,)}) for seqs in (8, 16))
+    with pytest.raises(DoesNotFitError, match="no candidate that its conditions"):
+        answer(space=Space({"replicas": (1,), "max_num_seqs": (8, 16)}, at_odds))
 
 
 def test_flags_that_change_nothing_are_taken_back() -> None:
