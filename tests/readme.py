@@ -14,6 +14,7 @@ README = ROOT / "README.md"
 PAGES = (
     README,
     ROOT / "traces/README.md",
+    ROOT / "docs/fleet_search.md",
     ROOT / "docs/measured.md",
     ROOT / "docs/results.md",
     ROOT / "docs/clients.md",

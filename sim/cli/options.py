@@ -66,7 +66,6 @@ Fleet = Annotated[
     ),
 ]
 ROUTER = "How requests are shared out to replicas: a name such as llm_d, or llm_d:queue=2,prefix=3"
-Router = Annotated[str, typer.Option(help=f"{ROUTER}.", autocompletion=completion.router_names)]
 GivenRouter = Annotated[
     str | None, typer.Option(help=f"{ROUTER}; least_loaded when absent.", autocompletion=completion.router_names)
 ]

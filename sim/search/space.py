@@ -37,6 +37,10 @@ class Space:
     over: Blueprint = field(default_factory=Blueprint)
 
     def __post_init__(self) -> None:
+        if self.gpus is not None and self.over.fleet and self.over.fleet.autoscale is not None:
+            raise ConfigError(
+                "gpus limits replicas, and on those the fleet's autoscale decides; leave it out, its max limits them."
+            )
         for name, values in self.knobs.items():
             self.over.check_knob(name, values)
             self._check_is_heard(name)

@@ -126,6 +126,8 @@ def test_a_knob_that_nobody_hears_is_refused() -> None:
         Space({"decider": ("always",)}, over=over({"pools": [{}]}))
     with pytest.raises(ConfigError, match=r"web\.replicas: on that the fleet's autoscale decides"):
         Space({"web.replicas": (1,)}, over=over({"autoscale": "hpa", "pools": [{"name": "web"}]}))
+    with pytest.raises(ConfigError, match="gpus limits replicas, and on those the fleet's autoscale decides"):
+        Space({"max_num_seqs": (1,)}, gpus=2, over=over({"autoscale": "hpa"}))
     with pytest.raises(ConfigError, match="There are pools with a fleet only"):
         Space({"answers.replicas": (1,)})
 

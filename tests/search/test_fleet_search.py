@@ -19,6 +19,7 @@ from sim.search.blueprint import Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fleet_space import DECIDERS, default_fleet_space
 from sim.search.ranking import is_tied
+from sim.search.recommend import MANY_WAIT
 from sim.search.space import Space
 from sim.search.store import TrialStore, study_id
 from sim.specs.engine import EngineConfig
@@ -237,6 +238,17 @@ def test_advice_names_the_pool_and_what_was_tried_of_it() -> None:
     assert "raise max_num_seqs above 2" in advice(cheap)
 
 
+def test_advice_is_for_what_a_pool_does() -> None:
+    """Prompts alone replay no graphs, and answers whose KV is on its way do not want for space."""
+    found = answer(trace=LONG_PROMPTS, space={"prompts.replicas": (1,)})
+    prompts, answers = found["best"]["metrics"]["pools"]
+    assert prompts["cudagraph_step_fraction"] < 0.1
+    assert answers["limits"]["queued"]["kv_space"] > MANY_WAIT
+    assert answers["max_kv_cache_usage"] < 0.1
+    assert "graph" not in advice(found)
+    assert "kv space" not in advice(found)
+
+
 def test_a_tier_is_a_knob() -> None:
     """Of a lone deployment and of a pool: sessions that come back find in host memory what the GPU had no room for."""
     turns = scale_rate(sim.read_trace("multi-turn", limit=120), 4.0)
@@ -316,3 +328,17 @@ def test_the_objective_takes_knobs_of_pools() -> None:
     assert score({"small.replicas": 2, "large.replicas": 0})["num_gpus"] == 2
     with pytest.raises(ConfigError, match="no pool 'tiny'"):
         score({"tiny.replicas": 2})
+
+
+def test_a_fleet_under_a_policy_is_replayed_with_it() -> None:
+    """Its arguments are searched, and it pays for the replicas that the policy holds: two, though one is asked for."""
+    scaled = {
+        "autoscale": {"policy": "schedule", "times": [[0, 2]], "max": 2},
+        "start_up": 0,
+        "pools": [{"name": "web"}],
+    }
+    found = answer(scaled, objective="cost", space={"web.max_num_seqs": (4, 16)})
+    metrics = found["best"]["metrics"]
+    assert metrics["mean_replicas"] == pytest.approx(2.0)
+    assert metrics["gpu_hours"] == pytest.approx(2 * metrics["duration"] / 3600)
+    assert found["best"]["fleet"]["autoscale"] == scaled["autoscale"]
