@@ -127,9 +127,9 @@ def _alone(pool: DeployedPool, figures: Mapping[str, Any]) -> Outcome:
 
 
 def _of_pool(reactions: Sensitivity, pool: str) -> Sensitivity:
-    """The knobs of a pool without its name, and those of all pools."""
+    """With the knobs of a pool also under their names without it, as those of a lone deployment are called."""
     own = {name.removeprefix(f"{pool}."): points for name, points in reactions.items() if name.startswith(f"{pool}.")}
-    return {name: points for name, points in reactions.items() if "." not in name} | own
+    return {**reactions, **own}
 
 
 def _nothing_fits(scenario: Scenario, space: Space, candidates: Sequence[Candidate]) -> str:

@@ -12,7 +12,7 @@ from sim.search.blueprint import Blueprint
 from sim.search.relevance import irrelevant_knobs
 from sim.search.space import Condition, Space
 from sim.search.space_file import read_space
-from sim.search.strategies import around, layouts
+from sim.search.strategies import Distinct, around, layouts
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import read_fleet
 from tests.search.makers import make_scenario, make_trace
@@ -171,8 +171,20 @@ def test_knobs_of_pools_that_cannot_matter_are_named() -> None:
     }
     few = Space({**knobs, "prompts.replicas": (1,), "whole.replicas": (0,)}, over=over())
     assert {"prefill_router", "router"} < irrelevant_knobs(few, make_trace(), None).keys()
+    lone = Space({"prefill_router": ("random",), "prompts.replicas": (1,)}, over=over())
+    assert irrelevant_knobs(lone, make_trace(), None).keys() == {"prefill_router"}
     scaled = over({"autoscale": "hpa"})
     assert irrelevant_knobs(Space({"router": ("random",)}, over=scaled), make_trace(), None) == {}
+
+
+def test_fleets_that_do_the_same_are_tried_once() -> None:
+    """A longer context changes nothing; a replica more does, in either pool, and a router where there are two to choose from."""
+    scenario = make_scenario(fleet=read_fleet({"pools": [{"name": "a"}, {"name": "b"}]}), router=None)
+    knobs = {"a.replicas": (0, 1, 2), "b.replicas": (0, 1, 2), "router": ("random", "round_robin")}
+    space = Space({**knobs, "a.max_model_len": (1024, 2048)}, over=scenario.blueprint)
+    found = Distinct(scenario).simplest(space.candidates())
+    assert len(found) == 2 + 2 * 6
+    assert {params["a.max_model_len"] for params in found} == {1024}
 
 
 def test_layouts_of_pools_are_tried_by_their_gpus() -> None:

@@ -138,6 +138,7 @@ def test_the_best_fleet_is_a_file_with_the_figures_that_are_printed(tmp_path: Pa
     best, path = result.best, tmp_path / "best_fleet.yaml"
     path.write_text(yaml.safe_dump(best["fleet"]))
     assert [pool["name"] for pool in best["fleet"]["pools"]] == ["prompts", "answers"]
+    assert {pool["engine"]["max_num_batched_tokens"] for pool in best["fleet"]["pools"]} == {512}
     for given in (engine, EngineConfig(), EngineConfig(block_size=32)):
         facts: dict[str, Any] = {"step_time_model": STEPS, "intervals": False, "fleet": path, "engine": given}
         again = sim.simulate(model(), gpu(), SHORT, **facts).summary
@@ -222,20 +223,52 @@ def test_the_text_has_a_table_of_pools_a_file_and_a_line_a_pool() -> None:
     assert "(the fleet as given " in text
 
 
+def test_a_router_that_is_searched_takes_the_place_of_the_one_given() -> None:
+    """As --router is that of a lone deployment where no knob is; a file's own and --router are one too many."""
+    fleet = {"pools": [{"name": "web", "replicas": 2}]}
+    searched = answer(fleet, router="random", space={"router": ("round_robin",)})["best"]
+    assert searched["router"] == searched["fleet"]["router"] == "round_robin"
+    assert answer(fleet, router="random", space={"web.max_num_seqs": (4,)})["best"]["fleet"]["router"] == "random"
+
+
+def test_a_fleet_is_as_sure_as_its_least_known_pool() -> None:
+    """As `simulate` says of the same fleet; a GPU that nothing was measured on comes second in the file."""
+    fleet = {"pools": [{"name": "known"}, {"name": "other", "gpu": "l4"}]}
+    trace = SHORT.first(10)
+    found = answer(fleet, trace=trace, step_time_model=None, space={"known.max_num_seqs": (8,)})
+    facts: dict[str, Any] = {"engine": ENGINE, "intervals": False, "fleet": found["best"]["fleet"]}
+    again = sim.simulate(model(), gpu(), trace, **facts).summary["confidence"]
+    assert {key: found["confidence"][key] for key in again} == again
+    alone = sim.simulate(model(), gpu(), trace, engine=ENGINE, intervals=False).summary["confidence"]
+    assert again["bands_percent"]["tpot"] > alone["bands_percent"]["tpot"]
+
+
+def test_costs_need_the_price_of_every_pool(tmp_path: Path) -> None:
+    """A GPU without one is named."""
+    values = {name: value for name, value in profile_values("h200-sxm").items() if "price" not in name}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match="--objective cost needs the price of h200-sxm"):
+        answer({"pools": [{}, {"gpu": str(tmp_path / "mine.yaml")}]}, objective="cost", space={"max_num_seqs": (4,)})
+
+
 def advice(found: Mapping[str, Any]) -> str:
     return " ".join(found["recommendations"])
 
 
 def test_advice_names_the_pool_and_what_was_tried_of_it() -> None:
-    """Two seats for all that answer are too few; four and eight were tried, or were not."""
+    """Two seats are too few; more were not tried, or were and gain nothing where the trace is the limit."""
     trace = make_trace(60, rate_rps=600.0)
     few = {"name": "answers", "role": "decode", "engine": {"max_num_seqs": 2}}
     fleet = {**ROLES, "pools": [ROLES["pools"][0], few]}
     found = answer(fleet, trace=trace, space={"prompts.replicas": (1,)})
     assert "answers: Requests wait" in advice(found)
     assert "raise max_num_seqs above 2" in advice(found)
-    cheap = answer(fleet, trace=trace, objective="cost", space={"answers.max_num_seqs": (1, 2)})
-    assert "raise max_num_seqs above 2" in advice(cheap)
+    web = {"pools": [{"name": "web", "engine": {"max_num_seqs": 2}}]}
+    keeps_up = make_trace(60, rate_rps=13.0)
+    tried = answer(web, trace=keeps_up, objective="throughput", space={"web.max_num_seqs": (2, 4)})
+    assert tried["best"]["knobs"] == {"web.max_num_seqs": 2}
+    assert "web: Requests wait" in advice(tried)
+    assert "what would change that was tried and scores no better" in advice(tried)
 
 
 def test_advice_is_for_what_a_pool_does() -> None:
