@@ -1,5 +1,7 @@
 """The engine that walks, in a cluster: what it asks of a peer, and when it hears of transfers."""
 
+from collections.abc import Callable
+
 import simpy
 
 from sim.cluster.clock import ANSWER, At
@@ -24,6 +26,7 @@ class Link:
         self._sent_on = sent_on
         self._takes_s = takes_s
         self.log: list[tuple[float, str, str, int]] = []
+        self.wake: Callable[[], None] = lambda: None
 
     def num_tokens_elsewhere(self, request: Request) -> int:
         return request.num_prompt_tokens if request.request_id in self._remote else 0
@@ -44,6 +47,7 @@ class Link:
         yield At(self._env, self._env.now + self._takes_s, ANSWER)
         self.log.append((self._env.now, "ends", transfer.request.request_id, transfer.num_tokens))
         transfer.end_s = self._env.now
+        self.wake()
 
 
 def served(
@@ -58,6 +62,8 @@ def served(
     replica = LiveReplica(
         env, core, 0, 0, lambda finished: answered.extend((env.now, request.request_id) for request in finished)
     )
+    if isinstance(modes.peer, Link):
+        modes.peer.wake = replica.wake
     for request in source:
         replica.submit(request)
     env.run()

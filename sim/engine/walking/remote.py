@@ -16,7 +16,7 @@ class Peer(Protocol):
     """What lies outside of an engine: other engines, stores, and the links to them.
 
     The engine asks, within its own calls, and never waits for a peer: `begin` notes a transfer, whose `start_s` may lie ahead,
-    and somebody sets its `end_s` in time. Until then the engine polls.
+    and somebody sets its `end_s` in time and wakes the replica, which may sleep where polls would change nothing.
     """
 
     def num_tokens_elsewhere(self, request: Request) -> int:
