@@ -34,6 +34,7 @@ from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
+from sim.specs.acceptance import AcceptanceLike
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
 from sim.specs.hardware import HardwareProfile, load_gpu
@@ -211,6 +212,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
+    acceptance: AcceptanceLike | None = None,
     intervals: bool = True,
     keep_records: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -227,7 +229,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
-    costs, and `expert_routing` says how tokens spread over experts. `intervals` replays twice more, with step times as short and as long
+    costs, and `expert_routing` says how tokens spread over experts. Drafts of a `speculative_config` fare as `acceptance` says: a mean
+    acceptance length, or the shares of verifications in which the first, the first two, ... are accepted, drawn with `seed`. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `keep_records` False
     leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
@@ -235,7 +238,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     """
     started_s = time.perf_counter()
     slos = judged_by_request(parse_slos(slo))
-    step_times = step_time_options(composition, sampling, expert_routing, step_time_model)
+    step_times = step_time_options(composition, sampling, expert_routing, step_time_model, acceptance)
     if users is not None:
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
@@ -243,6 +246,10 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     deployed = _deployed(
         model, gpu, engine, replicas, router, fleet, vllm_version=vllm_version, step_times=step_times
     )  # fmt: skip
+    if acceptance is not None and all(pool.deployment.accepted is None for pool in deployed.pools):
+        raise ConfigError(
+            "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
+        )
     if step_log is not None and (deployed.num_replicas > 1 or deployed.dynamics):
         what = "a fleet that changes" if deployed.dynamics else f"{deployed.num_replicas} replicas"
         raise ConfigError(f"a step log has the steps of one engine, got {what}; log a run of one replica that stays.")
@@ -335,7 +342,7 @@ class _Replayed(NamedTuple):
     seed: int
 
     def run(self, trace: Trace | None = None, plan: FleetPlan | None = None, **arguments: Any) -> ClusterRecords:
-        plan = plan or self.fleet.plan()
+        plan = plan or self.fleet.plan(trace=self.load.trace, seed=self.seed)
         return simulation.simulate(trace or self.load.trace, plan, seed=self.seed, clients=self.clients, **arguments)
 
     def figures(self, run: ClusterRecords) -> dict[str, Any]:
@@ -344,7 +351,9 @@ class _Replayed(NamedTuple):
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of a replay with step times and request rate so many times what they are."""
-        plan = self.fleet.plan(lambda step_time: PerturbedStepTime(step_time, all_off_by(factor)))
+        plan = self.fleet.plan(
+            lambda step_time: PerturbedStepTime(step_time, all_off_by(factor)), trace=self.load.trace, seed=self.seed
+        )
         return self.figures(self.run(scale_rate(self.load.trace, rate_share), plan))
 
 
@@ -385,7 +394,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **replayed.load.to_json(),
         "vllm_version": fleet.first.engine.vllm_version,
         "servecast_version": __version__,
-        "notes": list(dict.fromkeys(note for pool in fleet.pools for note in pool.deployment.notes)),
+        "notes": list(dict.fromkeys(note for pool in fleet.pools for note in pool.deployment.run_notes)),
         **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
         **figures,
         **fleet_parts(fleet, run),

@@ -8,14 +8,17 @@ from pathlib import Path
 from sim.cluster.adapters import lora_slots
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
+from sim.engine.records import Floats
+from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.modes import PLAIN, POLLING_S, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
-from sim.memory.loading import with_prediction_layers
 from sim.memory.plan import MemoryPlan, plan_memory
 from sim.memory.transfers import copied_bytes_per_s
 from sim.memory.weights import offloaded
+from sim.specs.acceptance import AcceptedRates, accepted_rates
+from sim.specs.drafters import Drafter, drafter_of, with_prediction_layers
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.kv_transfer import OffloadConfig
@@ -29,6 +32,7 @@ from sim.steptime.pipeline import pipeline_step_time
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
 from sim.steptime.weight_offload import OffloadedStepTime
+from sim.workload.trace import Trace
 
 ModelLike = str | Path | ModelSpec
 GpuLike = str | Path | HardwareProfile
@@ -39,7 +43,7 @@ DEFAULTS = EngineConfig()
 class Deployment:
     """What `vllm serve` makes of its arguments at start-up, whether or not it fits; `engine` has the plan's context length.
 
-    `offload` is its CPU tier, if it has one.
+    `offload` is its CPU tier and `drafter` the model that drafts for it, if it has one.
     """
 
     model: ModelSpec
@@ -49,6 +53,7 @@ class Deployment:
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     notes: tuple[str, ...] = ()  # on arguments without effect, or with another than asked for
     offload: OffloadConfig | None = None
+    drafter: Drafter | None = None
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
@@ -61,7 +66,18 @@ class Deployment:
     @cached_property
     def modes(self) -> Modes:
         """What its engine does beyond the plain one, but for the CPU tier."""
-        return _with_stages(_with_adapters(PLAIN, self), self.engine)
+        return self.modes_for(None)
+
+    def modes_for(self, trace: Trace | None, seed: int = 0) -> Modes:
+        """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
+        modes = _with_stages(_with_adapters(PLAIN, self), self.engine)
+        return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
+
+    @cached_property
+    def accepted(self) -> AcceptedRates | None:
+        """How drafts fare, None without speculation. Raises ConfigError where nothing tells."""
+        config, speculation = self.engine.speculative_config, self.engine.speculation
+        return accepted_rates(config, speculation, self.step_times.acceptance) if config and speculation else None
 
     @cached_property
     def graph_dispatch(self) -> GraphDispatch:
@@ -92,10 +108,15 @@ class Deployment:
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         if engine.pipeline_parallel_size > 1:
             return pipeline_step_time(self.model, gpu, engine, self.step_times)
-        steps = RooflineStepTime(self.model, gpu, engine, self.step_times)
+        steps = RooflineStepTime(self.model, gpu, engine, self.step_times, drafter=self.drafter)
         if (weights := offloaded(self.model, engine, self.plan.stage)) is None:
             return steps
         return OffloadedStepTime(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)
+
+    @property
+    def run_notes(self) -> tuple[str, ...]:
+        """The notes, and what a run takes for granted."""
+        return (*self.notes, self.accepted.note) if self.accepted and self.accepted.note else self.notes
 
     def why_not(self, *, what_if: bool = True) -> str | None:
         """Why it does not start; None where it does, or where `num_gpu_blocks_override` is taken at its word.
@@ -115,6 +136,7 @@ class Deployment:
 
     def require_runnable(self) -> "Deployment":
         """Returns itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError if it does not start."""
+        self._check_speculation()
         if self.offload is not None and self.modes.num_stages > 1:
             raise ConfigError(
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
@@ -128,6 +150,28 @@ class Deployment:
         if reason := self.why_not():
             raise DoesNotFitError(f"{self} does not start: {reason}")
         return self
+
+    def _check_speculation(self) -> None:
+        """No schedule with both was recorded, or none is simulated."""
+        engine = self.engine
+        beside = {
+            "kv_offloading_size": self.offload is not None,
+            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
+            "enable_lora": engine.enable_lora,
+            "cpu_offload_gb": engine.cpu_offload_gb > 0,
+            "offload_group_size": engine.offload_group_size > 0,
+        }
+        for name, is_there in beside.items():
+            if self.accepted is not None and is_there:
+                raise ConfigError(f"speculative_config is not simulated with {name}; leave one of them out.")
+
+
+def _with_drafts(modes: Modes, of: Deployment, lengths: Floats | None, seed: int) -> Modes:
+    """`lengths` are the acceptance lengths of each request, where a trace has them."""
+    if of.accepted is None:
+        return modes
+    acceptance = DrawnAcceptance(of.accepted.rates, seed, lengths)
+    return replace(modes, speculation=of.engine.speculation, acceptance=acceptance)
 
 
 def _with_adapters(modes: Modes, of: Deployment) -> Modes:
@@ -160,10 +204,12 @@ def deploy(
     profile, spec = as_gpu(gpu), as_model(model, engine)
     spec = with_prediction_layers(spec) if prediction_layers else spec
     resolved = resolve_engine(engine, spec, profile, vllm_version=vllm_version)
-    plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory)
+    drafter = drafter_of(engine.speculative_config, spec)
+    plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory, drafter=drafter)
     fitted = replace(resolved, max_model_len=plan.max_model_len)
-    notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile))
-    return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile))
+    assumed = (drafter.assumed,) if drafter and drafter.assumed else ()
+    notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile), *assumed)
+    return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile), drafter)
 
 
 def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:

@@ -16,6 +16,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
 
 DEFAULT_ROUTER = "least_loaded"
 RANKS_ROUTER = "vllm_dp"
@@ -111,8 +112,17 @@ class DeployedFleet:
         known = [price * pool.num_gpus for price, pool in zip(prices, self.pools, strict=True) if price is not None]
         return sum(known) / self.num_gpus if len(known) == len(prices) else None
 
-    def plan(self, timed: Callable[[StepTimeModel], StepTimeModel] = lambda step_time: step_time) -> FleetPlan:
-        """What is simulated; `timed` may change each pool's step times."""
+    def plan(
+        self,
+        timed: Callable[[StepTimeModel], StepTimeModel] = lambda step_time: step_time,
+        *,
+        trace: Trace | None = None,
+        seed: int = 0,
+    ) -> FleetPlan:
+        """What is simulated; `timed` may change each pool's step times, `seed` is for what is left to chance in engines.
+
+        The `trace` may say how a request fares there.
+        """
         pools = [
             Pool(
                 pool.deployment.config,
@@ -121,7 +131,7 @@ class DeployedFleet:
                 self.start_up_s(pool.deployment),
                 role=pool.role,
                 kv=pool.kv,
-                modes=pool.deployment.modes,
+                modes=pool.deployment.modes_for(trace, seed),
             )
             for pool in self.pools
         ]
@@ -169,6 +179,7 @@ def deploy_fleet(
         if dynamics or any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
         _refuse_stages_with_roles(pools)
+        _refuse_speculation_beside_roles(pools)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
     return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
 
@@ -197,6 +208,15 @@ def _refuse_stages_with_roles(pools: Sequence[DeployedPool]) -> None:
             raise ConfigError(
                 f"{pool.name}: KV is handed over between engines of one stage, as vLLM's NIXL connector does, got"
                 f" pipeline_parallel_size {pool.deployment.modes.num_stages}; use tensor_parallel_size in pools with a role."
+            )
+
+
+def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
+    for pool in pools:
+        if pool.role != "both" and pool.deployment.engine.speculation is not None:
+            raise ConfigError(
+                f"{pool.name}: speculative_config is simulated for replicas that serve requests whole; leave it out, or leave"
+                " out the role."
             )
 
 

@@ -8,6 +8,7 @@ from sim.deployment import Deployment, deploy
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.specs.engine import EngineConfig
+from sim.specs.speculative_config import SpeculativeConfig
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import StepTimeOptions
 from sim.steptime.pipeline import PipelineStepTime, SharedOutStepTime
@@ -66,6 +67,35 @@ def test_a_cpu_tier_and_stages_are_refused_together() -> None:
     engine = EngineConfig(pipeline_parallel_size=2, kv_offloading_size=1.0)
     with pytest.raises(ConfigError, match="kv_offloading_size is not simulated with pipeline stages"):
         deploy("Qwen3-0.6B", "h100-sxm", engine).require_runnable()
+
+
+DRAFTS = SpeculativeConfig("eagle3", "M", 3)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        EngineConfig(kv_offloading_size=8),
+        EngineConfig(pipeline_parallel_size=2),
+        EngineConfig(enable_lora=True),
+        EngineConfig(cpu_offload_gb=0.5),
+        EngineConfig(offload_group_size=4),
+    ],
+)
+def test_speculation_is_refused_beside_what_no_schedule_was_recorded_with(engine: EngineConfig) -> None:
+    """Each by itself is simulated."""
+    (other,) = engine.given
+    deploy("Qwen3-0.6B", "h100-sxm", engine).require_runnable()
+    both = deploy("Qwen3-0.6B", "h100-sxm", replace(engine, speculative_config=DRAFTS))
+    with pytest.raises(ConfigError, match=f"^speculative_config is not simulated with {other}; leave one of them out"):
+        both.require_runnable()
+
+
+def test_notes_of_a_run_say_what_drafts_were_taken_for() -> None:
+    """The head's measures, which memory asks for as well; and how drafts fare, which only a run asks for."""
+    found = deploy("Qwen3-0.6B", "h100-sxm", EngineConfig(speculative_config=DRAFTS))
+    assert [note.split(" ")[0] for note in found.notes] == ["M"]
+    assert [note.split(" ")[0] for note in found.run_notes] == ["M", "drafts"]
 
 
 def test_step_times_are_the_roofline_unless_they_are_given() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sim.cli import completion
+from sim.errors import ConfigError
 from sim.specs.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -84,6 +85,13 @@ ExpertRouting = Annotated[
     Literal["skewed", "uniform", "balanced"] | None,  # that of sim.steptime.expert_routing, without loading it
     typer.Option("--expert-routing", help="How tokens spread over experts, skewed (by Zipf's law) when absent."),
 ]
+Acceptance = Annotated[
+    str | None,
+    typer.Option(
+        help="How drafts of --speculative-config fare: a mean acceptance length (2.6), or rates by position (0.7,0.5,0.3).",
+        metavar="LENGTH|RATES",
+    ),
+]
 UNMET = 3  # exit status: answered, and what was asked for cannot be had
 Intervals = Annotated[
     bool,
@@ -130,3 +138,16 @@ def warn(sentences: Iterable[str]) -> None:
     """Each sentence on a line of stderr."""
     for sentence in sentences:
         typer.echo(f"servecast: {sentence}", err=True)
+
+
+def parsed_acceptance(text: str | None) -> float | tuple[float, ...] | None:
+    """One number, or several with commas. Raises ConfigError for anything else."""
+    if text is None:
+        return None
+    try:
+        numbers = tuple(map(float, text.split(",")))
+    except ValueError:
+        raise ConfigError(
+            f"--acceptance must be a mean acceptance length such as 2.6, or rates such as 0.7,0.5,0.3, got {text!r}."
+        ) from None
+    return numbers[0] if len(numbers) == 1 else numbers

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from sim.cli.client_flags import MaxConcurrency, OpenLoop
 from sim.cli.engine_flags import chosen_model
 from sim.cli.options import (
+    Acceptance,
     ExpertRouting,
     Gpu,
     HowSampled,
@@ -24,6 +25,7 @@ from sim.cli.options import (
     Trace,
     given_trace,
     model_files,
+    parsed_acceptance,
     priced,
     warn,
 )
@@ -48,6 +50,7 @@ class SharedFlags:
     composition: HowTimed = None
     sampling: HowSampled = None
     expert_routing: ExpertRouting = None
+    acceptance: Acceptance = None
     intervals: Intervals = True
     as_json: Json = False
 
@@ -73,6 +76,7 @@ class SharedFlags:
             "open_loop": self.open_loop,
             "slo": self.slo or (),
             "step_time_model": self.step_time_model,
+            "acceptance": parsed_acceptance(self.acceptance),
             "intervals": self.intervals,
             **self._choices,
         }

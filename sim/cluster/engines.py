@@ -30,7 +30,7 @@ def engine_core(
     return WalkingCore(
         config,
         step_time,
-        WalkRecorder(table, number),
+        WalkRecorder(table, number, speculates=modes.speculation is not None),
         start_s=start_s,
         modes=modes,
         num_keys=num_keys,

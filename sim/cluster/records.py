@@ -10,7 +10,15 @@ import numpy as np
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
 from sim.engine.leap_records import LeapRecords
-from sim.engine.records import EngineRecords, Ints, LoraRecords, OffloadRecords, Records, RequestRecords
+from sim.engine.records import (
+    EngineRecords,
+    Ints,
+    LoraRecords,
+    OffloadRecords,
+    Records,
+    RequestRecords,
+    SpeculationRecords,
+)
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
 
@@ -100,6 +108,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         num_evictions=sum(part.num_evictions for part in parts),
         offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
         lora=LoraRecords.joined([part.lora for part in parts if part.lora]),
+        speculation=SpeculationRecords.joined([part.speculation for part in parts if part.speculation]),
         stage_busy_s=_joined_stages([part.stage_busy_s for part in parts]),
     )
 

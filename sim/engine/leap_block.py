@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.columns import Floats, Ints
+from sim.engine.columns import DraftColumns, Floats, Ints
 from sim.engine.leaps import Leap
 from sim.engine.narrow import Narrow
 
@@ -43,13 +43,15 @@ class LeapBlock:
     """
 
     __slots__ = (
-        "_begin_s", "_begins", "_cube_s", "_integers", "_is_long", "_linear_s", "_square_s", "num_leaps", "num_steps", "overlap_s",
+        "_begin_s", "_begins", "_cube_s", "_integers", "_is_long", "_linear_s", "_square_s", "drafts", "num_leaps", "num_steps",
+        "overlap_s",
     )  # fmt: skip
 
     def __init__(self, rows: NDArray[Any]) -> None:
         columns = {name: np.ascontiguousarray(rows[name]) for name in INTEGERS}
         self.num_leaps = len(rows)
         self.overlap_s: Floats | None = None  # how long the leap before each one still ran, where batches overlap
+        self.drafts: DraftColumns | None = None  # of engines that speculate
         self.num_steps = int(columns["num_steps"].sum())
         self._integers = {name: Narrow(column) for name, column in columns.items()}
         is_long = columns["num_steps"] > 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.columns import Floats, Ints
+from sim.engine.columns import DraftColumns, Floats, Ints
 from sim.engine.decode_stretches import DecodeStretches, JoinedStretches, Reader
 from sim.engine.leap_block import LEAP, LeapBlock
 from sim.engine.leaps import Leap
@@ -18,7 +18,10 @@ from sim.engine.step_records import StepRecords
 
 CHUNK = np.dtype([("chunk_tokens", "i4"), ("chunk_computed_tokens", "i4")])
 LEAPS_AT_ONCE = 1 << 16
-SAME_IN_ALL_PASSES = ("num_decodes", "num_chunk_tokens", "num_chunks", "num_sampled", "num_running", "num_waiting")
+SAME_IN_ALL_PASSES = (
+    *("num_decodes", "num_chunk_tokens", "num_chunks", "num_sampled", "num_running", "num_waiting"),
+    *DraftColumns._fields,
+)
 """Columns that the passes of a leap have in common."""
 
 
@@ -89,7 +92,29 @@ class Leaps:
     @property
     def num_tokens(self) -> Ints:
         """Tokens that each pass computes."""
-        return np.asarray(self.num_decodes + self.num_chunk_tokens)
+        num_tokens = self.num_decodes + self.num_chunk_tokens
+        return num_tokens + self.num_drafts if self._has_drafts else np.asarray(num_tokens)
+
+    @property
+    def num_drafts(self) -> Ints:
+        """Drafts that the decodes of each pass verify."""
+        return self._of_drafts(0)
+
+    @property
+    def num_accepted(self) -> Ints:
+        """How many of them are accepted."""
+        return self._of_drafts(1)
+
+    @property
+    def _has_drafts(self) -> bool:
+        return any(piece.block.drafts is not None for piece in self._pieces)
+
+    def _of_drafts(self, column: int) -> Ints:
+        if not self._has_drafts:
+            return np.broadcast_to(np.zeros(1, dtype=np.int8), len(self))
+        drafts = [(piece.block.drafts, piece) for piece in self._pieces]
+        found = [np.zeros(piece.block.num_leaps, np.int32) if of is None else of[column] for of, piece in drafts]
+        return np.concatenate([counts[piece.some] for counts, (_, piece) in zip(found, drafts, strict=True)])
 
     @property
     def ran(self) -> NDArray[np.bool_]:
@@ -218,6 +243,12 @@ class LeapRecords:
                 inside = np.array(some, dtype=np.int64) - self._leap_ends[number]
                 pieces.append(Piece(block, inside, self._pass_ends[number]))
         return Leaps(pieces)
+
+    def note_drafts(self, drafts: DraftColumns) -> None:
+        """What each step verified, of leaps of one step each."""
+        for number, block in enumerate(self.blocks):
+            some = slice(self._leap_ends[number], self._leap_ends[number + 1])
+            block.drafts = DraftColumns(*(column[some] for column in drafts))
 
     def note_overlaps(self) -> None:
         """Batches of stages overlap, and end in order: note how long the one before each still ran."""

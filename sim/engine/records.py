@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -119,6 +120,22 @@ class LoraRecords:
 
 
 @dataclass(frozen=True)
+class SpeculationRecords:
+    """Verifications by how many drafts they accepted, from 0 on, and the drafts that they had; padding counts for nothing."""
+
+    verified: tuple[int, ...]
+    num_draft_tokens: int
+
+    @classmethod
+    def joined(cls, parts: "Sequence[SpeculationRecords]") -> "SpeculationRecords | None":
+        """Of several replicas; None where none speculates."""
+        if not parts:
+            return None
+        verified = zip_longest(*(part.verified for part in parts), fillvalue=0)
+        return cls(tuple(map(sum, verified)), sum(part.num_draft_tokens for part in parts))
+
+
+@dataclass(frozen=True)
 class EngineRecords:
     """What a replica leaves: its leaps, its inter-token gaps and cache totals.
 
@@ -132,6 +149,7 @@ class EngineRecords:
     num_evictions: int
     offload: OffloadRecords | None
     lora: LoraRecords | None
+    speculation: SpeculationRecords | None
     stage_busy_s: tuple[float, ...] | None
 
     @cached_property

@@ -11,7 +11,7 @@ class StepRecords:
 
     start_s: Floats
     end_s: Floats
-    num_decodes: Ints  # requests with one scheduled token
+    num_decodes: Ints  # requests with one scheduled token, or one and drafts behind it
     decode_context_tokens: Ints  # sum of their contexts after the step
     num_chunk_tokens: Ints  # tokens of all others
     num_chunks: Ints  # how many others there are
@@ -22,6 +22,13 @@ class StepRecords:
     num_preempted: Ints  # since the step before
     chunk_tokens: Ints  # of each chunk, step after step
     chunk_computed_tokens: Ints  # computed before each chunk
+    num_drafts: Ints  # of the decodes
+    num_accepted: Ints  # of these drafts
 
     def __len__(self) -> int:
         return len(self.start_s)
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Of all kinds."""
+        return self.num_decodes + self.num_drafts + self.num_chunk_tokens

@@ -58,6 +58,7 @@ class Traits(NamedTuple):
     is_newer_than_known: bool = False
     derived: tuple[str, ...] = ()
     composition: Composition = "additive"
+    speculation: str = "none"
     regime: Regime | None = None
     layout: str = "one node"
 
@@ -88,6 +89,7 @@ FACETS = (
         "execution", lambda of: of.execution, lambda of: "steps without CUDA graphs" if of.execution == "eager" else "CUDA graphs"
     ),
     Facet("vllm_version", lambda of: of.vllm_version, lambda of: f"vLLM {of.vllm_version}"),
+    Facet("speculation", lambda of: of.speculation, lambda of: f"drafts by {of.speculation}"),
     Facet("composition", lambda of: of.composition, lambda of: f"mixed steps timed as {of.composition}"),
     Facet("layout", lambda of: of.layout, lambda of: of.layout),
     Facet(
@@ -137,6 +139,7 @@ def traits(
         is_newer_than_known=is_newer_than_known(engine.vllm_version),
         derived=_derived(gpu, engine),
         composition=composition,
+        speculation=engine.speculation.method if engine.speculation else "none",
         regime=regime,
         layout=_layout(gpu, engine),
     )
@@ -168,11 +171,12 @@ def regime(metrics: Mapping[str, Any]) -> Regime | None:
         return None
     count, output_tokens = metrics["completed"], metrics["total_output_tokens"]
     prompt_tokens = metrics["total_input_tokens"] / count
+    tokens_a_step = metrics.get("spec_decode_acceptance_length") or 1.0
     return Regime(
         is_cached=(metrics["prefix_cache_hit_rate"] or 0.0) >= MOSTLY,
         prompt_tokens=prompt_tokens,
         context_tokens=prompt_tokens + output_tokens / count / 2,
-        batch=max(1.0, (output_tokens - count) / metrics["num_steps"]),
+        batch=max(1.0, (output_tokens - count) / tokens_a_step / metrics["num_steps"]),
         p1_arrival_s=metrics.get("p1_arrival_s"),
         p5_arrival_s=metrics.get("p5_arrival_s"),
     )

@@ -36,7 +36,9 @@ def captured_graphs(engine: ResolvedEngine) -> CapturedGraphs:
     """Whole decode steps are captured for sizes up to max_num_seqs only."""
     sizes, mode = engine.cudagraph_capture_sizes, engine.cudagraph_mode
     piecewise = sizes if mode in {"PIECEWISE", "FULL_AND_PIECEWISE"} else ()
-    return CapturedGraphs(piecewise, full_graph_sizes(mode, sizes, max_num_seqs=engine.max_num_seqs))
+    return CapturedGraphs(
+        piecewise, full_graph_sizes(mode, sizes, max_num_seqs=engine.max_num_seqs, query_len=engine.uniform_query_len)
+    )
 
 
 def graph_layers(model: ModelSpec, stage: Stage) -> GraphLayers:

@@ -39,13 +39,21 @@ class RequestLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers that share one block table; `page_bytes` is that of one of the `num_layers` of them on this GPU."""
+    """Layers that share one block table; `page_bytes` is that of one of the `num_layers` of them on this GPU.
+
+    `drafter_bytes` are what a drafter's layers of another page size add to each block.
+    """
 
     kind: AttentionKind
     window: int | None
     num_layers: int
     block_size: int
     page_bytes: int
+    drafter_bytes: int = 0
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.num_layers * self.page_bytes + self.drafter_bytes
 
     def blocks_per_request(self, num_tokens: int, limits: RequestLimits) -> int:
         """Most blocks that one request of `num_tokens` ever holds in this group."""
@@ -74,7 +82,7 @@ class KVCacheLayout:
 
     @property
     def bytes_per_block(self) -> int:
-        return max(group.num_layers * group.page_bytes for group in self.groups)
+        return max(group.bytes_per_block for group in self.groups)
 
     @property
     def block_size(self) -> int:
@@ -104,17 +112,48 @@ class KVCacheLayout:
 
 
 def kv_cache_layout(
-    model: ModelSpec, engine: ResolvedEngine, stage: Stage | None = None, *, hybrid: bool = True
+    model: ModelSpec,
+    engine: ResolvedEngine,
+    stage: Stage | None = None,
+    *,
+    hybrid: bool = True,
+    drafter: ModelSpec | None = None,
 ) -> KVCacheLayout:
     """Groups of `model` under `engine`; without `hybrid` each attention layer is allocated as full attention.
 
+    The last stage keeps the KV cache of the `drafter`'s layers as well.
     Without `stage`, one GPU holds layers of the whole stack. Raises ConfigError when the pages of its layers cannot be made one size.
     """
     caches = [layer_cache(layer.attention, engine) for layer in model.layers]
     if not hybrid:
         caches = [_unwindowed(cache) for cache in caches]
     here = range(stage.start, stage.stop) if stage else range(len(caches))
-    return KVCacheLayout(kv_groups(with_one_page_size(caches), here), request_limits(engine))
+    if drafter is None or (stage and not stage.is_last):
+        return KVCacheLayout(kv_groups(with_one_page_size(caches), here), request_limits(engine))
+    drafting = [layer_cache(layer.attention, engine) for layer in drafter.layers]
+    if set(drafting) <= set(caches):  # layers like the model's own
+        caches, here = caches + drafting, range(here.start, here.stop + len(drafting))
+        drafting = []
+    groups = kv_groups(with_one_page_size(caches), here)
+    return KVCacheLayout(_with_drafting(groups, drafting), request_limits(engine))
+
+
+def _with_drafting(groups: tuple[KVGroup, ...], drafting: list[LayerCache]) -> tuple[KVGroup, ...]:
+    """Pages of another size beside those of the first group that keeps whole contexts, as vLLM lays out layers of one type.
+
+    Raises ConfigError where there is none, or where the drafter keeps something else.
+    """
+    if not drafting:
+        return groups
+    whole = next((place for place, group in enumerate(groups) if group.kind in {"full", "mla"}), None)
+    if whole is None or any(cache.kind not in {"full", "mla"} for cache in drafting):
+        raise ConfigError(
+            "speculative_config: a drafter whose layers keep another KV cache than the model's is planned for full attention"
+            " only; use another drafter."
+        )
+    group = groups[whole]
+    drafter_bytes = sum(cache.page_bytes * group.block_size // cache.block_size for cache in drafting)
+    return (*groups[:whole], replace(group, drafter_bytes=drafter_bytes), *groups[whole + 1 :])
 
 
 def layer_cache(attention: Attention, engine: ResolvedEngine) -> LayerCache:

@@ -135,6 +135,10 @@ def _kv_cache(layout: KVCacheLayout, num_blocks: int) -> Line:
 
 def _groups(groups: tuple[KVGroup, ...]) -> str:
     return " + ".join(
-        f"{group.num_layers} {group.kind} layers x {group.page_bytes:,} bytes for {group.block_size} tokens"
+        f"{group.num_layers} {group.kind} layers x {group.page_bytes:,} bytes{_drafting(group)} for {group.block_size} tokens"
         for group in dict.fromkeys(groups)
     )
+
+
+def _drafting(group: KVGroup) -> str:
+    return f" + {group.drafter_bytes:,} of the drafter" if group.drafter_bytes else ""

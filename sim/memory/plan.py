@@ -11,6 +11,7 @@ from sim.memory.kv_cache import KVCacheLayout, KVGroup, kv_cache_layout
 from sim.memory.ledger import Line, ledger_lines
 from sim.memory.loading import text_only
 from sim.memory.profiling import Consumption, consumption
+from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -63,7 +64,12 @@ class MemoryPlan:
 
 
 def plan_memory(
-    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, *, graph_memory: GraphMemoryModel = "measured"
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    engine: ResolvedEngine,
+    *,
+    graph_memory: GraphMemoryModel = "measured",
+    drafter: Drafter | None = None,
 ) -> MemoryPlan:
     """What vLLM would find and allocate on each GPU; a plan that does not fit says so in `reason`.
 
@@ -73,7 +79,7 @@ def plan_memory(
     if engine.language_model_only:
         model = text_only(model)
     stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size)
-    candidates = [_candidate(model, gpu, engine, stage, graph_memory) for stage in stages]
+    candidates = [_candidate(model, gpu, engine, stage, graph_memory, drafter) for stage in stages]
     return _plan(
         model, engine, min(candidates, key=lambda candidate: (candidate.num_blocks, candidate.used.left_bytes))
     )
@@ -89,10 +95,15 @@ class _Candidate(NamedTuple):
 
 
 def _candidate(
-    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, stage: Stage, graph_memory: GraphMemoryModel
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    engine: ResolvedEngine,
+    stage: Stage,
+    graph_memory: GraphMemoryModel,
+    drafter: Drafter | None,
 ) -> _Candidate:
-    used = consumption(model, gpu, engine, stage, graph_memory)
-    layout = kv_cache_layout(model, engine, stage)
+    used = consumption(model, gpu, engine, stage, graph_memory, drafter)
+    layout = kv_cache_layout(model, engine, stage, drafter=drafter.model if drafter else None)
     available = used.left_bytes if engine.kv_cache_memory_bytes is None else engine.kv_cache_memory_bytes
     return _Candidate(used, layout, available, engine.num_gpu_blocks_override or layout.num_blocks(available))
 

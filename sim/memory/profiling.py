@@ -15,6 +15,7 @@ from sim.memory.cuda_graphs import (
 from sim.memory.design import DESIGN, GraphMemoryModel, design_graph_bytes
 from sim.memory.parameters import ProfilingParameters, memory_parameters
 from sim.memory.weights import Part, weight_parts
+from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -67,11 +68,12 @@ def consumption(
     engine: ResolvedEngine,
     stage: Stage,
     graph_memory: GraphMemoryModel = "measured",
+    drafter: Drafter | None = None,
 ) -> Consumption:
     """One GPU of a pipeline stage, all of them equal; the formulas are vLLM's since 0.11."""
     profiling = memory_parameters().profiling_for(engine.vllm_version)
     shape = activation_shape(model, engine, stage)
-    weights = weight_parts(model, engine, stage)
+    weights = weight_parts(model, engine, stage, drafter)
     return Consumption(
         stage=stage,
         total_bytes=gpu.memory_bytes,

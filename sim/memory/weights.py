@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.memory.sharding import layer_on_rank
+from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
@@ -22,8 +23,13 @@ class Part(NamedTuple):
     formula: str
 
 
-def weight_parts(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> tuple[Part, ...]:
-    """Everything that loading the model leaves on each GPU of a pipeline stage; a vision tower is loaded on all stages."""
+def weight_parts(
+    model: ModelSpec, engine: ResolvedEngine, stage: Stage, drafter: Drafter | None = None
+) -> tuple[Part, ...]:
+    """Everything that loading the model leaves on each GPU of a pipeline stage; a vision tower is loaded on all stages.
+
+    The last stage loads the `drafter`.
+    """
     parts = (
         _vocabulary(model, engine.tensor_parallel_size, stage),
         *_layers(model, engine, stage),
@@ -31,6 +37,7 @@ def weight_parts(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> tupl
         _adapters(model, engine, stage),
         _vision(model, engine.tensor_parallel_size),
         _rotary_tables(model),
+        *((_drafter(drafter, engine),) if drafter and stage.is_last else ()),
     )
     return tuple(part for part in parts if part.num_bytes)
 
@@ -93,6 +100,20 @@ def adapter_bytes(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> int
         for layer, count in stage.distinct_layers(model).items()
     )
     return model.dtype_bytes * (layers + sum(pair.num_parameters for pair in ends))
+
+
+def _drafter(drafter: Drafter, engine: ResolvedEngine) -> Part:
+    """Its layers, and what of embedding and head is its own."""
+    model, ranks = drafter.model, engine.tensor_parallel_size
+    layers = sum(layer_on_rank(layer, engine).num_bytes for layer in model.layers)
+    own = [model.embedding] * drafter.owns_embedding + [drafter.head] * drafter.owns_head
+    ends = sum(end.per_rank(ranks).num_bytes for end in own)
+    named = (
+        " and ".join(("embedding",) * drafter.owns_embedding + ("head",) * drafter.owns_head)
+        or "neither embedding nor head"
+    )
+    formula = f"{model.num_layers} layers x {model.hidden_size:,} hidden, {named} of its own"
+    return Part("drafter", layers + ends + 2 * model.num_final_parameters, formula)
 
 
 def _formats(mine: list[tuple[Layer, int]]) -> str:

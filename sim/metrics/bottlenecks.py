@@ -155,8 +155,12 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
     found = leaps.at(rows)
     steps = found.first_pass + _steps_at(found, found.end_s - left_s)
     free = found.num_free_blocks + _taken_within(leaps, steps + 1, found.last_pass + 1)
-    facts = zip(found.num_decodes.tolist(), found.num_chunk_tokens.tolist(), free.tolist(), strict=True)
-    return [_shape(*fact, config) for fact in facts]
+    columns = (found.num_decodes, found.num_drafts, found.num_chunk_tokens, free)
+    facts = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        _shape(num_decodes, num_drafts, chunk_tokens, num_free, config)
+        for num_decodes, num_drafts, chunk_tokens, num_free in facts
+    ]
 
 
 def _taken_within(leaps: LeapRecords, firsts: Ints, ends: Ints) -> Ints:
@@ -202,11 +206,13 @@ def _steps_at(leaps: Leaps, at_s: Floats) -> Ints:
     return np.array(found)
 
 
-def _shape(num_decodes: int, num_chunk_tokens: int, num_free_blocks: int, config: SchedulerConfig) -> StepShape:
+def _shape(
+    num_decodes: int, num_drafts: int, num_chunk_tokens: int, num_free_blocks: int, config: SchedulerConfig
+) -> StepShape:
     held_tokens = (config.num_usable_blocks - num_free_blocks) * config.block_size
-    context_tokens = max(num_decodes, held_tokens - num_chunk_tokens) if num_decodes else 0
+    context_tokens = max(num_decodes + num_drafts, held_tokens - num_chunk_tokens) if num_decodes else 0
     chunks = ((num_chunk_tokens, 0),) if num_chunk_tokens > 1 else ()
-    return StepShape(num_decodes, context_tokens, chunks, num_decodes + len(chunks))
+    return StepShape(num_decodes, context_tokens, chunks, num_decodes + len(chunks), num_drafts)
 
 
 def _resources(shapes: list[StepShape], gpu: HardwareProfile, roofline_on: RooflineOn) -> dict[str, float]:

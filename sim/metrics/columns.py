@@ -60,12 +60,23 @@ def deployed_step_columns(deployment: Deployment, steps: StepRecords) -> Columns
     """`step_columns` of steps that ran there."""
     parts = step_parts(steps, deployment.kernel_times)
     blocks, dispatch = deployment.plan.num_gpu_blocks, deployment.graph_dispatch
-    return step_columns(steps, parts, num_gpu_blocks=blocks, dispatch=dispatch)
+    columns = step_columns(steps, parts, num_gpu_blocks=blocks, dispatch=dispatch)
+    return columns | draft_columns(steps) if deployment.engine.speculation else columns
+
+
+def draft_columns(steps: StepRecords) -> Columns:
+    """What the decodes of each step verified, and how much of it was accepted."""
+    return {"num_draft_tokens": steps.num_drafts, "num_accepted_tokens": steps.num_accepted}
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """The same columns of several, one after the other."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    """The columns of several, one after the other; 0 where one has not what others have."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    nothing = [np.zeros(len(part["start_s"]), dtype=np.int64) for part in parts]
+    return {
+        name: np.concatenate([part.get(name, none) for part, none in zip(parts, nothing, strict=True)])
+        for name in names
+    }
 
 
 def step_columns(steps: StepRecords, parts: PartColumns, *, num_gpu_blocks: int, dispatch: GraphDispatch) -> Columns:
@@ -78,7 +89,7 @@ def step_columns(steps: StepRecords, parts: PartColumns, *, num_gpu_blocks: int,
         **parts._asdict(),
         "num_decodes": steps.num_decodes,
         "num_chunk_tokens": steps.num_chunk_tokens,
-        "cudagraph": step_graphs(steps.num_decodes, steps.num_chunk_tokens, dispatch),
+        "cudagraph": step_graphs(steps, dispatch),
         "num_running": steps.num_running,
         "num_waiting": steps.num_waiting,
         "num_free_blocks": steps.num_free_blocks,

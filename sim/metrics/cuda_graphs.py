@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.leap_records import LeapRecords
+from sim.engine.leap_records import LeapRecords, Leaps
 from sim.engine.records import Floats, Ints
+from sim.engine.step_records import StepRecords
 from sim.steptime.graphs import GraphDispatch
 
 Kinds = NDArray[Any]
 
 
-def step_graphs(num_decodes: Ints, num_chunk_tokens: Ints, dispatch: GraphDispatch) -> Kinds:
-    """`full`, `piecewise` or `none` for each step of those shapes, by vLLM's dispatch rule."""
-    shapes = step_shapes(num_decodes, num_chunk_tokens)
+def step_graphs(steps: StepRecords, dispatch: GraphDispatch) -> Kinds:
+    """`full`, `piecewise` or `none` for each step, by vLLM's dispatch rule."""
+    shapes = step_shapes(steps, dispatch)
     counts = np.bincount(shapes)
     kinds = np.empty(len(counts), dtype=object)
     for shape in np.flatnonzero(counts).tolist():
@@ -26,16 +27,16 @@ def cudagraph_step_fraction(leaps: LeapRecords, dispatch: GraphDispatch) -> floa
     """Share of steps that replayed any graph; None without steps."""
     if not leaps.num_ran_steps:
         return None
-    num_steps = steps_by_shape(leaps)
+    num_steps = steps_by_shape(leaps, dispatch)
     in_graph = [shape for shape in np.flatnonzero(num_steps).tolist() if _kind(shape, dispatch) != "none"]
     return int(num_steps[in_graph].sum()) / leaps.num_ran_steps
 
 
-def steps_by_shape(leaps: LeapRecords) -> Floats:
+def steps_by_shape(leaps: LeapRecords, dispatch: GraphDispatch) -> Floats:
     """How many steps had each shape."""
     counts = np.zeros(0)
     for part in leaps.parts():
-        shapes = step_shapes(part.num_decodes, part.num_chunk_tokens)
+        shapes = step_shapes(part, dispatch)
         counts = counted_on(counts, shapes, part.num_steps * part.ran)
     return counts
 
@@ -46,9 +47,12 @@ def counted_on(totals: Floats, places: Ints, weights: Floats | Ints) -> Floats:
     return np.asarray(np.bincount(places, np.concatenate((totals, weights))), dtype=np.float64)
 
 
-def step_shapes(num_decodes: Ints, num_chunk_tokens: Ints) -> Ints:
-    """A number for each step: twice its tokens, one more where all of them are decodes."""
-    return np.asarray((num_decodes + num_chunk_tokens) * 2 + (num_chunk_tokens == 0))
+def step_shapes(steps: StepRecords | Leaps, dispatch: GraphDispatch) -> Ints:
+    """A number for each step: twice its tokens, one more where all of them are decodes with all drafts that they can have."""
+    is_uniform = steps.num_chunk_tokens == 0
+    if dispatch.query_len > 1:
+        is_uniform &= steps.num_drafts == steps.num_decodes * (dispatch.query_len - 1)
+    return np.asarray(steps.num_tokens * 2 + is_uniform)
 
 
 def _kind(shape: int, dispatch: GraphDispatch) -> str:

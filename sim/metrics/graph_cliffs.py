@@ -78,7 +78,8 @@ def graph_cliffs(
 
 
 def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
-    num_steps, busy_s, dispatch = steps_by_shape(leaps), _busy_s_by_shape(leaps), GraphDispatch.of(engine)
+    dispatch = GraphDispatch.of(engine)
+    num_steps, busy_s = steps_by_shape(leaps, dispatch), _busy_s_by_shape(leaps, dispatch)
     kinds: dict[str, list[int]] = {}
     for shape in np.flatnonzero(num_steps).tolist():
         if kind := _kind(shape // 2, engine, dispatch, is_uniform_decode=bool(shape % 2)):
@@ -88,10 +89,10 @@ def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
     ]  # fmt: skip
 
 
-def _busy_s_by_shape(leaps: LeapRecords) -> Floats:
+def _busy_s_by_shape(leaps: LeapRecords, dispatch: GraphDispatch) -> Floats:
     busy_s = np.zeros(0)
     for part in leaps.parts():
-        busy_s = counted_on(busy_s, step_shapes(part.num_decodes, part.num_chunk_tokens), part.durations_s)
+        busy_s = counted_on(busy_s, step_shapes(part, dispatch), part.durations_s)
     return busy_s
 
 
@@ -116,7 +117,7 @@ def _costs(
     as_is, exact, dispatch = timed_under(engine), timed_under(captured), GraphDispatch.of(engine)
     by_kind: dict[str, list[StepShape]] = {one.kind: [] for one in met}
     for shape in samples:
-        kind = _kind(shape.num_tokens, engine, dispatch, is_uniform_decode=not shape.chunks)
+        kind = _kind(shape.num_tokens, engine, dispatch, is_uniform_decode=dispatch.is_uniform(shape))
         by_kind.get(kind or "", []).append(shape)
     whole_s = total_s(as_is, samples)
     return {
@@ -125,18 +126,19 @@ def _costs(
 
 
 def _text(met: _Met, busy_share: float, cost: float | None, engine: ResolvedEngine) -> str:
-    top, seqs = engine.cudagraph_capture_sizes[-1], engine.max_num_seqs
+    top, each = engine.cudagraph_capture_sizes[-1], engine.uniform_query_len
+    seqs, of = engine.max_num_seqs * each, "requests" if each == 1 else "tokens"
     what, remedy = {
         "decode_beyond_largest": (
-            f"decoded more than {top:,} requests, the largest captured size, and ran without a graph",
-            f"raise max_cudagraph_capture_size to {met.largest_batch:,} or lower max_num_seqs to {top:,}",
+            f"decoded more than {top:,} {of}, the largest captured size, and ran without a graph",
+            f"raise max_cudagraph_capture_size to {met.largest_batch:,} or lower max_num_seqs to {top // each:,}",
         ),
         "prompt_beyond_largest": (
             f"had prompts and more than {top:,} tokens, the largest captured size, and ran without a graph",
             f"raise max_cudagraph_capture_size towards {met.largest_batch:,}",
         ),
         "decode_without_full_graph": (
-            f"decoded up to {met.largest_batch:,} requests without a full graph, for none is captured at the size they are padded to",
+            f"decoded up to {met.largest_batch:,} {of} without a full graph, for none is captured at the size they are padded to",
             f"add {seqs:,} to cudagraph_capture_sizes",
         ),
         "padded": (

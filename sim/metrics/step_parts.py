@@ -41,7 +41,7 @@ def step_parts(steps: StepRecords, step_time: StepTimeModel) -> PartColumns:
         return PartColumns(unknown, unknown, unknown, np.full(len(steps), None))
     prefill_s, decode_s = np.zeros(len(steps)), np.zeros(len(steps))
     bound = np.full(len(steps), None, dtype=object)
-    only_decodes = (steps.num_chunks == 0) & (steps.num_sampled == steps.num_decodes)
+    only_decodes = (steps.num_chunks == 0) & (steps.num_sampled == steps.num_decodes) & ~steps.num_drafts.any()
     for num_decodes, rows in _by_count(steps.num_decodes, np.flatnonzero(only_decodes)):
         decode_s[rows], places = step_time.decode_parts(num_decodes, steps.decode_context_tokens[rows].astype(float))
         bound[rows] = None if places is None else np.array(BOUNDS, dtype=object)[places]
@@ -72,7 +72,7 @@ def _shapes(steps: StepRecords, rows: Ints) -> Iterator[tuple[int, StepShape]]:
     chunks = list(zip(steps.chunk_tokens.tolist(), steps.chunk_computed_tokens.tolist(), strict=True))
     ends = np.cumsum(steps.num_chunks)[rows]
     columns = (rows, ends - steps.num_chunks[rows], ends, *(
-        getattr(steps, name)[rows] for name in ("num_decodes", "decode_context_tokens", "num_sampled")
+        getattr(steps, name)[rows] for name in ("num_decodes", "decode_context_tokens", "num_sampled", "num_drafts")
     ))  # fmt: skip
-    for row, first, end, num_decodes, context_tokens, num_sampled in zip(*(c.tolist() for c in columns), strict=True):
-        yield row, StepShape(num_decodes, context_tokens, tuple(chunks[first:end]), num_sampled)
+    for row, first, end, num_decodes, context_tokens, *sampled in zip(*(c.tolist() for c in columns), strict=True):
+        yield row, StepShape(num_decodes, context_tokens, tuple(chunks[first:end]), *sampled)

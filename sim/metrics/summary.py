@@ -13,6 +13,7 @@ from sim.metrics.latencies import is_completed, latencies
 from sim.metrics.lora import lora_figures
 from sim.metrics.offload import offload_figures
 from sim.metrics.pipeline import pipeline_figures
+from sim.metrics.speculation import speculation_figures
 from sim.metrics.statistics import Statistics, statistics_of
 from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
@@ -22,7 +23,9 @@ from sim.units import MS
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    of_modes = offload_figures(records) | lora_figures(records) | pipeline_figures(records)
+    of_modes = (
+        offload_figures(records) | lora_figures(records) | pipeline_figures(records) | speculation_figures(records)
+    )
     return figures | utilization((deployment, records.leaps)) | of_modes
 
 

@@ -85,7 +85,7 @@ def needed(model: ModelSpec, leaps: LeapRecords, kv_dtype_bytes: float, routing:
             num_bytes += count * _expert_bytes(layer.experts, leaps, routing)
     head = model.output_head
     sampling_steps = sum(int(part.num_steps[part.num_sampled > 0].sum()) for part in leaps.parts())
-    flops += _in_all_steps(leaps, lambda some: some.num_sampled) * _flops_per_row(head)
+    flops += _in_all_steps(leaps, lambda some: np.asarray(some.num_sampled + some.num_drafts)) * _flops_per_row(head)
     return Work(flops, num_bytes + sampling_steps * head.num_bytes)
 
 

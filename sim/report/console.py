@@ -43,6 +43,13 @@ ENGINE = {
     "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
     "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",
 }
+SPECULATION = {
+    "Acceptance rate (%)": "spec_decode_acceptance_rate",
+    "Acceptance length": "spec_decode_acceptance_length",
+    "Drafts": "spec_decode_num_drafts",
+    "Draft tokens": "spec_decode_draft_tokens",
+    "Accepted tokens": "spec_decode_accepted_tokens",
+}
 OVER_TIME = {
     "Replicas on average": "mean_replicas",
     "Most replicas": "max_replicas",
@@ -79,6 +86,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, summary)
+    if "spec_decode_num_drafts" in summary:
+        yield "Speculative Decoding".center(WIDTH, "-")
+        yield from _speculation(summary)
     if "pools" in summary:
         yield "Pools".center(WIDTH, "-")
         yield from pool_rows(summary["pools"])
@@ -94,6 +104,14 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield "What limits it".center(WIDTH, "-")
         yield from _limits(summary["limits"])
     yield "=" * WIDTH
+
+
+def _speculation(summary: Mapping[str, Any]) -> Iterator[str]:
+    """As `vllm bench serve` prints it: the rate is in percent already, and then the rate at each position."""
+    for label, key in SPECULATION.items():
+        yield f"{label + ':':<{LABEL_WIDTH}} {_figure(summary[key], 1)}"
+    for position, rate in enumerate(summary["spec_decode_per_position_acceptance_rates"]):
+        yield f"{f'  Position {position} (%):':<{LABEL_WIDTH}} {_figure(rate, 100)}"
 
 
 def _objectives(slo: Mapping[str, float]) -> dict[str, str]:

@@ -11,7 +11,7 @@ SPOKEN = {"full": "a full graph", "piecewise": "a piecewise graph", "none": "no 
 
 
 class Replay(NamedTuple):
-    """Steps of `first` to `last` tokens replay that kind of graph."""
+    """Steps of `first` to `last` tokens, or decoding requests, replay that kind of graph."""
 
     first: int
     last: int
@@ -19,11 +19,11 @@ class Replay(NamedTuple):
 
 
 def replays(engine: ResolvedEngine, largest: int, *, is_uniform_decode: bool) -> tuple[Replay, ...]:
-    """Steps of 1 to `largest` tokens in runs of the same kind of graph."""
-    dispatch = GraphDispatch.of(engine)
+    """Steps of 1 to `largest` tokens, or uniform decodes of so many requests, in runs of the same kind of graph."""
+    dispatch, tokens_each = GraphDispatch.of(engine), engine.uniform_query_len if is_uniform_decode else 1
     kinds = (
-        (tokens, dispatch.dispatch(tokens, is_uniform_decode=is_uniform_decode).graph)
-        for tokens in range(1, largest + 1)
+        (number, dispatch.dispatch(number * tokens_each, is_uniform_decode=is_uniform_decode).graph)
+        for number in range(1, largest + 1)
     )
     runs = [(kind, [tokens for tokens, _ in run]) for kind, run in groupby(kinds, key=lambda each: each[1])]
     return tuple(Replay(tokens[0], tokens[-1], kind) for kind, tokens in runs)
@@ -49,14 +49,14 @@ def _range(run: Replay) -> str:
 
 def _cliff(engine: ResolvedEngine, run: Replay) -> Iterator[str]:
     """Decode batch sizes at which the kind of graph gets worse, and what to set instead."""
-    top, seqs = engine.cudagraph_capture_sizes[-1], engine.max_num_seqs
+    top, seqs = engine.cudagraph_capture_sizes[-1] // engine.uniform_query_len, engine.max_num_seqs
     if run.graph == "none" and run.first > top:
         yield (
             f"more than {top:,} requests have no graph; lower max_num_seqs to {top:,} or raise "
-            f"max_cudagraph_capture_size to {seqs:,}"
+            f"max_cudagraph_capture_size to {seqs * engine.uniform_query_len:,}"
         )
     elif run.graph != "full":
         yield (
             f"max_num_seqs={seqs:,} is no captured size, so {_range(run)} requests lose their full graph; lower it to "
-            f"{run.first - 1:,} or add {seqs:,} to cudagraph_capture_sizes"
+            f"{run.first - 1:,} or add {seqs * engine.uniform_query_len:,} to cudagraph_capture_sizes"
         )

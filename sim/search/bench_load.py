@@ -87,7 +87,9 @@ def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
     version = parse_version(vllm_version)
     is_timed = version >= _TIMED_TRACE_OF_IDS or version < _CUSTOM
     count = MOST_PROMPTS if is_timed else _num_texts(trace)
-    sent = replace(trace.first(count), priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None)
+    sent = replace(
+        trace.first(count), priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None, acceptance_length=None
+    )  # fmt: skip
     notes = tuple(_notes(trace, sent, version))
     return _timed(sent, notes) if is_timed else _custom(sent, version, notes)
 

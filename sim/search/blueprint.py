@@ -28,7 +28,9 @@ STAGES = "pipeline_parallel_size"
 SECTIONS = {ROUTER: router_options, "prefill_router": router_options, "decider": decider}
 """What a fleet file says beside its pools and can be searched, each with what checks it."""
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
-NOT_SEARCHED = ("quantization",)  # another model
+DRAFTS = "num_speculative_tokens"
+"""A knob of all pools that have a speculative_config: the drafts a step in it, 0 for none."""
+NOT_SEARCHED = ("quantization", "speculative_config")  # another model; DRAFTS of it are searched
 ARGUMENTS = tuple(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED)
 
 
@@ -142,7 +144,7 @@ class Blueprint:
             )
         if name in HANDING_OVER and name in SECTIONS and not self.has_roles:
             raise ConfigError(f"the knob {name} is for pools of role prefill and decode, and the fleet has none.")
-        if name not in (*ARGUMENTS, *SECTIONS):
+        if name not in (*ARGUMENTS, DRAFTS, *SECTIONS):
             raise ConfigError(
                 f"{name!r} is no knob; knobs are POOL.replicas, vLLM's engine arguments, of one pool as POOL.max_num_seqs or of all, "
                 f"and {', '.join(SECTIONS)}.{nearest(name, (*ARGUMENTS, *SECTIONS))}"
@@ -164,16 +166,24 @@ class Blueprint:
         return argument
 
     def _own_argument(self, name: str) -> str:
-        if name not in (known := (*ARGUMENTS, REPLICAS, ROUTER)):
+        if name not in (known := (*ARGUMENTS, DRAFTS, REPLICAS, ROUTER)):
             where = " There are pools with a fleet only." if "." in name else nearest(name, known)
             raise ConfigError(f"{name!r} is no knob; knobs are vLLM's engine arguments, replicas and router.{where}")
         return name
+
+    def _check_drafts(self, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{DRAFTS} must be an integer of at least 0, which is none, got {value!r}.")
+        if self.engine.speculative_config is None:
+            raise ConfigError(f"the knob {DRAFTS} needs a speculative_config, which says how to draft; give one.")
 
     def _check_value(self, name: str, argument: str, value: Any) -> None:
         if argument == REPLICAS:
             least = 1 if self.fleet is None else 0
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_REPLICAS:
                 raise ConfigError(f"{name} must be an integer from {least} to {MOST_REPLICAS}, got {value!r}.")
+        elif argument == DRAFTS:
+            self._check_drafts(value)
         elif argument in SECTIONS:
             if not isinstance(value, str):
                 example = "prefix_based:non_cached_tokens=512" if argument == "decider" else "llm_d, or llm_d:queue=2"
@@ -186,13 +196,22 @@ class Blueprint:
                 raise ConfigError(str(error) if name == argument else f"{name}: {error}") from None
 
 
+def _with_drafts(engine: EngineConfig, count: int) -> EngineConfig:
+    """So many drafts a step where there are any; none for 0."""
+    config = engine.speculative_config
+    return replace(
+        engine, speculative_config=replace(config, num_speculative_tokens=count) if config and count else None
+    )
+
+
 def engine_config(base: EngineConfig, params: Params) -> EngineConfig:
     """The engine arguments of a candidate: from `base` where it does not name them, vLLM's default where its value is None."""
     arguments = {name: value for name, value in params.items() if name in EngineConfig.__dataclass_fields__}
     defaults = EngineConfig()
-    return replace(
+    engine = replace(
         base, **{name: getattr(defaults, name) if value is None else value for name, value in arguments.items()}
     )
+    return _with_drafts(engine, int(params[DRAFTS])) if DRAFTS in params else engine
 
 
 def canonical(value: Any) -> str:

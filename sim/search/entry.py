@@ -27,6 +27,7 @@ from sim.search.scoring import SearchOptions, scenario
 from sim.search.space import Space
 from sim.search.space_file import read_space
 from sim.search.store import Notify, ignore, remembered
+from sim.specs.acceptance import AcceptanceLike
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetLike
@@ -67,6 +68,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
+    acceptance: AcceptanceLike | None = None,
     parameters: AutotuningParameters | None = None,
     intervals: bool = True,
     executor_name: str = "process",
@@ -82,7 +84,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
     laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
-    `sampling` and `expert_routing` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
+    `sampling`, `expert_routing` and `acceptance` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
     `fleet`, a YAML file or what stands in one as for `simulate`, has pools whose replicas, arguments, router and decider are searched: knobs
     are then `POOL.replicas`, `POOL.max_num_seqs` and so on, `router`, `prefill_router` and `decider`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
@@ -95,6 +97,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
         objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
         request_rate=request_rate, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency, open_loop=open_loop,
         composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
+        acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     if fleet is not None:
@@ -133,6 +136,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
+    acceptance: AcceptanceLike | None = None,
     bench_dataset: str | Path = DATASET,
     intervals: bool = True,
     on_probe: OnProbe = ignore,
@@ -142,13 +146,13 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     `fleet` instead, a YAML file or what stands in one as for `simulate`, has pools of unlike replicas, and may scale them.
     `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router;
     of several pools `pool` is sized, by name, and the others stay as they are. `on_probe` is told in words
-    what is tried; `max_concurrency` and `open_loop` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
+    what is tried; `max_concurrency`, `open_loop` and `acceptance` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
     options = SearchOptions(
         slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency,
         open_loop=open_loop, composition=composition, sampling=sampling, expert_routing=expert_routing,
-        step_time_model=step_time_model,
+        step_time_model=step_time_model, acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     rate = _one_rate(rate, request_rate)

@@ -172,8 +172,8 @@ class Scenario:
     def replay(self, trace: Trace, fleet: DeployedFleet, perturbation: Perturbation = AS_MODELLED) -> ClusterRecords:
         """Replay a trace, which need not be the scenario's, through a fleet."""
         if perturbation == AS_MODELLED:
-            return simulate(trace, fleet.plan(), clients=self.clients)
-        plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation))
+            return simulate(trace, fleet.plan(trace=trace), clients=self.clients)
+        plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation), trace=trace)
         return simulate(trace, plan, clients=self.clients)
 
     def metrics(self, fleet: DeployedFleet, records: ClusterRecords) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sim.fleet import DEFAULT_ROUTER
 from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target, unservable
+from sim.specs.acceptance import AcceptanceLike
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetLike, read_fleet
 from sim.specs.hardware import HardwareProfile
@@ -43,6 +44,7 @@ class SearchOptions:
     sampling: Sampling = "default"
     expert_routing: ExpertRouting = "skewed"
     step_time_model: str | Path | StepTimeModel | None = None
+    acceptance: AcceptanceLike | None = None
 
     @property
     def clients(self) -> Clients:
@@ -50,11 +52,17 @@ class SearchOptions:
 
     @property
     def step_times(self) -> StepTimeOptions:
-        return step_time_options(self.composition, self.sampling, self.expert_routing, self.step_time_model)
+        return step_time_options(
+            self.composition, self.sampling, self.expert_routing, self.step_time_model, self.acceptance
+        )
 
 
 def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOptions) -> Scenario:
     """The scenario of these inputs, looked up and checked. Raises SimError for bad input."""
+    if options.acceptance is not None and options.engine.speculative_config is None and options.fleet is None:
+        raise ConfigError(
+            "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
+        )
     fleet = None if options.fleet is None else read_fleet(options.fleet)
     if options.router is not None:
         router_options(options.router)

@@ -6,8 +6,9 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard
 
 from sim.errors import ConfigError, check_choice, listed
+from sim.specs.speculative_config import SpeculativeConfig
 
-Kind = Literal["integer", "number", "switch", "text", "sizes"]
+Kind = Literal["integer", "number", "switch", "text", "sizes", "object"]
 """How the words behind a flag are read."""
 Check = Callable[[str, Any], None]
 """Raises ConfigError, naming the argument of that name, for a value that it does not take."""
@@ -32,7 +33,7 @@ class Argument:
     choices: tuple[str, ...] = ()
     since: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
-    is_flag: bool = True  # else it is a key of --compilation-config alone
+    is_flag: bool = True  # else serve_command.py has a rule for its flag
 
 
 def argument(default: Any, kind: Kind, help_text: str, check: Check, **more: Any) -> Any:
@@ -110,6 +111,10 @@ def check_max_lora_rank(name: str, value: object) -> None:
 def check_quantization(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a name such as fp8, got {value!r}.")
+
+
+def check_speculative_config(name: str, value: object) -> None:
+    SpeculativeConfig.parse(value, name)
 
 
 def check_capture_sizes(name: str, value: object) -> None:

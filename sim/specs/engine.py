@@ -17,12 +17,15 @@ from sim.specs.arguments import (
     check_max_lora_rank,
     check_max_model_len,
     check_quantization,
+    check_speculative_config,
     check_watermark,
     choice,
     count,
     switch,
 )
 from sim.specs.rules import SchedulingRules
+from sim.specs.speculation import Speculation
+from sim.specs.speculative_config import SpeculativeConfig
 
 Policy = Literal["fcfs", "priority"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -115,8 +118,13 @@ class EngineConfig:
     )
     max_cudagraph_capture_size: int | None = count(None, "largest of them", since="0.11.1")
     performance_mode: PerformanceMode = choice("balanced", get_args(PerformanceMode), since="0.17.0")
+    speculative_config: SpeculativeConfig | None = argument(
+        None, "object", "draft tokens ahead and verify them together (-sc)", check_speculative_config, is_flag=False
+    )
 
     def __post_init__(self) -> None:
+        if self.speculative_config is not None:
+            object.__setattr__(self, "speculative_config", SpeculativeConfig.parse(self.speculative_config))
         for entry in fields(self):
             if (value := getattr(self, entry.name)) is not entry.default:
                 entry.metadata["argument"].check(entry.name, value)
@@ -146,7 +154,13 @@ class EngineConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON has them."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
+        return {name: _as_json(value) for name, value in self.given.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, SpeculativeConfig):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else value
 
 
 ARGUMENTS: Mapping[str, Argument] = {entry.name: entry.metadata["argument"] for entry in fields(EngineConfig)}
@@ -158,7 +172,7 @@ class ResolvedEngine(EngineConfig):
 
     What a version, a GPU or a model decides is declared again, as never left open; all else is as given. `max_model_len`
     is None while "auto" waits for the memory plan. `cudagraph_capture_sizes` is ascending and empty under `enforce_eager`
-    (mode NONE). `kv_cache_dtype_bytes` is bytes a stored number.
+    (mode NONE). `kv_cache_dtype_bytes` is bytes a stored number. `speculation` is what `speculative_config` comes to.
     """
 
     vllm_version: str
@@ -174,12 +188,18 @@ class ResolvedEngine(EngineConfig):
     scheduler_reserve_full_isl: bool
     cudagraph_mode: CudagraphMode
     cudagraph_capture_sizes: tuple[int, ...]
+    speculation: Speculation | None = None
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.20.0
     counts_tokens_of_requests: bool  # in the cache size it logs: since 0.20.1
 
     def __post_init__(self) -> None:
         """What was given is checked already."""
+
+    @property
+    def uniform_query_len(self) -> int:
+        """Tokens of each request in a batch that full decode graphs can hold: one, and all its drafts."""
+        return 1 + (self.speculation.num_speculative_tokens if self.speculation else 0)
 
     @property
     def num_batches_in_flight(self) -> int:

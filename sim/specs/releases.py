@@ -139,6 +139,9 @@ def _capture_rules(v: _Version) -> CaptureRules:
         adds_max_num_seqs=v.since("0.31.0"),
         blackwell_cap=1024 if v.since("0.28.0") else 512,
         gpt_oss_cap=gpt_oss_cap,
+        cap_counts_drafts=v.since("0.14.0"),
+        rounds_to_drafts=v.since("0.12.0"),
+        adds_draft_grid=v.since("0.31.0"),
     )
 
 

@@ -20,10 +20,12 @@ from sim.specs.serve_flags import (
     ENGINE_FLAGS,
     IGNORED,
     OTHER_COMPILATION_KEYS,
+    SPECULATIVE_KEYS,
     UNSIMULATED,
     EngineFlag,
 )
 from sim.specs.serve_tokens import Flag, find_launch, flag_name, read_flags, shell_words
+from sim.specs.speculative_config import SpeculativeConfig
 
 _HUMAN_INTEGER = re.compile(
     r"(?P<whole>-?\d{1,15})(?P<binary>[KMGT])|(?P<number>-?\d{1,15}(?:\.\d{1,15})?)(?P<decimal>[kmgt]?)"
@@ -87,6 +89,8 @@ def _words(name: str, value: Any) -> list[str]:
     flag = name.replace("_", "-")
     if name == "cudagraph_mode":
         return [f"--compilation-config.cudagraph_mode={value}"]
+    if isinstance(value, SpeculativeConfig):
+        return [f"--{flag}", json.dumps(value.to_json())]
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
@@ -101,6 +105,8 @@ class _Draft:
     level_mode: str | None = None
     config: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
+    speculation: dict[str, Any] = field(default_factory=dict)
+    """Keys of --speculative-config, with the flags' values; 0 drafts are no speculation."""
     idle: dict[str, str] = field(default_factory=dict)
     """What changes nothing, each with its sentence."""
     approximated: dict[str, list[str]] = field(default_factory=dict)
@@ -109,6 +115,8 @@ class _Draft:
     def finish(self) -> ParsedServe:
         if self.level_mode:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
+        if self.speculation and self.speculation.get("num_speculative_tokens") != 0:
+            self.arguments["speculative_config"] = SpeculativeConfig.parse(self.speculation, "--speculative-config")
         files = (self.config,) if self.config else ()
         engine = EngineConfig(**self.arguments)
         warnings = (*self._warnings(), *engine_notes(engine, self.vllm_version))
@@ -251,7 +259,27 @@ def _apply_kv_transfer(draft: _Draft, flag: Flag) -> None:
     draft.arguments["kv_offloading_size"] = offloading_size_gib(flag.spelled, config)
 
 
-_JSON_RULES = {"compilation-config": _apply_compilation, "kv-transfer-config": _apply_kv_transfer}
+def _apply_speculative(draft: _Draft, flag: Flag) -> None:
+    """--speculative-config '{...}', one key of it behind a dot, or a flag of its own for that key."""
+    key = SPECULATIVE_KEYS.get(flag.name, flag.key)
+    text = flag.values[0]
+    if key:
+        draft.speculation[key] = text if key in {"model", "method"} else _json_or_text(text)
+        return
+    config = _json_or_text(text)
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f'{flag.spelled} must be a JSON object such as {{"method": "eagle3", "num_speculative_tokens": 3}}, got {text!r}.'
+        )
+    draft.speculation = config
+
+
+_JSON_RULES = {
+    "compilation-config": _apply_compilation,
+    "kv-transfer-config": _apply_kv_transfer,
+    "speculative-config": _apply_speculative,
+    **dict.fromkeys(SPECULATIVE_KEYS, _apply_speculative),
+}
 
 
 def _json_or_text(text: str) -> Any:

@@ -50,6 +50,12 @@ OTHER_FLAGS: Mapping[str, Arity] = {
     "vllm-version": "one",
     "compilation-config": "one",
     "kv-transfer-config": "one",
+    "speculative-config": "one",
+    "spec-method": "one",
+    "spec-model": "one",
+    "spec-tokens": "one",
+    "speculative-model": "one",
+    "num-speculative-tokens": "one",
     "optimization-level": "one",
     "dtype": "one",
 }
@@ -82,6 +88,15 @@ SHORT_FLAGS: Mapping[str, str] = {
 }
 ALIASES: Mapping[str, str] = {"device-memory-utilization": "gpu-memory-utilization"}
 
+SPECULATIVE_KEYS: Mapping[str, str] = {
+    "spec-method": "method",
+    "spec-model": "model",
+    "spec-tokens": "num_speculative_tokens",
+    "speculative-model": "model",
+    "num-speculative-tokens": "num_speculative_tokens",
+}
+"""Flags that are a key of --speculative-config each: the newest ones, and those of the versions before it."""
+
 COMPILATION_FIELDS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 """Keys of --compilation-config that are engine arguments here."""
 
@@ -107,12 +122,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "enable-eplb": UnsimulatedFlag("expert load balancing", "none"),
     "enable-elastic-ep": UnsimulatedFlag("expert parallelism", "none"),
     "enable-dbo": UnsimulatedFlag("dual-batch overlap", "none"),
-    "speculative-config": UnsimulatedFlag("speculative decoding"),
-    "speculative-model": UnsimulatedFlag("speculative decoding"),
-    "num-speculative-tokens": UnsimulatedFlag("speculative decoding", harmless=("0",)),
-    "spec-method": UnsimulatedFlag("speculative decoding"),
-    "spec-model": UnsimulatedFlag("speculative decoding"),
-    "spec-tokens": UnsimulatedFlag("speculative decoding", harmless=("0",)),
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
     "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
     "kv-offloading-backend": UnsimulatedFlag("KV offloading other than vLLM's own", harmless=("native",)),

@@ -4,7 +4,7 @@ from typing import Any
 
 from sim.errors import ConfigError
 from sim.specs.batch_limits import BatchLimits, batch_limits, splits_prompts
-from sim.specs.capture_sizes import default_sizes, listed_sizes
+from sim.specs.capture_sizes import default_sizes, listed_sizes, rounded_to_drafts
 from sim.specs.engine import ARGUMENTS, KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import check_kernels
@@ -18,6 +18,8 @@ from sim.specs.releases import (
     release_for,
     unknown_arguments,
 )
+from sim.specs.speculating import goes_with_async, resolve_speculation
+from sim.specs.speculation import Speculation
 
 
 def resolve_engine(
@@ -42,6 +44,9 @@ def resolve_engine(
     context = _max_model_len(engine, model)
     batch = batch_limits(engine, gpu, release, usage, context or model.max_model_len)
     mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
+    speculation = resolve_speculation(
+        engine.speculative_config, model, vllm_version=version, tensor_parallel_size=engine.tensor_parallel_size
+    )
     return ResolvedEngine(
         **_as_given(engine, version),
         vllm_version=".".join(map(str, parse_version(version))),
@@ -51,9 +56,10 @@ def resolve_engine(
         block_size=engine.block_size or _default_block_size(model, on_cpu=on_cpu),
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
         enable_chunked_prefill=splits_prompts(engine, release),
-        async_scheduling=_async_scheduling(engine, release, on_cpu=on_cpu),
+        async_scheduling=_async_scheduling(engine, release, speculation, version, on_cpu=on_cpu),
         cudagraph_mode=mode,
-        cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch) if mode != "NONE" else (),
+        cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch, mode, speculation),
+        speculation=speculation,
         rules=release.rules,
         subtracts_graph_memory=release.subtracts_graph_memory,
         counts_tokens_of_requests=release.counts_tokens_of_requests,
@@ -111,8 +117,17 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
         )
 
 
-def _async_scheduling(engine: EngineConfig, release: Release, *, on_cpu: bool) -> bool:
+def _async_scheduling(
+    engine: EngineConfig, release: Release, speculation: Speculation | None, version: str, *, on_cpu: bool
+) -> bool:
     if on_cpu:
+        return False
+    if not goes_with_async(speculation, version):
+        if engine.async_scheduling:
+            raise ConfigError(
+                f"async_scheduling does not work with the speculative_config in vLLM {version}; leave one of them out, or"
+                " choose another method or a newer vllm_version."
+            )
         return False
     if engine.async_scheduling is not None:
         return engine.async_scheduling
@@ -143,11 +158,27 @@ def _cudagraph_mode(engine: EngineConfig, release: Release, *, on_cpu: bool) -> 
 
 
 def _capture_sizes(
-    engine: EngineConfig, model: ModelSpec, gpu: HardwareProfile, release: Release, batch: BatchLimits
+    engine: EngineConfig,
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    release: Release,
+    batch: BatchLimits,
+    mode: CudagraphMode,
+    speculation: Speculation | None,
+) -> tuple[int, ...]:
+    if mode == "NONE":
+        return ()
+    query_len = 1 + (speculation.num_speculative_tokens if speculation else 0)
+    sizes = _listed_capture_sizes(engine, model, gpu, release, batch, query_len)
+    return rounded_to_drafts(release.capture, mode, sizes, query_len)
+
+
+def _listed_capture_sizes(
+    engine: EngineConfig, model: ModelSpec, gpu: HardwareProfile, release: Release, batch: BatchLimits, query_len: int
 ) -> tuple[int, ...]:
     if engine.cudagraph_capture_sizes is not None:
         return _given_capture_sizes(engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size, batch.tokens)
-    limits = {"max_num_seqs": batch.seqs, "max_num_batched_tokens": batch.tokens}
+    limits = {"max_num_seqs": batch.seqs, "max_num_batched_tokens": batch.tokens, "query_len": query_len}
     interactivity = engine.performance_mode == "interactivity"
     if engine.max_cudagraph_capture_size is not None:
         return listed_sizes(release.capture, engine.max_cudagraph_capture_size, interactivity=interactivity, **limits)

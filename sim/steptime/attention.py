@@ -28,15 +28,20 @@ class DecodeCurve:
     """Seconds of a decode step of a fixed number of requests, by the sum of their contexts.
 
     `layers` holds each kind of layer's attention with how many layers have it; `constant_s` is all that does not depend
-    on contexts. The step takes at least `floor_s`.
+    on contexts. The step takes at least `floor_s`; then comes what is `behind` it.
     """
 
     constant_s: float
     layers: tuple[tuple[int, DecodeAttention], ...]
     floor_s: float = 0.0
+    behind: "DecodeCurve | None" = None
 
     def at(self, context_tokens: float) -> float:
         """Seconds at one sum of contexts."""
+        seconds = self._by_itself(context_tokens)
+        return seconds if self.behind is None else seconds + self.behind.at(context_tokens)
+
+    def _by_itself(self, context_tokens: float) -> float:
         seconds = self.constant_s
         for count, work in self.layers:
             most = work.most_context_tokens
@@ -99,12 +104,17 @@ class AttentionWork:
         self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
         self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
 
-    def decode(self, num_decodes: int) -> DecodeCurve:
+    def decode(self, num_decodes: int, num_drafts: int = 0) -> DecodeCurve:
         """Seconds of attention alone, by the decodes' summed context; a constant 0 without decodes."""
         if num_decodes == 0:
             return DecodeCurve(0.0, ())
         works = [
-            (count, decode_attention(num_decodes, attention, self._kv_dtype_bytes, self._gpu))
+            (
+                count,
+                decode_attention(
+                    num_decodes, attention, self._kv_dtype_bytes, self._gpu, float(num_decodes + num_drafts)
+                ),
+            )
             for count, attention, _ in self._layers
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))

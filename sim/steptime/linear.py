@@ -38,7 +38,8 @@ class LinearStepTime:
         context_tokens = sum(tokens + computed for tokens, computed in shape.chunks)
         return StepParts(
             prefill_s=self.per_token_s * shape.num_chunk_tokens + self.per_context_token_s * context_tokens,
-            decode_s=self.per_token_s * shape.num_decodes + self.per_context_token_s * shape.decode_context_tokens,
+            decode_s=self.per_token_s * (shape.num_decodes + shape.num_drafts)
+            + self.per_context_token_s * shape.decode_context_tokens,
             host_s=self.base_s,
             bound=None,
         )

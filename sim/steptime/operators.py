@@ -86,10 +86,16 @@ class DecodeAttention:
 
 
 def decode_attention(
-    num_requests: float, attention: Attention, kv_dtype_bytes: float, gpu: HardwareProfile
+    num_requests: float,
+    attention: Attention,
+    kv_dtype_bytes: float,
+    gpu: HardwareProfile,
+    num_queries: float | None = None,
 ) -> DecodeAttention:
     """One layer's decode attention, of heads as one GPU holds them. A linear layer reads and writes its state instead.
 
+    `num_queries` tokens ask, one a request if not said: a request's queries share what is read of its context, and each
+    computes over all of it.
     An MLA kernel reads the latent once for all heads, and runs the heads as rows of a tile: compute-bound, it reaches
     what prefill kernels do (FlashMLA reports 660 TFLOPS on H800), not what a decode kernel of few heads per KV head does.
     """
@@ -99,17 +105,18 @@ def decode_attention(
     query_dim, value_dim = _latent_dims(attention) if is_latent else (attention.head_dim, attention.v_head_dim)
     efficiency = fits.prefill_attention.compute_efficiency if is_latent else fit.compute_efficiency
     flops_per_token = 2 * attention.num_heads * (query_dim + value_dim)
+    queries_each = 1.0 if num_queries is None else num_queries / num_requests
     if attention.kind == "linear":
-        request_bytes, flops_per_token = 2 * attention.state_bytes, 0
+        request_bytes, flops_per_token = 2.0 * attention.state_bytes, 0
     else:
-        request_bytes = ACTIVATION_BYTES * attention.num_heads * (query_dim + value_dim)
+        request_bytes = ACTIVATION_BYTES * attention.num_heads * (query_dim + value_dim) * queries_each
     num_waves = num_requests * attention.num_kv_heads / gpu.num_sms
     reads_at_most = attention.window or attention.index_topk
     return DecodeAttention(
         fixed_s=fit.launch_s + fit.per_wave_s * num_waves,
         memory_base_s=num_requests * request_bytes / (bandwidth * fit.memory_efficiency),
         memory_per_token_s=attention.kv_numbers_per_token * kv_dtype_bytes / (bandwidth * fit.memory_efficiency),
-        compute_per_token_s=flops_per_token / (gpu.peak_flops["bf16"] * efficiency),
+        compute_per_token_s=queries_each * flops_per_token / (gpu.peak_flops["bf16"] * efficiency),
         most_context_tokens=num_requests * reads_at_most if reads_at_most else None,
     )
 

@@ -11,25 +11,36 @@ FloatArray = NDArray[np.float64]
 class StepShape(NamedTuple):
     """One step's work, without any request in it.
 
-    A request with one scheduled token is a decode (vLLM's own test for a uniform batch); the others are chunks of
+    A request with one scheduled token, or with one and drafts behind it, is a decode; the others are chunks of
     `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step.
+    The decodes verify `num_drafts` drafts together.
     """
 
     num_decodes: int
     decode_context_tokens: int
     chunks: tuple[tuple[int, int], ...]
     num_sampled: int
+    num_drafts: int = 0
 
     @property
     def num_tokens(self) -> int:
-        num_tokens = self.num_decodes
+        num_tokens = self.num_decodes + self.num_drafts
         for chunk_tokens, _ in self.chunks:
             num_tokens += chunk_tokens
         return num_tokens
 
     @property
     def num_chunk_tokens(self) -> int:
-        return self.num_tokens - self.num_decodes
+        return self.num_tokens - self.num_decodes - self.num_drafts
+
+    @property
+    def num_requests(self) -> int:
+        return self.num_decodes + len(self.chunks)
+
+    @property
+    def decode_share(self) -> float:
+        """Of the tokens, those of decodes, their drafts included."""
+        return (self.num_decodes + self.num_drafts) / self.num_tokens
 
 
 class DecodeCurve(Protocol):

@@ -1,17 +1,20 @@
 """How long a step takes: its kernels one after the other on the GPU, beside or before the host's work for it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import truncation
 from sim.specs.stages import Stage, whole
 from sim.steptime.attention import AttentionWork, DecodeCurve, seconds_at
+from sim.steptime.drafting import Drafting
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.lora import LoraWork
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
@@ -32,7 +35,8 @@ class RooflineStepTime:
     """The StepTimeModel of one model, or of a pipeline stage of it, on one kind of GPU under resolved engine arguments.
 
     Only the last stage samples. The scheduler's work is the first one's; on each of the others the host prepares the inputs and launches
-    while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU.
+    while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU. A `drafter` is that of
+    a model that is whole.
 
     `composition` says how a mixed step is run. "additive", as in vLLM: matrices are multiplied once over all tokens and
     attention is timed for each part. "two_pass" and "max" run two passes, one after the other or side by side.
@@ -45,6 +49,7 @@ class RooflineStepTime:
         engine: ResolvedEngine,
         options: StepTimeOptions = DEFAULT_STEP_TIMES,
         stage: Stage | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         stage = stage or whole(model)
         ranks = engine.tensor_parallel_size
@@ -53,6 +58,9 @@ class RooflineStepTime:
         self._token_work = TokenWork(model, gpu, ranks, options.expert_routing, lora, stage)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
         self._graphs = GraphDispatch.of(engine)
+        self._drafting = (
+            Drafting(engine.speculation, drafter, gpu, engine, options.expert_routing) if engine.speculation else None
+        )
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
         self._is_first = stage.is_first
@@ -62,15 +70,19 @@ class RooflineStepTime:
         self._sampling_s = cache(sampling.seconds)
         self._samplers = cache(sampling.kernels)
         self._decode_attention = cache(self._attention.decode)
-        self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
+        self._curve = cache(self._time_decodes)
+        self.decode_curve: Callable[[int], DecodeCurve] = cache(lambda num_decodes: self._curve(num_decodes, 0))
 
     def step_s(self, shape: StepShape) -> float:
         """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
-        num_decodes, context_tokens, chunks, num_sampled = shape
+        num_decodes, context_tokens, chunks, num_sampled, num_drafts = shape
         if not chunks and num_sampled == num_decodes:
-            return self.decode_curve(num_decodes).at(context_tokens)
+            return self._curve(num_decodes, num_drafts).at(context_tokens)
         gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
-        return self._with_host_s(gpu_s, num_decodes + len(chunks))
+        return self._with_host_s(gpu_s + self._drafting_s(shape), num_decodes + len(chunks))
+
+    def _drafting_s(self, shape: StepShape) -> float:
+        return self._drafting.seconds(shape) if self._drafting else 0.0
 
     def _with_host_s(self, gpu_s: float, num_requests: int) -> float:
         return max(gpu_s + self._after_s(num_requests), self._least_s(num_requests))
@@ -78,13 +90,16 @@ class RooflineStepTime:
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """Where `step_s` goes, operator by operator; linear layers are split between prefill and decode by tokens.
 
-        "sampling" is the output head and the sampler; "launches" and "host" are what the GPU waits for. Under "max"
+        "sampling" is the output head and the sampler, "drafting" all that speculation adds behind the step; "launches" and
+        "host" are what the GPU waits for. Under "max"
         the operators are those of the longer pass.
         """
         times = [time for part in self._passes(shape) for time in self._explain_pass(part)]
+        if self._drafting:
+            times.append(split("drafting", "memory", self._drafting.seconds(shape), shape.decode_share))
         gpu_s = sum(time.prefill_s + time.decode_s for time in times)
-        waiting_s = self._with_host_s(gpu_s, shape.num_decodes + len(shape.chunks)) - gpu_s
-        return [*times, split("host", "host", waiting_s, shape.num_decodes / shape.num_tokens)]
+        waiting_s = self._with_host_s(gpu_s, shape.num_requests) - gpu_s
+        return [*times, split("host", "host", waiting_s, shape.decode_share)]
 
     def parts(self, shape: StepShape) -> StepParts:
         """Prefill, decode and host of the step; matrices, which multiply all tokens at once, are split by tokens."""
@@ -92,7 +107,7 @@ class RooflineStepTime:
 
     def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
         """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
-        batch, whole = self._batch(num_decodes, True), self.decode_curve(num_decodes)
+        batch, whole = self._batch(num_decodes, self._graphs.query_len == 1), self.decode_curve(num_decodes)
         attention_s, computes = seconds_at(self._decode_attention(num_decodes), context_tokens)
         decode_s = batch.tokens_s + self._sampling_s(num_decodes) + attention_s
         after_s = self._after_s(num_decodes)
@@ -109,22 +124,23 @@ class RooflineStepTime:
             return (shape,)
         num_prefills_sampled = max(0, shape.num_sampled - shape.num_decodes)
         prefill = StepShape(0, 0, shape.chunks, num_prefills_sampled)
-        decode = StepShape(shape.num_decodes, shape.decode_context_tokens, (), shape.num_sampled - num_prefills_sampled)
+        decode = shape._replace(chunks=(), num_sampled=shape.num_sampled - num_prefills_sampled)
         return (prefill, decode) if self._composition == "two_pass" else (max(prefill, decode, key=self._pass_s),)
 
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
-        tokens_s, launches_s = self._batch(shape.num_tokens, not shape.chunks)
+        tokens_s, launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
         prefill_s, decode_s = self._attention_s(shape)
-        return max(tokens_s + self._sampling_s(shape.num_sampled) + prefill_s + decode_s, launches_s)
+        num_rows = shape.num_sampled + shape.num_drafts
+        return max(tokens_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
 
     def _attention_s(self, shape: StepShape) -> tuple[float, float]:
         """Seconds of attention for the chunks and for the decodes; a step that has both pays its launches once.
 
         Decodes that run in the chunks' kernel cost what they add to it.
         """
-        attention, (num_decodes, context_tokens, chunks, _) = self._attention, shape
-        decode_s = self._decode_attention(num_decodes).at(context_tokens)
+        attention, (num_decodes, context_tokens, chunks, _, num_drafts) = self._attention, shape
+        decode_s = self._decode_attention(num_decodes, num_drafts).at(context_tokens)
         if not chunks:
             return 0.0, decode_s
         prefill_s = attention.prefill_s(chunks)
@@ -142,13 +158,27 @@ class RooflineStepTime:
         tokens_s = sum(work.seconds_by_operator(num_padded).values())
         return Batch(tokens_s, num_launches * self._host.launch_s)
 
-    def _time_decodes(self, num_decodes: int) -> DecodeCurve:
-        batch, after_s = self._batch(num_decodes, True), self._after_s(num_decodes)
-        attention = self._decode_attention(num_decodes)
-        return DecodeCurve(
-            constant_s=batch.tokens_s + self._sampling_s(num_decodes) + attention.constant_s + after_s,
+    def _time_decodes(self, num_decodes: int, num_drafts: int) -> DecodeCurve:
+        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts)
+        batch, after_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape)), self._after_s(num_decodes)
+        attention = self._decode_attention(num_decodes, num_drafts)
+        step = DecodeCurve(
+            constant_s=batch.tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
             layers=attention.layers,
             floor_s=max(batch.launches_s + after_s, self._least_s(num_decodes)),
+        )
+        return self._with_drafting(step, shape) if self._drafting else step
+
+    def _with_drafting(self, step: DecodeCurve, shape: StepShape) -> DecodeCurve:
+        """The GPU drafts behind the step; where the host schedules ahead, it launches both in one go."""
+        assert self._drafting is not None, "this engine speculates"
+        drafting = self._drafting.curve(shape.num_decodes, shape.num_drafts)
+        if not self._is_async:
+            return replace(step, behind=drafting)
+        return DecodeCurve(
+            constant_s=step.constant_s + drafting.constant_s,
+            layers=(*step.layers, *drafting.layers),
+            floor_s=step.floor_s + self._drafting.launches_s(shape.num_decodes, shape.num_tokens),
         )
 
     def _after_s(self, num_requests: int) -> float:
@@ -164,21 +194,22 @@ class RooflineStepTime:
 
     def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
         times = [*self._explain_tokens(shape), *self._explain_attention(shape)]
-        launches_s = self._batch(shape.num_tokens, not shape.chunks).launches_s
+        launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape)).launches_s
         idle_s = max(0.0, launches_s - sum(time.prefill_s + time.decode_s for time in times))
-        return [*times, split("launches", "host", idle_s, shape.num_decodes / shape.num_tokens)]
+        return [*times, split("launches", "host", idle_s, shape.decode_share)]
 
     def _explain_tokens(self, shape: StepShape) -> list[OperatorTime]:
         """All kernels but attention."""
-        is_uniform_decode, decode_share = not shape.chunks, shape.num_decodes / shape.num_tokens
+        is_uniform_decode, decode_share = self._graphs.is_uniform(shape), shape.decode_share
         padded = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
-        sampled_share = min(1.0, shape.num_decodes / max(1, shape.num_sampled))
+        num_rows = shape.num_sampled + shape.num_drafts
+        sampled_share = min(1.0, (shape.num_decodes + shape.num_drafts) / max(1, num_rows))
         return [
             *(
                 split(operator, bound, seconds, decode_share)
                 for operator, bound, seconds in self._token_work.kernels(padded)
             ),
-            *(split("sampling", bound, seconds, sampled_share) for bound, seconds in self._samplers(shape.num_sampled)),
+            *(split("sampling", bound, seconds, sampled_share) for bound, seconds in self._samplers(num_rows)),
         ]
 
     def _explain_attention(self, shape: StepShape) -> list[OperatorTime]:
@@ -188,6 +219,6 @@ class RooflineStepTime:
         if shape.chunks:
             times.append(OperatorTime("attention", self._attention.prefill_bound(shape.chunks), prefill_s, 0.0))
         if shape.num_decodes:
-            bound = self._decode_attention(shape.num_decodes).bound_at(shape.decode_context_tokens)
+            bound = self._decode_attention(shape.num_decodes, shape.num_drafts).bound_at(shape.decode_context_tokens)
             times.append(OperatorTime("attention", bound, 0.0, decode_s))
         return times

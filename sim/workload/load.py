@@ -46,8 +46,8 @@ def as_load(
 def trace_sha256(trace: Trace) -> str:
     """SHA-256 over the columns that a replay reads, in hexadecimal.
 
-    These are arrival times as replayed (after any scaling or limit), lengths, priorities, adapters, sessions, think times, stages and what
-    prompts share;
+    These are arrival times as replayed (after any scaling or limit), lengths, priorities, adapters, sessions, think times, stages, how
+    drafts fare, and what prompts share;
     the requests' own names, the file and its format are left out.
     """
     digest = hashlib.sha256()
@@ -71,6 +71,8 @@ def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
         yield "think_time_s", _packed(trace.think_time_s + 0.0, "<f8")
     if trace.stage is not None:
         yield "stage", _packed(trace.stage, "<i8")
+    if trace.acceptance_length is not None:
+        yield "acceptance_length", _packed(trace.acceptance_length + 0.0, "<f8")
     if trace.segments is not None:
         yield "segments", _packed(np.fromiter(map(len, trace.segments), dtype=np.int64), "<i8")
         yield "contents", _packed(np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64), "<i8")

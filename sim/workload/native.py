@@ -7,6 +7,7 @@ import numpy as np
 from sim.workload.columns import (
     MAX_INTEGER,
     MAX_TOKENS,
+    Floats,
     Ints,
     integer_column,
     name_column,
@@ -21,7 +22,8 @@ from sim.workload.trace_builder import Format, Part
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
-    "request_id", "priority", "lora_name", "session_id", "think_time_s", "stage", "hash_ids", "hash_block_size", "measured",
+    "request_id", "priority", "lora_name", "session_id", "think_time_s", "stage", "acceptance_length", "hash_ids", "hash_block_size",
+    "measured",
 )  # fmt: skip
 
 
@@ -55,8 +57,19 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,
         think_time_s=second_column(sheet, chunk, "think_time_s") if "think_time_s" in has else None,
         stage=integer_column(sheet, chunk, "stage", 0, MAX_TOKENS) if "stage" in has else None,
+        acceptance_length=_lengths(sheet, chunk) if "acceptance_length" in has else None,
         segments=_segments(sheet, chunk, prompt_tokens) if "hash_ids" in has else None,
     )
+
+
+def _lengths(sheet: Sheet, chunk: Chunk) -> Floats:
+    lengths = second_column(sheet, chunk, "acceptance_length")
+    for place, length in zip(chunk.places, lengths.tolist(), strict=True):
+        if length < 1:
+            raise sheet.fault(
+                place, f"`acceptance_length` must be at least 1, the token that is sampled, got {length:g}."
+            )
+    return lengths
 
 
 def _segments(sheet: Sheet, chunk: Chunk, prompt_tokens: Ints) -> list[tuple[Segment, ...]]:

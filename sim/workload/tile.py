@@ -30,6 +30,7 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),
         think_time_s=None if trace.think_time_s is None else np.tile(trace.think_time_s, copies),
         stage=None if trace.stage is None else _stages_on(trace.stage, copies),
+        acceptance_length=None if trace.acceptance_length is None else np.tile(trace.acceptance_length, copies),
         segments=None if trace.segments is None else _copied(trace.segments, copies, share=share_prefixes),
     )
 

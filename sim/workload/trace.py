@@ -15,6 +15,7 @@ Segment = tuple[int, int]
 
 COLUMNS = (
     "request_id", "arrival_s", "prompt_tokens", "output_tokens", "priority", "lora_name", "session_id", "think_time_s", "stage",
+    "acceptance_length",
     "segments",
 )  # fmt: skip
 
@@ -28,7 +29,8 @@ class Trace:
     that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
     trace; the engine gives private prompts and outputs negative ones. `lora_name` is empty for requests of the base model;
     equal tokens under different adapters have different KV. `think_time_s` passes between the answer before a turn
-    and that turn; a stage of requests begins when the one before it has ended. `notes` are sentences on what the file
+    and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
+    yields in the mean, where it is served with any. `notes` are sentences on what the file
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
 
@@ -41,6 +43,7 @@ class Trace:
     session_id: Sequence[str] | None = None
     think_time_s: NDArray[np.float64] | None = None
     stage: NDArray[np.int64] | None = None
+    acceptance_length: NDArray[np.float64] | None = None
     segments: Sequence[tuple[Segment, ...]] | None = None
     source: str = ""
     format: str = "native"
@@ -60,6 +63,11 @@ class Trace:
             raise TraceError("`think_time_s` of a trace must be finite and at least 0 in each request.")
         if self.lora_name is not None and self.session_id is not None:
             _check_one_adapter(self.session_id, self.lora_name)
+        if (
+            self.acceptance_length is not None
+            and not (np.isfinite(self.acceptance_length) & (self.acceptance_length >= 1)).all()
+        ):
+            raise TraceError("`acceptance_length` of a trace must be finite and at least 1 in each request.")
         if self.stage is not None and (self.stage[0] < 0 or (np.diff(self.stage) < 0).any()):
             raise TraceError("`stage` of a trace must be at least 0 and must not fall from one request to the next.")
 

@@ -29,6 +29,7 @@ class Part(NamedTuple):
     session_id: list[str] | None = None
     think_time_s: Floats | None = None
     stage: Ints | None = None
+    acceptance_length: Floats | None = None
     segments: list[tuple[Segment, ...]] | None = None
 
 

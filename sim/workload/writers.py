@@ -53,6 +53,7 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
         "session_id": trace.session_id,
         "think_time_s": None if trace.think_time_s is None else trace.think_time_s.tolist(),
         "stage": None if trace.stage is None else trace.stage.tolist(),
+        "acceptance_length": None if trace.acceptance_length is None else trace.acceptance_length.tolist(),
     }
     if trace.segments is not None:
         columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sim.cluster import disaggregated_fleet, engines
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import Core
@@ -21,7 +21,10 @@ from sim.cluster.routers.table import ROUTERS
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine.core import EngineCore
+from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.core import WalkingCore
+from sim.engine.walking.modes import Modes
+from sim.specs.speculation import Speculation
 from tests.cluster.test_changes_agree import dynamics
 from tests.cluster.test_disaggregation_agrees import Fleet, costs, fleets
 from tests.cluster.test_disaggregation_agrees import simulate as simulate_disaggregated
@@ -46,6 +49,7 @@ def watched_engines() -> Iterator[list[Core]]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(engines, "EngineCore", watched(EngineCore)))
+        stack.enter_context(patch.object(engines, "WalkingCore", watched(WalkingCore)))
         stack.enter_context(patch.object(disaggregated_fleet, "WalkingCore", watched(WalkingCore)))
         yield made
 
@@ -105,6 +109,31 @@ def test_a_fleet_that_changes(
     assert_all_ended_once(found)
     assert_all_is_free(engines)
     assert found.merged.steps.num_sampled.sum() >= found.merged.requests.generated_tokens.sum()
+
+
+@examples(100)
+@given(
+    workload=workloads(versions=SINCE_0_12),
+    num_replicas=st.integers(1, 3),
+    router=routers,
+    changes=dynamics(),
+    method=st.sampled_from(("ngram_gpu", "eagle", "draft_model")),
+    clients=clients,
+)
+def test_a_fleet_that_changes_and_speculates(
+    workload: Workload, num_replicas: int, router: str, changes: Dynamics, method: str, clients: Clients
+) -> None:
+    """What is sampled and what is accepted of drafts are the tokens, or more where requests end within their drafts."""
+    trace, config, step_time = workload
+    modes = Modes(speculation=Speculation(2, method), acceptance=DrawnAcceptance((0.8, 0.5)))
+    pool = Pool(config, step_time, num_replicas, 3.0, modes=modes)
+    with watched_engines() as engines:
+        found = simulate(trace, FleetPlan((pool,), router, changes), clients=clients)
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
+    steps = found.merged.steps
+    assert steps.num_sampled.sum() + steps.num_accepted.sum() >= found.merged.requests.generated_tokens.sum()
+    assert (steps.num_accepted <= steps.num_drafts).all()
 
 
 @examples(60)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from sim.errors import ConfigError
 from sim.memory.kv_cache import kv_cache_layout
-from sim.memory.loading import text_only, with_prediction_layers
+from sim.memory.loading import text_only
 from sim.memory.plan import MemoryPlan, plan_memory
 from sim.memory.weights import weight_parts
+from sim.specs.drafters import with_prediction_layers
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.model import ModelSpec

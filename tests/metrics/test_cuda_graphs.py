@@ -16,7 +16,7 @@ def test_each_step_gets_the_graph_that_vllm_dispatches() -> None:
         Step(3, 4, num_decodes=4, num_chunk_tokens=5),
         Step(4, 5, num_decodes=1, num_chunk_tokens=2),
     )
-    kinds = step_graphs(leaps.whole.num_decodes, leaps.whole.num_chunk_tokens, DISPATCH)
+    kinds = step_graphs(leaps.steps(), DISPATCH)
     assert kinds.tolist() == ["full", "piecewise", "piecewise", "none", "piecewise"]
     assert cudagraph_step_fraction(leaps, DISPATCH) == pytest.approx(0.8)
 

@@ -17,7 +17,7 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import BEFORE_ALL, Due
 from tests.reference.clients import Senders, sessions_of
 from tests.reference.front_door import let_in, make_requests
-from tests.reference.modes import ONE_STAGE, PLAIN, Modes, Offload, Pipeline, Transfers
+from tests.reference.modes import ONE_STAGE, PLAIN, Modes, Offload, Pipeline, Script, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -69,16 +69,18 @@ def simulate_cluster(
     clients: Clients = AT_THEIR_TIMES,
     idle_sleep_s: float = 0.001,
     pipeline: Pipeline = ONE_STAGE,
+    modes: Modes = PLAIN,
+    scripts: Sequence[Script] | None = None,
 ) -> Served:
     """Every step of every replica, and a process for each request or user; those with a CPU tier poll."""
-    modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else PLAIN
+    modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else modes
     if pipeline.num_stages > 1:
         modes = Modes(pipeline.num_stages + config.engine.async_scheduling, pipeline=pipeline)
     users = clients.users
     if users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests = make_requests(trace, config)
+    requests = make_requests(trace, config, scripts)
     name, options = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
     gateway = Gateway(env, chooser, len(let_in(requests)))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.records import Floats, Ints, Records, RequestRecords
+from sim.engine.columns import DraftColumns
+from sim.engine.records import Floats, Ints, Records, RequestRecords, SpeculationRecords
 from sim.steptime.protocol import StepShape
 from tests.listed_gaps import ListedGaps
 from tests.reference.request import Request
@@ -39,6 +40,7 @@ class Recorder:
             )
         }
         self._chunks: list[tuple[int, int]] = []
+        self._batches: list[Batch] = []
         self._gaps: Counter[float] = Counter()
         self._stage_busy_s: list[float] = []
         self._step_log = step_log
@@ -55,8 +57,9 @@ class Recorder:
         if self._step_log:
             self._arrived.append(request.request_id)
 
-    def step(self, shape: StepShape, stages: Sequence[tuple[float, float]], scheduler: Scheduler) -> None:
+    def step(self, batch: Batch, shape: StepShape, stages: Sequence[tuple[float, float]], scheduler: Scheduler) -> None:
         """A step that runs tokens, at its launch, with when it begins and ends on each stage."""
+        self._batches.append(batch)
         self._times["start_s"].append(stages[0][0])
         self._times["end_s"].append(stages[-1][1])
         before_s = self._stage_busy_s or [0.0] * len(stages)
@@ -157,6 +160,8 @@ class Recorder:
         leaps = single_steps(columns, self._times["end_s"], self._chunks)
         if len(self._stage_busy_s) > 1:
             note_overlaps(leaps, self._overlap_s())
+        if scheduler.num_drafts:
+            leaps.note_drafts(self._drafts())
         return Records(
             requests=_request_records(requests),
             leaps=leaps,
@@ -166,8 +171,24 @@ class Recorder:
             num_evictions=scheduler.kv.pool.num_evictions,
             offload=None,
             lora=None,
+            speculation=self._speculation(scheduler.num_drafts) if scheduler.num_drafts else None,
             stage_busy_s=tuple(self._stage_busy_s) if len(self._stage_busy_s) > 1 else None,
         )
+
+    def _drafts(self) -> DraftColumns:
+        verified = [[row.num_drafts for row in batch.rows] for batch in self._batches]
+        accepted = [list(batch.accepted.values()) for batch in self._batches]
+        return DraftColumns(_ints(list(map(sum, verified))), _ints(list(map(sum, accepted))))
+
+    def _speculation(self, most: int) -> SpeculationRecords:
+        """Of verifications that came back and were no padding."""
+        counts, num_draft_tokens = Counter[int](), 0
+        for batch in self._batches:
+            for row in batch.rows:
+                if row.num_drafts and not row.is_padded and row.request.request_id in batch.accepted:
+                    counts[batch.accepted[row.request.request_id]] += 1
+                    num_draft_tokens += row.num_drafts
+        return SpeculationRecords(tuple(counts[number] for number in range(most + 1)), num_draft_tokens)
 
     def _overlap_s(self) -> Floats:
         """How much of each step the latest end of all before it cuts off."""

@@ -234,7 +234,7 @@ class Replica:
         end_s = runs[-1].end_s
         log_row = None
         if batch.rows:
-            self._recorder.step(shape, runs, self.scheduler)
+            self._recorder.step(batch, shape, runs, self.scheduler)
         if not batch.did_nothing:
             log_row = self._recorder.open_log_row(
                 batch, shape, (now, start_s, end_s), self.scheduler, runs, [there.log_row for there in self._in_flight]
@@ -292,12 +292,14 @@ class Replica:
 
 def step_shape(batch: Batch) -> StepShape:
     """What the step-time model sees of a batch."""
-    decodes = [row for row in batch.rows if row.num_tokens == 1]
+    decodes = [row for row in batch.rows if row.num_tokens == 1 + row.num_drafts]
+    chunks = [row for row in batch.rows if row.num_tokens != 1 + row.num_drafts]
     return StepShape(
         num_decodes=len(decodes),
-        decode_context_tokens=sum(row.num_computed_before + 1 for row in decodes),
-        chunks=tuple((row.num_tokens, row.num_computed_before) for row in batch.rows if row.num_tokens > 1),
+        decode_context_tokens=sum(row.num_computed_before + row.num_tokens for row in decodes),
+        chunks=tuple((row.num_tokens, row.num_computed_before) for row in chunks),
         num_sampled=sum(row.samples for row in batch.rows),
+        num_drafts=sum(row.num_drafts for row in decodes),
     )
 
 

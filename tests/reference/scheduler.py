@@ -123,6 +123,7 @@ class Scheduler:
         self._config = config
         self._modes = modes
         self._spec = modes.speculation
+        self.num_drafts = modes.speculation.k if modes.speculation else 0
         self.kv = KVCacheManager(config, modes.speculation)
         self.running: list[Request] = []
         self.waiting = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)

@@ -15,6 +15,7 @@ from sim.search.space_file import read_space
 from sim.search.strategies import Distinct, around, layouts
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import read_fleet
+from sim.specs.speculative_config import SpeculativeConfig
 from tests.search.makers import make_scenario, make_trace
 
 ROLES = {
@@ -198,3 +199,26 @@ def test_layouts_of_pools_are_tried_by_their_gpus() -> None:
     winner = {"prompts.replicas": 2, "answers.replicas": 2, "whole.replicas": 0, "max_num_batched_tokens": 512}
     beside = [tuple(params[name] for name in counts) for params in around(winner, space)]
     assert sorted(beside) == [(1, 1, 0), (1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 1, 1), (3, 1, 0)]
+
+
+DRAFTING = EngineConfig(speculative_config=SpeculativeConfig("eagle3", "M", 3))
+
+
+def test_drafts_are_a_knob_and_none_is_one_of_its_values() -> None:
+    """With the method that was given; of a fleet, for all pools."""
+    for blueprint in (Blueprint(DRAFTING), over({"pools": [{}]}, DRAFTING)):
+        off, one = (blueprint.engines({"num_speculative_tokens": count})[0] for count in (0, 1))
+        assert off == EngineConfig()
+        assert one == EngineConfig(speculative_config=SpeculativeConfig("eagle3", "M", 1))
+        assert blueprint.engines({})[0] == DRAFTING
+
+
+def test_drafts_are_searched_where_something_drafts() -> None:
+    """And in whole numbers."""
+    Space({"num_speculative_tokens": (0, 1, 3)}, over=Blueprint(DRAFTING))
+    with pytest.raises(ConfigError, match="needs a speculative_config, which says how to draft"):
+        Space({"num_speculative_tokens": (0, 1)})
+    with pytest.raises(ConfigError, match="must be an integer of at least 0, which is none, got -1"):
+        Space({"num_speculative_tokens": (-1,)}, over=Blueprint(DRAFTING))
+    with pytest.raises(ConfigError, match="'speculative_config' is no knob"):
+        Space({"speculative_config": (None,)}, over=Blueprint(DRAFTING))

@@ -213,8 +213,6 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
     [
         ("--data-parallel-size-local 2", "data parallelism over several servers"),
         ("--enable-eplb", "expert load balancing"),
-        ("--speculative-config {}", "speculative decoding"),
-        ("--speculative-config.method ngram", "speculative decoding"),
         ("--cpu-offload-params experts", "offloading of chosen weights alone"),
         ("--kv-offloading-backend lmcache", "KV offloading other than vLLM's own"),
         ('--hf-overrides {"rope_scaling":1}', "an altered model config"),

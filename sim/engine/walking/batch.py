@@ -41,7 +41,7 @@ class Batch:
 
     Of the tokens that it brings `num_continued` come one batch after the request's last, `late` has the numbers of the last
     batches of the others. `budget` are the tokens that one more request could get: each costs its own of the token budget and, of the input
-    budget, `draft_slots` more. `accepted` and `delivered` are told where a log asks for them. Rows are made of
+    budget, `draft_slots` more. Of `num_verified` drafts that were no padding `num_accepted` were accepted. `accepted` and `delivered` are told where a log asks for them. Rows are made of
     `spare_rows`, those of batches that are back, which spares the collector of garbage a walk of its own.
     """
 
@@ -62,6 +62,8 @@ class Batch:
         self.is_throttled = False
         self.defers_prefills = False
         self.num_drafts_next = 0
+        self.num_verified = 0
+        self.num_accepted = 0
         self.shape: StepShape | None = None
         self.num_running = 0
         self.num_waiting = 0

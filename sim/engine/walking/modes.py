@@ -20,7 +20,7 @@ class Acceptance(Protocol):
         """Drafts accepted at each of its verifications, one byte each; more than there are in the step count as those."""
         ...
 
-    def proposed(self, request: Request) -> bytes:
+    def proposed(self, request: Request, /) -> bytes:
         """Drafts proposed after each of its samples; nothing where there are always as many as allowed."""
         ...
 

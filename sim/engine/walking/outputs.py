@@ -61,6 +61,9 @@ class Outputs:
         if row.num_drafts:
             if not row.num_padded:
                 num_accepted = _verified(progress, row.num_drafts)
+                self._state.verified[num_accepted] += 1
+                batch.num_verified += row.num_drafts
+                batch.num_accepted += num_accepted
             if batch.accepted is not None:
                 batch.accepted[progress.request.request_id] = num_accepted
         num_delivered = min(num_accepted + 1, progress.last_token - progress.num_tokens)

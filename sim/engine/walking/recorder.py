@@ -6,11 +6,12 @@ from math import nan
 
 import numpy as np
 
+from sim.engine.columns import DraftColumns
 from sim.engine.decode_stretches import STRETCH, DecodeStretches
 from sim.engine.leap_log import LeapLog
 from sim.engine.leap_records import CHUNK, LeapRecords
 from sim.engine.narrow import NarrowRows, RowLog
-from sim.engine.records import EngineRecords
+from sim.engine.records import EngineRecords, SpeculationRecords
 from sim.engine.replica_rows import ReplicaRows
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import StepGaps
@@ -21,10 +22,14 @@ from sim.engine.walking.state import State
 class WalkRecorder(ReplicaRows):
     """The recorder of a replica that walks: batches are recorded as they come back."""
 
-    def __init__(self, requests: RequestTable, replica: int = 0) -> None:
+    def __init__(self, requests: RequestTable, replica: int = 0, *, speculates: bool = False) -> None:
         super().__init__(requests, replica)
         self._late = array("q")
+        self._num_drafts = array("i")
+        self._num_accepted = array("i")
         self._num_batches = 0
+        self._num_verified = 0
+        self._speculates = speculates
 
     def batch(self, batch: Batch) -> None:
         """A batch is back, or will never be."""
@@ -32,6 +37,10 @@ class WalkRecorder(ReplicaRows):
             self._late.append(self._num_batches)
             self._late.append(before)
         self._num_batches += 1
+        if self._speculates:
+            self._num_drafts.append(batch.shape.num_drafts if batch.shape else 0)
+            self._num_accepted.append(batch.num_accepted)
+            self._num_verified += batch.num_verified
         shown = (batch.num_running, batch.num_waiting, batch.num_free_blocks)
         num_preempted = len(batch.preempted)
         self.one_pass(batch.shape, shown, num_preempted, batch.num_continued, batch.start_s, batch.duration_s)
@@ -49,6 +58,8 @@ class WalkRecorder(ReplicaRows):
         has_stages = len(stage_busy_s) > 1
         if has_stages:
             leaps.note_overlaps()
+        if self._speculates:
+            leaps.note_drafts(DraftColumns(np.array(self._num_drafts), np.array(self._num_accepted)))
         late = np.array(self._late, dtype=np.int64).reshape(-1, 2)
         return EngineRecords(
             leaps=leaps,
@@ -58,5 +69,6 @@ class WalkRecorder(ReplicaRows):
             num_evictions=state.slots.pool.num_evictions,
             offload=state.connector.records() if state.connector else None,
             lora=state.adapters.records() if state.adapters else None,
+            speculation=SpeculationRecords(tuple(state.verified), self._num_verified) if self._speculates else None,
             stage_busy_s=tuple(stage_busy_s) if has_stages else None,
         )

@@ -86,7 +86,7 @@ class Scheduler:
         num_drafts_next = speculation.num_drafts_after(len(batch.rows)) if speculation else 0
         batch.num_drafts_next = num_drafts_next
         next_call = batch.call + self._num_stages
-        num_decodes = decode_context_tokens = num_sampled = 0
+        num_decodes = decode_context_tokens = num_sampled = num_drafts = 0
         chunks: list[tuple[int, int]] = []
         for row in batch.rows:
             progress, num_tokens = row.progress, row.num_tokens
@@ -109,13 +109,14 @@ class Scheduler:
                         progress.eligible_call = next_call
                 else:
                     progress.num_drafts = 0
-            if num_tokens == 1:
+            if num_tokens == 1 + row.num_drafts:
                 num_decodes += 1
-                decode_context_tokens += row.num_computed_before + 1
+                num_drafts += row.num_drafts
+                decode_context_tokens += row.num_computed_before + num_tokens
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if batch.rows:
-            batch.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)
+            batch.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks
 

@@ -15,7 +15,10 @@ from sim.engine.walking.slots import Slots
 
 
 class State:
-    """The queues, the running requests in order of admission, and their blocks. `num_calls` of the scheduler have been made."""
+    """The queues, the running requests in order of admission, and their blocks. `num_calls` of the scheduler have been made.
+
+    `verified` counts the verifications that accepted 0, 1, ... drafts.
+    """
 
     def __init__(self, config: SchedulerConfig, modes: Modes, num_keys: int, connector: Connector | None) -> None:
         self.config = config
@@ -43,6 +46,7 @@ class State:
         self.num_calls = 0
         self.num_admitted = 0
         self.has_told_finished = True
+        self.verified = [0] * (1 + modes.speculation.num_speculative_tokens if modes.speculation else 0)
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
 
