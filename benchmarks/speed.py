@@ -27,13 +27,10 @@ from sim.cli import PATIENT_GC
 from sim.cli.version import version_line
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
+from sim.deployment import deploy
 from sim.engine.config import SchedulerConfig
 from sim.specs.engine import EngineConfig
-from sim.specs.hardware import load_gpu
-from sim.specs.models import load_model
-from sim.specs.vllm import resolve_engine
 from sim.steptime.protocol import StepTimeModel
-from sim.steptime.roofline import RooflineStepTime
 from sim.workload.readers import read_trace
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
@@ -45,11 +42,14 @@ NUM_TIMEOUTS = 500_000
 
 
 class Case(NamedTuple):
-    """A trace, made from the folder of real ones, the blocks that it has, and the longest request allowed."""
+    """A trace, made from the folder of real ones, the blocks that a replica has, the longest request allowed, and who serves."""
 
     make: Callable[[Path], Trace]
     num_gpu_blocks: int = NUM_BLOCKS
     max_model_len: int = 131_072
+    model: str = MODEL
+    gpu: str = GPU
+    num_replicas: int = 1
 
 
 def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
@@ -77,6 +77,20 @@ def mooncake(folder: Path) -> Trace:
     return read_trace(folder / "mooncake_conversation.jsonl")
 
 
+def shared_prefixes(_: Path) -> Trace:
+    """18,000 requests of 6,000 tokens, one of 150 prefixes, and 1,200 of their own; 1,000 tokens out, 60 requests a second."""
+    drawn, count = np.random.default_rng(0), 18_000
+    prefixes = drawn.integers(150, size=count).tolist()
+    return Trace(
+        request_id=tuple(f"r{number}" for number in range(count)),
+        arrival_s=np.cumsum(drawn.exponential(1 / 60, size=count)),
+        prompt_tokens=np.full(count, 7_200),
+        output_tokens=np.full(count, 1_000),
+        segments=tuple(((prefix, 6_000), (150 + number, 1_200)) for number, prefix in enumerate(prefixes)),
+        source="shared prefixes",
+    )
+
+
 CASES = {
     "azure x1": Case(azure),
     "azure x2": Case(lambda folder: azure(folder, 2.0)),
@@ -85,6 +99,9 @@ CASES = {
     "burst 10,000": Case(burst),
     "mooncake": Case(mooncake),
     "azure x4, 2,000 blocks": Case(lambda folder: azure(folder, 4.0), 2_000, 16_384),
+    "prefixes, plain": Case(shared_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 16),
+    "prefixes, windows": Case(shared_prefixes, 114_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
+    "prefixes, few blocks": Case(shared_prefixes, 14_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
 }
 
 
@@ -124,7 +141,7 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     config, model = deployment(case)
     timings = []
     for _ in range(repeat):
-        timing, records = timed(lambda: simulate(trace, FleetPlan.alike(config, model)).merged)
+        timing, records = timed(lambda: simulate(trace, FleetPlan.alike(config, model, case.num_replicas)).merged)
         timings.append(timing)
     best = min(timings)
     spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
@@ -141,10 +158,9 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
 
 def deployment(case: Case) -> tuple[SchedulerConfig, StepTimeModel]:
     """vLLM's newest defaults but for the limits above."""
-    model, gpu = load_model(MODEL), load_gpu(GPU)
-    engine = resolve_engine(LIMITS, model, gpu)
-    config = SchedulerConfig(engine, case.num_gpu_blocks, case.max_model_len)
-    return config, RooflineStepTime(model, gpu, engine)
+    limits = replace(LIMITS, num_gpu_blocks_override=case.num_gpu_blocks, max_model_len=case.max_model_len)
+    deployed = deploy(case.model, case.gpu, limits)
+    return deployed.config, deployed.step_time
 
 
 PROCESS = """
@@ -170,7 +186,8 @@ def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
         write_trace(replace(trace, source=str(path)), path)
         flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
         flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks), "--max-model-len", str(case.max_model_len)]
-        arguments = ["simulate", MODEL, "--gpu", GPU, "--trace", str(path), "--json", *flags]
+        flags += ["--replicas", str(case.num_replicas)]
+        arguments = ["simulate", case.model, "--gpu", case.gpu, "--trace", str(path), "--json", *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-c", PROCESS, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
