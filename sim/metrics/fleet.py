@@ -115,7 +115,7 @@ def held_s(run: ClusterRecords, duration_s: float | None) -> float:
         return duration_s
     arrival_s = run.merged.requests.arrival_s
     changes_s = [change["at_s"] for change in replicas_over_time(run.lives)]
-    return max(run.span_s, float(max(arrival_s[-1], *changes_s[-1:])) - float(arrival_s[0]))
+    return max(run.span_s, float(max([arrival_s[-1], *changes_s[-1:]])) - float(arrival_s[0]))
 
 
 def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float) -> dict[str, Any]:

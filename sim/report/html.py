@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from sim.report.console import BUSY_WITH, ENGINE, FIGURES, LATENCIES, TOTALS, WAITING_FOR
+from sim.report.console import BUSY_WITH, ENGINE, FIGURES, LATENCIES, SPECULATION, TOTALS, WAITING_FOR
 from sim.report.intervals import between
 from sim.report.run_title import run_title, search_title
 from sim.report.search import capacity_blocks, optimization_blocks
@@ -46,7 +46,8 @@ def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
     yield Table(("", ""), [(label, summary[key]) for label, key in TOTALS.items() if key in summary])
     rows = [(title, *_latencies(summary, name)) for name, title in LATENCIES.items()]
     yield Table(("ms", *FIGURES), rows)
-    yield Table(("", ""), [(label, _percent(label, summary[key])) for label, key in ENGINE.items()])
+    engine = [(label, summary[key]) for label, key in {**ENGINE, **SPECULATION}.items() if key in summary]
+    yield Table(("", ""), [(label, _percent(label, value)) for label, value in engine])
     limits = summary["limits"]
     shares = [(label, limits["busy"].get(name)) for label, name in BUSY_WITH.items()]
     shares += [(label, limits["queued"][name]) for label, name in WAITING_FOR.items()]

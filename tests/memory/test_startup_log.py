@@ -62,7 +62,7 @@ def test_a_log_of_many_workers() -> None:
     assert (log.engine.max_num_seqs, log.engine.cudagraph_mode) == (256, "FULL_DECODE_ONLY")
     assert log.engine.cudagraph_capture_sizes == (1, 2, 4, 8, 16)
     assert log.loads_prediction_layers
-    assert log.left_out == ("enable_lora",)
+    assert log.left_out == ("kv_transfer_config",)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ class Request:
     num_prompt_tokens: int
     max_tokens: int
     block_keys: BlockKeys
-    lora: int = 0
     priority: int = 0
+    lora: int = 0
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
