@@ -9,6 +9,7 @@ from sim.search.blueprint import REPLICAS, ROUTER, SECTIONS, Params
 from sim.search.evaluate import Scenario
 from sim.specs.engine import EngineConfig
 from sim.specs.serve_command import serve_command
+from sim.specs.speculative_config import SpeculativeConfig
 
 
 def config_json(scenario: Scenario, params: Params) -> dict[str, Any]:
@@ -41,7 +42,8 @@ def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
     """The engine arguments that are not left to vLLM, under its names; of a fleet those for all pools."""
     engine = scenario.engine(params)
     shown = engine.given.keys() | {name for name, value in params.items() if value is not None}
-    return {entry.name: getattr(engine, entry.name) for entry in fields(engine) if entry.name in shown}
+    values = {entry.name: getattr(engine, entry.name) for entry in fields(engine) if entry.name in shown}
+    return {name: value.to_json() if isinstance(value, SpeculativeConfig) else value for name, value in values.items()}
 
 
 def portable_fleet(fleet: DeployedFleet, engine: EngineConfig) -> dict[str, Any]:

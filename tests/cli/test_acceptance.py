@@ -1,5 +1,8 @@
 """`--acceptance` on the command line."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Servecast
@@ -34,3 +37,14 @@ def test_what_is_wrong_is_said(servecast: Servecast, flags: tuple[str, ...], mes
     status, _, err = servecast(*RUN, *flags)
     assert status == 2
     assert message in err
+
+
+def test_a_search_tells_drafts_as_json(servecast: Servecast, tmp_path: Path) -> None:
+    """The best of three numbers of drafts, as vLLM's flag has them."""
+    space = tmp_path / "space.yaml"
+    space.write_text("num_speculative_tokens: [0, 2]\n")
+    run = ("optimize", *RUN[1:], "--space", space, "--executor", "serial")
+    status, out, err = servecast(*run, *NGRAM, "--acceptance", "3")
+    assert (status, err.count("Error")) == (0, 0)
+    found = json.loads(out)
+    assert found["best"]["engine"]["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
