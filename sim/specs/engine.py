@@ -203,5 +203,11 @@ class ResolvedEngine(EngineConfig):
 
     @property
     def num_batches_in_flight(self) -> int:
-        """vLLM's batch queue: one a pipeline stage, and one more under async scheduling."""
-        return self.pipeline_parallel_size + self.async_scheduling
+        """vLLM's batch queue: one a pipeline stage, and one more under async scheduling, where the version has it so."""
+        return batches_in_flight(self.pipeline_parallel_size, is_async=self.async_scheduling, rules=self.rules)
+
+
+def batches_in_flight(num_stages: int, *, is_async: bool, rules: SchedulingRules) -> int:
+    """Batches that are launched before the oldest has to come back."""
+    has_spare = is_async and (num_stages == 1 or rules.paces_decodes)
+    return num_stages + has_spare

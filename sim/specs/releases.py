@@ -156,6 +156,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         asserts_batch_within_running=v.before("0.10.2"),
         stops_at_last_token=v.since("0.11.1"),
         skips_unchunked_prompts=v.before("0.12.0"),
+        paces_decodes=v.since("0.23.0"),  # V2 is the default for Llama, Mistral and Qwen3 by then, for all by 0.29.0
         orders_ties_by_id=v.since("0.12.0"),
         counts_loras_of_all_running=v.since("0.33.0"),
     )

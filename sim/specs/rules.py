@@ -22,6 +22,8 @@ class SchedulingRules:
     `stops_at_last_token`: under async scheduling a request whose last token is in flight is not scheduled once more.
     `skips_unchunked_prompts`: without chunked prefill a prompt above the budget left does not stop admission; those
     skipped come back to the front of the queue in reversed order.
+    `paces_decodes`: under async scheduling with pipeline stages a request decodes in every so-many-th pass as there are stages,
+    and one batch more than stages is in flight (model runner V2). Before, each pass takes it, for as many batches as stages.
     `orders_ties_by_id`: requests of equal priority and arrival can be queued together under priority; before, comparing
     them kills the engine.
     `counts_loras_of_all_running`: adapters of running requests that get nothing in this pass count as in use as well.
@@ -35,5 +37,6 @@ class SchedulingRules:
     asserts_batch_within_running: bool = False
     stops_at_last_token: bool = True
     skips_unchunked_prompts: bool = False
+    paces_decodes: bool = True
     orders_ties_by_id: bool = True
     counts_loras_of_all_running: bool = False

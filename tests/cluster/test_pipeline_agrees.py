@@ -1,7 +1,7 @@
 """Replicas with pipeline stages do what naive ones do, alone and behind routers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -17,7 +17,7 @@ from sim.metrics.pipeline import pipeline_figures
 from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
-from tests.configs import scheduler_config
+from tests.configs import changed, scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.makers import ONE_SECOND, Ask, make_trace
@@ -69,7 +69,8 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
         enable_prefix_caching=draw(st.booleans()),
     )
-    return trace, config
+    rules = replace(config.engine.rules, paces_decodes=draw(st.booleans()))
+    return trace, changed(config, rules=rules)
 
 
 @examples(100)

@@ -5,6 +5,7 @@ from dataclasses import astuple
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
 from sim.engine.walking.modes import Modes
+from sim.specs.engine import batches_in_flight
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
@@ -88,7 +89,8 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         idle_sleep_s=modes.idle_sleep_s,
         throttle_interval=modes.throttle_interval,
     )
-    depth = found.num_batches_in_flight(is_async=case.config.engine.async_scheduling)
+    engine = case.config.engine
+    depth = batches_in_flight(found.num_stages, is_async=engine.async_scheduling, rules=engine.rules)
     assert modes.num_batches_in_flight in (None, depth), f"{depth} batches in flight"
     return found
 

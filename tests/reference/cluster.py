@@ -75,7 +75,8 @@ def simulate_cluster(
     """Every step of every replica, and a process for each request or user; those with a CPU tier poll."""
     modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else modes
     if pipeline.num_stages > 1:
-        modes = Modes(pipeline.num_stages + config.engine.async_scheduling, pipeline=pipeline)
+        has_spare = config.engine.async_scheduling and config.engine.rules.paces_decodes
+        modes = Modes(pipeline.num_stages + has_spare, pipeline=pipeline)
     users = clients.users
     if users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))

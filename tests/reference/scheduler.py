@@ -441,7 +441,8 @@ class Scheduler:
             if samples and self._config.engine.async_scheduling:
                 request.num_output_placeholders += 1 + num_drafts
                 request.num_drafts = batch.num_drafts_next
-                request.eligible_call = self.num_calls + self._modes.pipeline.num_stages
+                if self._config.engine.rules.paces_decodes:
+                    request.eligible_call = self.num_calls + self._modes.pipeline.num_stages
             batch.rows.append(
                 ScheduledRequest(
                     request, grant.num_tokens, before, grant.num_new_blocks, samples, num_drafts,

@@ -26,6 +26,7 @@ from sim.engine.walking.remote import Remote
 from sim.engine.walking.scheduler import Scheduler
 from sim.engine.walking.step_log import WalkLogger
 from sim.engine.walking.vain_calls import VainCalls
+from sim.specs.engine import batches_in_flight
 from sim.steptime.protocol import StepTimeModel
 
 
@@ -58,7 +59,8 @@ class WalkingCore:
             self._connector.attach(self.state.slots)
             if log:
                 self._connector.events = log.kv_events
-        self._most_in_flight = modes.num_batches_in_flight(is_async=config.engine.async_scheduling)
+        engine = config.engine
+        self._most_in_flight = batches_in_flight(modes.num_stages, is_async=engine.async_scheduling, rules=engine.rules)
         self._idle_sleep_s = modes.idle_sleep_s
         self._throttle_interval = modes.throttle_interval
         self._num_usable_blocks = config.num_usable_blocks

@@ -45,9 +45,5 @@ class Modes:
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0
 
-    def num_batches_in_flight(self, *, is_async: bool) -> int:
-        """Batches that are launched before the oldest has to come back, with vLLM's second model runner."""
-        return self.num_stages + is_async
-
 
 PLAIN = Modes()

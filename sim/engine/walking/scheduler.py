@@ -36,7 +36,7 @@ class Scheduler:
         self._token_budget = config.token_budget
         self._input_budget = config.engine.max_num_batched_tokens if modes.speculation else config.token_budget
         self._draft_slots = modes.speculation.num_draft_slots if modes.speculation else 0
-        self._num_stages = modes.num_stages
+        self._calls_between_decodes = modes.num_stages if config.engine.rules.paces_decodes else 1
         self._is_async = config.engine.async_scheduling
 
     def add_request(self, request: Request) -> None:
@@ -85,7 +85,7 @@ class Scheduler:
         speculation, is_async = self._modes.speculation, self._is_async
         num_drafts_next = speculation.num_drafts_after(len(batch.rows)) if speculation else 0
         batch.num_drafts_next = num_drafts_next
-        next_call = batch.call + self._num_stages
+        next_call = batch.call + self._calls_between_decodes
         num_decodes = decode_context_tokens = num_sampled = num_drafts = 0
         chunks: list[tuple[int, int]] = []
         for row in batch.rows:

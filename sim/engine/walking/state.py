@@ -12,6 +12,7 @@ from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
+from sim.specs.engine import batches_in_flight
 
 
 class State:
@@ -33,7 +34,7 @@ class State:
         self.defers_frees = (
             connector is not None
             and connector.consumes
-            and modes.num_batches_in_flight(is_async=config.engine.async_scheduling) > 1
+            and batches_in_flight(modes.num_stages, is_async=self.is_async, rules=self.rules) > 1
         )
         self.drops_preempted_outputs = connector is not None and connector.drops_preempted_outputs
         self.running: list[Progress] = []
