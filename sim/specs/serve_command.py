@@ -136,6 +136,11 @@ class _Draft:
 def _environment_warning(name: str, value: str) -> str:
     if (name, value) == ("VLLM_USE_V1", "0"):
         raise ConfigError("VLLM_USE_V1=0 asks for the engine before V1, which is not simulated; leave it out.")
+    if name == "VLLM_PP_LAYER_PARTITION":
+        raise ConfigError(
+            f"VLLM_PP_LAYER_PARTITION={value} gives stages other layers than vLLM's own split, which is the one that is simulated;"
+            " leave it out."
+        )
     return f"The environment variable {name} changes nothing here."
 
 

@@ -85,6 +85,12 @@ def test_the_engine_before_v1_is_refused() -> None:
         parse_serve_command("VLLM_USE_V1=0 vllm serve M")
 
 
+def test_a_layer_split_of_ones_own_is_refused() -> None:
+    """It would change what each stage holds and takes, and only vLLM's own split is simulated."""
+    with pytest.raises(ConfigError, match=r"^VLLM_PP_LAYER_PARTITION=20,12 gives stages other layers"):
+        parse_serve_command("VLLM_PP_LAYER_PARTITION=20,12 vllm serve M -pp 2")
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25600), ("2m", 2_000_000), ("2M", 2 * 1024**2)],
