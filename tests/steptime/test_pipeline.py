@@ -30,6 +30,7 @@ shapes = st.builds(
     decode_context_tokens=st.integers(300, 300_000),
     chunks=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 9000)), max_size=3).map(tuple),
     num_sampled=st.integers(1, 300),
+    num_drafts=st.just(0),
 )
 
 
