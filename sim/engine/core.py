@@ -178,7 +178,7 @@ class EngineCore:
     @property
     def quiet_until_s(self) -> float:
         """It does not poll: a pass without work is not made."""
-        return 0.0
+        return -math.inf
 
     def skip_calls(self, until_s: float) -> None:
         """There are none to pass over."""

@@ -195,7 +195,7 @@ class WalkingCore:
     def quiet_until_s(self) -> float:
         """Calls before that time, if it is ahead, would change nothing unless somebody comes; `inf` until a transfer's end is known."""
         if self._vain is None or len(self._in_flight) != self._most_in_flight - 1:
-            return 0.0
+            return -math.inf
         return self._vain.until_s
 
     def skip_calls(self, until_s: float) -> None:

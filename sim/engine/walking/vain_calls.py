@@ -1,5 +1,7 @@
 """Calls of the scheduler that change nothing: how long they stay so, while KV is under way, and when they would for ever."""
 
+import math
+
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.state import State
@@ -21,8 +23,8 @@ class VainCalls:
 
     @property
     def until_s(self) -> float:
-        """When a transfer is over, as far as is known; 0 where the next call may change something."""
-        return self._connector.next_end_s if self.are_next else 0.0
+        """When a transfer is over, as far as is known; `-inf` where the next call may change something."""
+        return self._connector.next_end_s if self.are_next else -math.inf
 
     def called(self, batch: Batch, now_s: float) -> None:
         """A call was made, and nothing of it has begun. Raises ConfigError where no call will ever compute a token."""
