@@ -30,7 +30,7 @@ BAD_CALLS = {
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --max-model-len 200000": "131072",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --gpu-memory-utilization 1.5": "gpu_memory_utilization",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat -tp 3": "tensor_parallel_size",
-    "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --pipeline-parallel-size 2": "not simulated",
+    "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --enable-dbo": "not simulated",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --config nowhere.yaml": "nowhere.yaml",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --composition best": "additive",
     "simulate Llama-3.1-8B --gpu h100-sxm --trace chat --step-time-model nowhere.yaml": "nowhere.yaml",
