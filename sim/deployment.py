@@ -86,9 +86,9 @@ class Deployment:
     @cached_property
     def step_time(self) -> StepTimeModel:
         """The step times that are given, shared out over several stages; else the roofline."""
-        if self.engine.pipeline_parallel_size > 1:
-            return pipeline_step_time(self.model, self.gpu, self.engine, self.step_times)
-        return self.step_times.given or self._roofline(self.gpu, self.engine)
+        if self.step_times.given is not None and self.engine.pipeline_parallel_size == 1:
+            return self.step_times.given
+        return self._roofline(self.gpu, self.engine)
 
     @property
     def kernel_times(self) -> StepTimeModel:
@@ -153,6 +153,8 @@ class Deployment:
 
     def _check_speculation(self) -> None:
         """No schedule with both was recorded, or none is simulated."""
+        if self.accepted is None:
+            return
         engine = self.engine
         beside = {
             "kv_offloading_size": self.offload is not None,
@@ -162,7 +164,7 @@ class Deployment:
             "offload_group_size": engine.offload_group_size > 0,
         }
         for name, is_there in beside.items():
-            if self.accepted is not None and is_there:
+            if is_there:
                 raise ConfigError(f"speculative_config is not simulated with {name}; leave one of them out.")
 
 

@@ -31,6 +31,7 @@ class Message:
     def __init__(self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> None:
         self._gpu = gpu
         self._num_ranks = engine.tensor_parallel_size
+        self._num_stages = engine.pipeline_parallel_size
         self._bytes_per_token = ACTIVATION_BYTES * model.hidden_size
         self._graphs = GraphDispatch.of(engine)
         self._timed = cache(self._time)
@@ -39,6 +40,10 @@ class Message:
         """From the end of a stage to the beginning of the next; tokens that a CUDA graph pads with are sent as well."""
         padded = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=not shape.chunks).num_tokens
         return self._timed(after_stage, padded)
+
+    def all_s(self, shape: StepShape) -> float:
+        """All that a step sends on its way."""
+        return sum(self.seconds(stage, shape) for stage in range(self._num_stages - 1))
 
     def _time(self, after_stage: int, num_tokens: int) -> float:
         num_bytes, ranks = num_tokens * self._bytes_per_token, self._num_ranks
@@ -73,12 +78,12 @@ class PipelineStepTime:
         return self._message.seconds(stage, shape)
 
     def step_s(self, shape: StepShape) -> float:
-        return sum((stage.step_s(shape) for stage in self._stages), self._messages_s(shape))
+        return sum((stage.step_s(shape) for stage in self._stages), self._message.all_s(shape))
 
     def parts(self, shape: StepShape) -> StepParts:
         """Those of the stages together; messages are bound by the link, and time in which no kernel runs."""
         times = [time for stage in self._stages for time in stage.explain(shape)]
-        found, messages_s = step_parts(times), self._messages_s(shape)
+        found, messages_s = step_parts(times), self._message.all_s(shape)
         message = OperatorTime("message", "link", messages_s, 0.0)
         return found._replace(host_s=found.host_s + messages_s, bound=step_parts([*times, message]).bound)
 
@@ -86,7 +91,7 @@ class PipelineStepTime:
         """The decode parts of steps that decode so many requests and nothing else; each stage counts for its own bound."""
         decode_s = np.zeros(len(context_tokens))
         by_bound = np.zeros((len(BOUNDS), len(context_tokens)))
-        by_bound[BOUNDS.index("link")] = self._messages_s(_decodes(num_decodes))
+        by_bound[BOUNDS.index("link")] = self._message.all_s(_decodes(num_decodes))
         for stage in self._stages:
             of_stage = stage.decode_parts(num_decodes, context_tokens)
             decode_s += of_stage.decode_s
@@ -94,12 +99,9 @@ class PipelineStepTime:
             by_bound[of_stage.bound, np.arange(len(context_tokens))] += of_stage.decode_s
         return DecodeParts(decode_s, np.argmax(by_bound, axis=0))
 
-    def _messages_s(self, shape: StepShape) -> float:
-        return sum(self.hop_s(stage, shape) for stage in range(len(self._stages) - 1))
-
     def _time_decodes(self, num_decodes: int) -> PipelineCurve:
         curves = [stage.decode_curve(num_decodes) for stage in self._stages]
-        return PipelineCurve(curves, self._messages_s(_decodes(num_decodes)))
+        return PipelineCurve(curves, self._message.all_s(_decodes(num_decodes)))
 
 
 class SharedOutStepTime:
@@ -118,13 +120,10 @@ class SharedOutStepTime:
         return self._message.seconds(stage, shape)
 
     def step_s(self, shape: StepShape) -> float:
-        return self._whole.step_s(shape) + self._messages_s(shape)
+        return self._whole.step_s(shape) + self._message.all_s(shape)
 
     def decode_curve(self, num_decodes: int) -> PipelineCurve:
-        return PipelineCurve((self._whole.decode_curve(num_decodes),), self._messages_s(_decodes(num_decodes)))
-
-    def _messages_s(self, shape: StepShape) -> float:
-        return sum(self.hop_s(stage, shape) for stage in range(len(self._shares) - 1))
+        return PipelineCurve((self._whole.decode_curve(num_decodes),), self._message.all_s(_decodes(num_decodes)))
 
 
 def pipeline_step_time(

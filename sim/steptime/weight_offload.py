@@ -49,10 +49,7 @@ class OffloadedStepTime:
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """The operators of the step; "host weights" is what they wait for the link."""
         waits_s = self._waits_s(shape.num_tokens, self._model.step_s(shape))
-        return [
-            *self._model.explain(shape),
-            split("host weights", "link", waits_s, shape.num_decodes / shape.num_tokens),
-        ]
+        return [*self._model.explain(shape), split("host weights", "link", waits_s, shape.decode_share)]
 
     def parts(self, shape: StepShape) -> StepParts:
         """Prefill, decode and host of the step; waiting is split by tokens."""
