@@ -62,6 +62,21 @@ SINCE_0_12 = VERSIONS[: VERSIONS.index("0.12.0") + 1]
 """Those in which no tokens are scheduled in vain and nobody is skipped in the queue."""
 
 
+def tight_config(draw: st.DrawFn, trace: Trace, *, least_spare: int, **arguments: Any) -> SchedulerConfig:
+    """Blocks for the longest request of a trace and few more, at least `least_spare`; small batches."""
+    block_size = draw(st.integers(1, 4))
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    return scheduler_config(
+        async_scheduling=draw(st.booleans()),
+        block_size=block_size,
+        max_model_len=longest + 1,
+        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(least_spare, 20)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_num_batched_tokens=draw(st.integers(16, 60)),
+        **{name: draw(values) for name, values in arguments.items()},
+    )
+
+
 @st.composite
 def traces(draw: st.DrawFn, *, max_requests: int = 10, sharing: bool = True) -> Trace:
     """Bursts, ties and idle gaps; private prompts, shared prefixes, hashed blocks, and sessions that quote outputs."""

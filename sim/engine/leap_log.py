@@ -2,34 +2,23 @@
 
 from struct import Struct
 
-import numpy as np
-
 from sim.engine.leap_block import LEAP, LeapBlock
-from sim.engine.narrow import ROWS_AT_ONCE
+from sim.engine.narrow import ROWS_AT_ONCE, PackedRows, Rows
 
 pack_leap = Struct("10iq4d").pack
 
 
-class LeapLog:
-    """The latest leaps as rows; all before as blocks, which take a third of the room."""
+class LeapLog(PackedRows):
+    """Rows as packed by `pack_leap`; blocks take a third of their room."""
 
     def __init__(self) -> None:
-        self._latest = bytearray()
-        self._most_bytes = ROWS_AT_ONCE * LEAP.itemsize
+        super().__init__(LEAP, ROWS_AT_ONCE)
         self._blocks: list[LeapBlock] = []
-
-    def add(self, row: bytes) -> None:
-        """Record a leap, as packed by `pack_leap`."""
-        self._latest += row
-        if len(self._latest) >= self._most_bytes:
-            self._to_block()
 
     def blocks(self) -> list[LeapBlock]:
         """All leaps."""
-        if self._latest:
-            self._to_block()
+        self._flush()
         return self._blocks
 
-    def _to_block(self) -> None:
-        self._blocks.append(LeapBlock(np.frombuffer(self._latest, dtype=LEAP)))
-        self._latest = bytearray()
+    def _put_away(self, rows: Rows) -> None:
+        self._blocks.append(LeapBlock(rows))

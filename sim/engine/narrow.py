@@ -92,26 +92,41 @@ class NarrowRows:
             yield self.part(first, first + size)
 
 
-class RowLog:
-    """Rows as they come, packed; the latest stay so, all before are narrowed."""
+class PackedRows:
+    """Rows as they come, packed; the latest stay so, and so many at once are put away."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    def __init__(self, dtype: np.dtype[Any], rows_at_once: int) -> None:
+        self._dtype = dtype
         self._latest = bytearray()
-        self._most_bytes = ROWS_AT_ONCE * dtype.itemsize
-        self._before = NarrowRows(dtype)
+        self._most_bytes = rows_at_once * dtype.itemsize
 
     def add(self, row: bytes) -> None:
         """Record a row."""
         self._latest += row
         if len(self._latest) >= self._most_bytes:
-            self._narrow()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Put all away."""
+        if self._latest:
+            self._put_away(np.frombuffer(self._latest, dtype=self._dtype))
+            self._latest = bytearray()
+
+    def _put_away(self, rows: Rows) -> None:
+        raise NotImplementedError
+
+
+class RowLog(PackedRows):
+    """Rows of integers, narrowed when they are put away."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        super().__init__(dtype, ROWS_AT_ONCE)
+        self._before = NarrowRows(dtype)
 
     def rows(self) -> NarrowRows:
         """All rows."""
-        if self._latest:
-            self._narrow()
+        self._flush()
         return self._before
 
-    def _narrow(self) -> None:
-        self._before.append(np.frombuffer(self._latest, dtype=self._before.dtype))
-        self._latest = bytearray()
+    def _put_away(self, rows: Rows) -> None:
+        self._before.append(rows)

@@ -17,12 +17,11 @@ from sim.errors import ConfigError
 from sim.specs.kv_transfer import OffloadConfig
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
-from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.properties import examples
 from tests.reference.cluster import Served, simulate_cluster
-from tests.workloads import step_times, traces
+from tests.workloads import step_times, tight_config, traces
 
 POLLING_S = 2.0  # times of these workloads are whole seconds
 ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "llm_d_precise:scrape_interval_s=7")
@@ -41,19 +40,8 @@ tiers = st.builds(
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
     """Few blocks on the GPU, so that what was there is often on the CPU alone."""
-    trace, block_size = draw(traces()), draw(st.integers(1, 4))
-    longest = int((trace.prompt_tokens + trace.output_tokens).max())
-    config = scheduler_config(
-        async_scheduling=draw(st.booleans()),
-        block_size=block_size,
-        max_model_len=longest + 1,
-        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(4, 20)),
-        max_num_seqs=draw(st.integers(1, 6)),
-        max_num_batched_tokens=draw(st.integers(16, 60)),
-        scheduler_reserve_full_isl=draw(st.booleans()),
-        offload=draw(tiers),
-    )
-    return trace, config
+    trace = draw(traces())
+    return trace, tight_config(draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans(), offload=tiers)
 
 
 @examples(60)

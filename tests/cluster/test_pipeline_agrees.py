@@ -24,7 +24,7 @@ from tests.makers import ONE_SECOND, Ask, make_trace
 from tests.properties import examples
 from tests.reference.cluster import simulate_cluster
 from tests.reference.modes import Pipeline
-from tests.workloads import step_times, traces
+from tests.workloads import step_times, tight_config, traces
 
 ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3")
 
@@ -57,18 +57,9 @@ def multiplied(multipliers: Sequence[int], step_s: float) -> Sequence[float]:
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
     """Few blocks, so that requests in flight are preempted."""
-    trace, block_size = draw(traces()), draw(st.integers(1, 4))
-    longest = int((trace.prompt_tokens + trace.output_tokens).max())
-    config = scheduler_config(
-        async_scheduling=draw(st.booleans()),
-        block_size=block_size,
-        max_model_len=longest + 1,
-        num_gpu_blocks=-(-longest // block_size) + draw(st.integers(2, 20)),
-        max_num_seqs=draw(st.integers(1, 6)),
-        max_num_batched_tokens=draw(st.integers(16, 60)),
-        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
-        enable_prefix_caching=draw(st.booleans()),
-    )
+    trace = draw(traces())
+    policies = st.sampled_from(("fcfs", "priority"))
+    config = tight_config(draw, trace, least_spare=2, scheduling_policy=policies, enable_prefix_caching=st.booleans())
     rules = replace(config.engine.rules, paces_decodes=draw(st.booleans()))
     return trace, changed(config, rules=rules)
 
