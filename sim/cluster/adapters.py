@@ -18,10 +18,8 @@ def lora_slots(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, s
     Each GPU copies its share over PCIe, matrix by matrix, at a launch each; it reads from storage as fast as the weights of a
     replica that starts (cold_starts.json).
     """
-    num_bytes, layout = adapter_bytes(model, engine, stage), AdapterLayout.of(engine)
-    num_pairs = sum(
-        count * sum(1 for _ in layout.layer_pairs(layer)) for layer, count in stage.distinct_layers(model).items()
-    )
+    num_bytes = adapter_bytes(model, engine, stage)
+    num_pairs = AdapterLayout.of(engine).pairs(stage.distinct_layers(model)).total()
     return LoraSlots(
         engine.max_loras,
         engine.max_cpu_loras or engine.max_loras,

@@ -26,6 +26,7 @@ NOT_FIGURES = (
 )  # of a profile: they time nothing
 
 
+ONE_NODE = "one node"
 NOT_ON_ONE_NODE = ("gpus_per_node", "network_gb_s", "operators.messages")
 
 
@@ -60,7 +61,7 @@ class Traits(NamedTuple):
     composition: Composition = "additive"
     speculation: str = "none"
     regime: Regime | None = None
-    layout: str = "one node"
+    layout: str = ONE_NODE
 
 
 class Facet(NamedTuple):
@@ -149,12 +150,12 @@ def _layout(gpu: HardwareProfile, engine: ResolvedEngine) -> str:
     """Whether layers lie on stages, and whether the network counts."""
     stages = "pipeline stages" if engine.pipeline_parallel_size > 1 else ""
     nodes = "several nodes" if engine.num_gpus > gpu.num_gpus_together else ""
-    return " over ".join(filter(None, (stages, nodes))) or "one node"
+    return " over ".join(filter(None, (stages, nodes))) or ONE_NODE
 
 
 def _derived(gpu: HardwareProfile, engine: ResolvedEngine) -> tuple[str, ...]:
     """What was derived and counts: messages and the network do where there are stages or several nodes."""
-    if engine.pipeline_parallel_size > 1 or engine.num_gpus > gpu.num_gpus_together:
+    if _layout(gpu, engine) != ONE_NODE:
         return gpu.derived
     return tuple(name for name in gpu.derived if name not in NOT_ON_ONE_NODE)
 

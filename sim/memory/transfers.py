@@ -62,7 +62,7 @@ class ReplicaKV:
     @property
     def bytes_per_block(self) -> int:
         """Of one block on all GPUs, of whichever group it serves."""
-        return self.num_gpus * max(group.num_layers * group.page_bytes for group in self.groups)
+        return self.num_gpus * max(group.bytes_per_block for group in self.groups)
 
 
 def _num_blocks(group: KVGroup, num_local_tokens: int, num_tokens: int) -> int:

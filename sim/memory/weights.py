@@ -87,19 +87,18 @@ def _adapters(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:
     """Room for adapters, taken when the model is loaded whether or not there are any."""
     if not engine.enable_lora:
         return Part("LoRA adapters", 0, "none")
-    formula = f"{engine.max_loras} x {adapter_bytes(model, engine, stage):,} bytes of rank {engine.max_lora_rank}"
-    return Part("LoRA adapters", engine.max_loras * adapter_bytes(model, engine, stage), formula)
+    num_bytes = adapter_bytes(model, engine, stage)
+    formula = f"{engine.max_loras} x {num_bytes:,} bytes of rank {engine.max_lora_rank}"
+    return Part("LoRA adapters", engine.max_loras * num_bytes, formula)
 
 
 def adapter_bytes(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> int:
     """One adapter on each GPU of a stage, in the model's dtype."""
     layout = AdapterLayout.of(engine)
     ends = layout.vocabulary_pairs(model, is_first=stage.is_first, is_last=stage.is_last)
-    layers = sum(
-        count * sum(pair.num_parameters for pair in layout.layer_pairs(layer))
-        for layer, count in stage.distinct_layers(model).items()
-    )
-    return model.dtype_bytes * (layers + sum(pair.num_parameters for pair in ends))
+    layers = layout.pairs(stage.distinct_layers(model))
+    num_parameters = sum(count * pair.num_parameters for pair, count in layers.items())
+    return model.dtype_bytes * (num_parameters + sum(pair.num_parameters for pair in ends))
 
 
 def _drafter(drafter: Drafter, engine: ResolvedEngine) -> Part:

@@ -5,7 +5,8 @@ included, whether or not the adapter has them. Matrices that vLLM fuses keep an 
 Without `fully_sharded_loras` tensor parallelism cuts only the side that the model's matrix is cut on.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,6 +89,14 @@ class AdapterLayout(NamedTuple):
             yield self.pair(linear)
         if layer.experts:
             yield from self._expert_pairs(layer.experts)
+
+    def pairs(self, layers: Mapping[Layer, int]) -> Counter[AdapterPair]:
+        """Beside the matrices of some layers, each with how often it occurs."""
+        found: Counter[AdapterPair] = Counter()
+        for layer, count in layers.items():
+            for pair in self.layer_pairs(layer):
+                found[pair] += count
+        return found
 
     def vocabulary_pairs(self, model: ModelSpec, *, is_first: bool, is_last: bool) -> Iterator[AdapterPair]:
         """Beside the embedding and the head; the head's B has the whole vocabulary on each GPU."""

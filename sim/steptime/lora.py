@@ -5,7 +5,6 @@ hold. Their efficiencies are taken to be those of the GPU's other matrices in bf
 have an adapter, of which as many are in use as there are slots, tokens permitting; and a step without any costs the same.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 from sim.specs.engine import EngineConfig
@@ -22,14 +21,10 @@ class LoraWork:
     """The adapters' kernels of some layers on one GPU."""
 
     def __init__(self, layers: Mapping[Layer, int], gpu: HardwareProfile, engine: EngineConfig) -> None:
-        layout = AdapterLayout.of(engine)
         self._gpu = gpu
         self._max_loras = engine.max_loras
-        self._pairs: Counter[AdapterPair] = Counter()
-        for layer, count in layers.items():
-            for pair in layout.layer_pairs(layer):
-                self._pairs[pair] += count
-        self.num_launches = LAUNCHES * sum(self._pairs.values())
+        self._pairs = AdapterLayout.of(engine).pairs(layers)
+        self.num_launches = LAUNCHES * self._pairs.total()
 
     def kernels(self, num_tokens: int) -> list[Kernel]:
         """Each different pair's kernels over all layers."""
