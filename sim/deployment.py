@@ -61,16 +61,16 @@ class Deployment:
     @cached_property
     def config(self) -> SchedulerConfig:
         """The configuration of its scheduler."""
-        return replace(scheduler_config(self.engine, self.plan), offload=self.offload)
+        return scheduler_config(self.engine, self.plan)
 
     @cached_property
     def modes(self) -> Modes:
-        """What its engine does beyond the plain one, but for the CPU tier."""
+        """What its engine does beyond the plain one."""
         return self.modes_for(None)
 
     def modes_for(self, trace: Trace | None, seed: int = 0) -> Modes:
         """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
-        modes = _with_stages(_with_adapters(PLAIN, self), self.engine)
+        modes = _with_cpu_tier(_with_stages(_with_adapters(PLAIN, self), self.engine), self.offload)
         return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
 
     @cached_property
@@ -180,6 +180,10 @@ def _with_adapters(modes: Modes, of: Deployment) -> Modes:
     if not of.engine.enable_lora:
         return modes
     return replace(modes, lora=lora_slots(of.model, of.gpu, of.engine, of.plan.stage))
+
+
+def _with_cpu_tier(modes: Modes, offload: OffloadConfig | None) -> Modes:
+    return modes if offload is None else replace(modes, offload=offload, idle_sleep_s=POLLING_S)
 
 
 def _with_stages(modes: Modes, engine: ResolvedEngine) -> Modes:

@@ -11,6 +11,7 @@ from sim.specs.serve_flags import ENGINE_FLAGS
 
 _MORE_FLAGS = {
     "-cc.cudagraph_mode": ARGUMENTS["cudagraph_mode"].help,
+    "--kv-transfer-config": "KV in host memory by its OffloadingConnector, with its eviction_policy",
     "--speculative-config": ARGUMENTS["speculative_config"].help,
     "-O0 ... -O3": "optimisation level: 0 captures no CUDA graphs, 1 piecewise ones",
     "--config": "a YAML file of flags, as for vllm serve",

@@ -1,7 +1,6 @@
 """The engine of a replica that serves requests whole: one that leaps, or one that walks in every mode beyond the plain one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from sim.cluster.fleet_plan import Pool
 from sim.cluster.replica import Core
@@ -10,7 +9,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import LogRow, StepLogger
 from sim.engine.walking.core import WalkingCore
-from sim.engine.walking.modes import PLAIN, POLLING_S
+from sim.engine.walking.modes import PLAIN
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 
@@ -22,8 +21,6 @@ def engine_core(
 ) -> Core:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time, modes = pool.config, pool.step_time, pool.modes
-    if config.offload is not None:
-        modes = replace(modes, offload=config.offload, idle_sleep_s=POLLING_S)
     if modes == PLAIN:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)

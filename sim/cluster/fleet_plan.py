@@ -24,7 +24,7 @@ Role = Literal["both", "prefill", "decode"]
 class Pool(NamedTuple):
     """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves.
 
-    `modes` are what they do beyond the plain engine, but for the CPU tier, which is the configuration's.
+    `modes` are what they do beyond the plain engine.
     """
 
     config: SchedulerConfig

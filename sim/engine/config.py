@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from sim.memory import kv_cache
 from sim.memory.plan import MemoryPlan
 from sim.specs.engine import ResolvedEngine
-from sim.specs.kv_transfer import OffloadConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class KVGroup:
 class SchedulerConfig:
     """The resolved arguments, and what the memory plan made of the cache: `num_gpu_blocks` includes the null block.
 
-    `offload` is the CPU tier, if there is one. What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's.
+    What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's.
     """
 
     engine: ResolvedEngine
@@ -27,7 +26,6 @@ class SchedulerConfig:
     max_model_len: int
     block_size: int = 16
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
-    offload: OffloadConfig | None = None
 
     @property
     def num_usable_blocks(self) -> int:

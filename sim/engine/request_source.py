@@ -123,5 +123,5 @@ class RequestSource:
 
 def _key_shape(trace: Trace, config: SchedulerConfig) -> tuple[int, int] | None:
     """What the keys of a request depend on: the size of blocks and the number of KV groups; None where there are none."""
-    has_keys = (config.engine.enable_prefix_caching or config.offload is not None) and trace.says_contents
+    has_keys = (config.engine.enable_prefix_caching or config.engine.kv_offloading_size) and trace.says_contents
     return (config.block_size, len(config.kv_groups)) if has_keys else None

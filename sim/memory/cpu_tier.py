@@ -40,6 +40,7 @@ def cpu_tier(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -> 
         load_block_s=copy_s,
         store_base_s=0.0,
         store_block_s=copy_s,
+        eviction_policy=engine.eviction_policy,
         reports_at_start=True,
         block_bytes=block_bytes,
     )

@@ -23,6 +23,7 @@ from sim.specs.arguments import (
     count,
     switch,
 )
+from sim.specs.kv_transfer import EvictionPolicyName
 from sim.specs.rules import SchedulingRules
 from sim.specs.speculation import Speculation
 from sim.specs.speculative_config import SpeculativeConfig
@@ -72,6 +73,7 @@ class EngineConfig:
     kv_offloading_size: float | None = argument(
         None, "number", "GiB of host memory for KV, over all GPUs", check_kv_offloading_size, since="0.11.1"
     )
+    eviction_policy: EvictionPolicyName = choice("lru", get_args(EvictionPolicyName), since="0.11.2", is_flag=False)
     cpu_offload_gb: float = argument(
         0.0, "number", "GiB of weights a GPU that stay in host memory, and are read there", check_cpu_offload_gb
     )

@@ -68,10 +68,7 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
             yield f"{name} changes nothing here: enforce_eager captures no CUDA graphs."
     if {"kv_cache_memory_bytes", "gpu_memory_utilization"} <= given.keys():
         yield "gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it."
-    if engine.cpu_offload_gb and engine.offload_group_size:
-        yield "cpu_offload_gb changes nothing here: offload_group_size replaces it."
-    if engine.cpu_offload_gb or engine.offload_group_size:
-        yield "intervals do not cover the time that weights in host memory take, of which no run here was measured well."
+    yield from _of_host_memory(engine)
     if not engine.enable_lora:
         for name in filter(given.__contains__, LORA_ARGUMENTS):
             yield f"{name} changes nothing here: without enable_lora there are no adapters."
@@ -79,3 +76,12 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
         yield "intervals do not cover what LoRA adapters add to a step: two measured runs alone say that it is about right."
     if engine.enable_expert_parallel:
         yield "enable_expert_parallel decides memory; steps are timed as with sliced experts."
+
+
+def _of_host_memory(engine: EngineConfig) -> Iterator[str]:
+    if engine.cpu_offload_gb and engine.offload_group_size:
+        yield "cpu_offload_gb changes nothing here: offload_group_size replaces it."
+    if engine.cpu_offload_gb or engine.offload_group_size:
+        yield "intervals do not cover the time that weights in host memory take, of which no run here was measured well."
+    if engine.eviction_policy != "lru" and not engine.kv_offloading_size:
+        yield "eviction_policy changes nothing here: without kv_offloading_size no KV is in host memory."

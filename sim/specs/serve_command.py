@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sim.errors import ConfigError, listed, nearest
 from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
-from sim.specs.kv_transfer import offloading_size_gib
+from sim.specs.kv_transfer import offloading_arguments
 from sim.specs.notes import engine_notes
 from sim.specs.serve_flags import (
     APPROXIMATED,
@@ -89,6 +89,8 @@ def _words(name: str, value: Any) -> list[str]:
     flag = name.replace("_", "-")
     if name == "cudagraph_mode":
         return [f"--compilation-config.cudagraph_mode={value}"]
+    if name == "eviction_policy":
+        return ["--kv-transfer-config", json.dumps({"kv_connector_extra_config": {name: value}})]
     if isinstance(value, SpeculativeConfig):
         return [f"--{flag}", json.dumps(value.to_json())]
     if isinstance(value, bool):
@@ -261,7 +263,11 @@ def _apply_compilation_key(draft: _Draft, spelled: str, key: str, value: object)
 def _apply_kv_transfer(draft: _Draft, flag: Flag) -> None:
     value = _json_or_text(flag.values[0])
     config = {flag.key: value} if flag.key else value
-    draft.arguments["kv_offloading_size"] = offloading_size_gib(flag.spelled, config)
+    found = offloading_arguments(flag.spelled, config)
+    if found.size_gib is not None:
+        draft.arguments["kv_offloading_size"] = found.size_gib
+    if found.eviction_policy is not None:
+        draft.arguments["eviction_policy"] = found.eviction_policy
 
 
 def _apply_speculative(draft: _Draft, flag: Flag) -> None:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import engines
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking import vain_calls
+from sim.engine.walking.modes import Modes
 from sim.errors import ConfigError
 from sim.specs.kv_transfer import OffloadConfig
 from sim.workload.trace import Trace
@@ -28,6 +28,7 @@ ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=
 tiers = st.builds(
     OffloadConfig,
     cpu_chunks=st.integers(1, 40),
+    eviction_policy=st.sampled_from(("lru", "arc")),
     load_base_s=st.integers(0, 5),
     load_block_s=st.integers(0, 5),
     store_base_s=st.integers(0, 5),
@@ -41,12 +42,15 @@ tiers = st.builds(
 def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
     """Few blocks on the GPU, so that what was there is often on the CPU alone."""
     trace = draw(traces())
-    return trace, tight_config(draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans(), offload=tiers)
+    return trace, tight_config(
+        draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans(), kv_offloading_size=st.just(1.0)
+    )
 
 
 @examples(60)
 @given(
     workload=workloads(),
+    tier=tiers,
     step_time=step_times,
     num_replicas=st.integers(1, 3),
     router=st.sampled_from(ROUTERS),
@@ -54,6 +58,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
 )
 def test_replicas_with_a_cpu_tier(
     workload: tuple[Trace, SchedulerConfig],
+    tier: OffloadConfig,
     step_time: RecordedStepTime,
     num_replicas: int,
     router: str,
@@ -65,12 +70,20 @@ def test_replicas_with_a_cpu_tier(
 
     def naive() -> Served:
         return simulate_cluster(
-            trace, config, timed, num_replicas=num_replicas, router=router, clients=clients, idle_sleep_s=POLLING_S
+            trace,
+            config,
+            timed,
+            num_replicas=num_replicas,
+            router=router,
+            clients=clients,
+            idle_sleep_s=POLLING_S,
+            tier=tier,
         )
 
     try:
-        with patch.object(engines, "POLLING_S", POLLING_S), patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
-            found = simulate(trace, FleetPlan.alike(config, timed, num_replicas, router), clients=clients)
+        with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
+            modes = Modes(offload=tier, idle_sleep_s=POLLING_S)
+            found = simulate(trace, FleetPlan.alike(config, timed, num_replicas, router, modes=modes), clients=clients)
     except ConfigError:
         with pytest.raises(ConfigError, match="came to nothing"):
             naive()

@@ -124,6 +124,7 @@ def _offload(transfers: Transfers) -> OffloadConfig | None:
         offload.store_base_s,
         offload.store_block_s,
         offload.blocks_per_chunk,
+        offload.eviction_policy,
         offload_prompt_only=offload.prompt_only,
         reports_at_start=transfers.reports_at_start,
     )

@@ -30,6 +30,7 @@ CHUNKS = st.builds(
     store_block_s=st.integers(0, 9),
     blocks_per_chunk=st.integers(1, 3),
     prompt_only=st.just(True),
+    eviction_policy=st.sampled_from(("lru", "arc")),
 )
 
 

@@ -32,30 +32,31 @@ TIER = OffloadConfig(
 )
 
 
+def tiered(tier: OffloadConfig, polling_s: float = 0.001) -> Modes:
+    return Modes(offload=tier, idle_sleep_s=polling_s)
+
+
 def test_a_prompt_that_is_loaded_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """One token in a block of one: all of it comes from the CPU, none counts as computed, and it is asked for again."""
     monkeypatch.setattr(vain_calls, "MOST_VAIN_LOADS", 5)
     trace = replace(make_trace([Ask("A", 1, 2), Ask("B", 1, 2, at=30)]), segments=[((0, 1),), ((0, 1),)])
-    config = scheduler_config(block_size=1, offload=TIER)
+    config = scheduler_config(block_size=1)
     with pytest.raises(ConfigError, match=r"again and again: 5 times without a token .* give a greater block_size\.$"):
-        simulate(trace, FleetPlan.alike(config, ONE_SECOND, 1, "round_robin"))
+        simulate(trace, FleetPlan.alike(config, ONE_SECOND, modes=tiered(TIER)))
 
 
 def test_a_greater_block_lets_it_pass() -> None:
     """The same prompts are never loaded."""
     trace = replace(make_trace([Ask("A", 1, 2), Ask("B", 1, 2, at=30)]), segments=[((0, 1),), ((0, 1),)])
-    records = simulate(
-        trace, FleetPlan.alike(scheduler_config(block_size=2, offload=TIER), ONE_SECOND, 1, "round_robin")
-    )
+    records = simulate(trace, FleetPlan.alike(scheduler_config(block_size=2), ONE_SECOND, modes=tiered(TIER)))
     assert records.merged.requests.generated_tokens.tolist() == [2, 2]
 
 
-def walk(trace: Trace, polling_s: float = 0.001, **limits: Any) -> tuple[WalkingCore, RequestRecords]:
+def walk(trace: Trace, modes: Modes, **limits: Any) -> tuple[WalkingCore, RequestRecords]:
     """Serve requests by an engine with a CPU tier, whether they fit or not."""
     config = scheduler_config(block_size=1, async_scheduling=False, **limits)
     source = RequestSource(trace, config, capacity_too=False)
     table = RequestTable(source)
-    modes = Modes(offload=config.offload, idle_sleep_s=polling_s)
     core = WalkingCore(config, ONE_SECOND, WalkRecorder(table), start_s=0.0, modes=modes, num_keys=source.num_keys())
     for request in source:
         core.advance(request.arrival_s)
@@ -67,7 +68,7 @@ def walk(trace: Trace, polling_s: float = 0.001, **limits: Any) -> tuple[Walking
 def test_a_request_that_can_never_get_its_blocks_is_an_error() -> None:
     """Nothing runs, nothing is under way, and what is free is too little."""
     with pytest.raises(ConfigError, match=r"wait for ever: at 0\.001 s .* more than the 3 free KV blocks; give more"):
-        walk(make_trace([Ask("A", 8, 1)]), num_gpu_blocks=4, offload=TIER)
+        walk(make_trace([Ask("A", 8, 1)]), tiered(TIER), num_gpu_blocks=4)
 
 
 @pytest.mark.parametrize(("polling_s", "b_ends_s"), [(0.001, 131.001), (1.0, 132.0), (4.0, 135.0), (3.0, 136.0)])
@@ -76,7 +77,7 @@ def test_polls_that_change_nothing_are_passed_over(polling_s: float, b_ends_s: f
     asks = [Ask("A", 5, 1), Ask("C", 10, 1, at=20), Ask("B", 5, 1, at=30)]
     trace = replace(make_trace(asks), segments=[((0, 5),), ((1, 10),), ((0, 5),)])
     tier = replace(TIER, load_base_s=100.0, cpu_chunks=20)
-    core, requests = walk(trace, polling_s, num_gpu_blocks=11, offload=tier)
+    core, requests = walk(trace, tiered(tier, polling_s), num_gpu_blocks=11)
     loaded = core.records().offload
     assert loaded is not None
     assert loaded.loaded_tokens.tolist() == [5]

@@ -12,6 +12,7 @@ from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
+from sim.specs.kv_transfer import OffloadConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import BEFORE_ALL, Due
@@ -70,10 +71,11 @@ def simulate_cluster(
     idle_sleep_s: float = 0.001,
     pipeline: Pipeline = ONE_STAGE,
     modes: Modes = PLAIN,
+    tier: OffloadConfig | None = None,
     scripts: Sequence[Script] | None = None,
 ) -> Served:
     """Every step of every replica, and a process for each request or user; those with a CPU tier poll."""
-    modes = _with_cpu_tier(config, idle_sleep_s) if config.offload else modes
+    modes = with_cpu_tier(config, tier, idle_sleep_s) if tier else modes
     if pipeline.num_stages > 1:
         has_spare = config.engine.async_scheduling and config.engine.rules.paces_decodes
         modes = Modes(pipeline.num_stages + has_spare, pipeline=pipeline)
@@ -109,9 +111,7 @@ def simulate_cluster(
     return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])
 
 
-def _with_cpu_tier(config: SchedulerConfig, idle_sleep_s: float) -> Modes:
-    tier = config.offload
-    assert tier is not None
+def with_cpu_tier(config: SchedulerConfig, tier: OffloadConfig, idle_sleep_s: float) -> Modes:
     offload = Offload(
         tier.cpu_chunks,
         tier.load_base_s,
@@ -119,6 +119,7 @@ def _with_cpu_tier(config: SchedulerConfig, idle_sleep_s: float) -> Modes:
         tier.store_base_s,
         tier.store_block_s,
         tier.blocks_per_chunk,
+        eviction_policy=tier.eviction_policy,
     )
     transfers = Transfers("offload", reports_at_start=tier.reports_at_start, offload=offload)
     return Modes(config.num_batches_in_flight, transfers=transfers, idle_sleep_s=idle_sleep_s)

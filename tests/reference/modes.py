@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sim.specs.kv_transfer import EvictionPolicyName
+
 Role = Literal["kv_producer", "kv_consumer", "kv_both"]
 
 
@@ -58,6 +60,7 @@ class Offload:
     store_block_s: float
     blocks_per_chunk: int = 1
     prompt_only: bool = True
+    eviction_policy: EvictionPolicyName = "lru"
 
 
 @dataclass(frozen=True, slots=True)

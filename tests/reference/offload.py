@@ -1,73 +1,17 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, both queues of the worker.
 
-Mirrors vLLM's OffloadingConnector with its LRU cache as `golden/RULES_SCALING.md`, section 6, has recorded it. A chunk is
-some blocks in a row, known by the content up to its end.
+Mirrors vLLM's OffloadingConnector as `golden/RULES_SCALING.md`, section 6, has recorded it; what the CPU keeps is in cpu_cache.py.
+A chunk is some blocks in a row, known by the content up to its end.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from sim.engine.config import SchedulerConfig
 from tests.reference.connector import Event, Job, over_by
+from tests.reference.cpu_cache import CpuCache
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.modes import Offload
 from tests.reference.request import Request, RequestStatus
-
-
-class CpuCache:
-    """Chunks in order of last use. A chunk is ready once stored, and stays while a transfer uses it."""
-
-    def __init__(self, num_chunks: int) -> None:
-        self._room = num_chunks
-        self._chunks: OrderedDict[int, None] = OrderedDict()
-        self._storing: set[int] = set()
-        self._num_users: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._chunks
-
-    def is_ready(self, key: int) -> bool:
-        return key in self._chunks and key not in self._storing
-
-    def offer(self, keys: Sequence[int]) -> list[int] | None:
-        """Make room for those that are not there, which are returned; None where there is none to be made."""
-        new = [key for key in keys if key not in self._chunks]
-        num_to_evict = len(new) - (self._room - len(self._chunks))
-        if num_to_evict > 0:
-            kept = set(keys)
-            idle = [
-                key
-                for key in self._chunks
-                if key not in kept and key not in self._storing and not self._num_users.get(key)
-            ]
-            if len(idle) < num_to_evict:
-                return None
-            for key in idle[:num_to_evict]:
-                del self._chunks[key]
-        for key in new:
-            self._chunks[key] = None
-            self._storing.add(key)
-        return new
-
-    def stored(self, keys: Sequence[int]) -> None:
-        self._storing.difference_update(keys)
-
-    def use(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self._num_users[key] = self._num_users.get(key, 0) + 1
-
-    def leave(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self._num_users[key] -= 1
-
-    def renew(self, keys: Sequence[int]) -> None:
-        """A prompt's head ends up as the most recently used."""
-        for key in reversed(keys):
-            if key in self._chunks:
-                self._chunks.move_to_end(key)
 
 
 class OffloadConnector:
@@ -81,9 +25,8 @@ class OffloadConnector:
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._chunk_blocks = offload.blocks_per_chunk
         self._chunk_tokens = offload.blocks_per_chunk * config.block_size
-        self._cpu = CpuCache(offload.cpu_chunks)
+        self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy)
         self._num_stored: dict[Request, int] = {}
-        self._dealt_with: dict[Request, list[int]] = {}
         self._tables: dict[Request, list[int]] = {}
         self._finished: list[Request] = []
         self._offered: list[Job] = []
@@ -128,9 +71,8 @@ class OffloadConnector:
         end = (hit.num_tokens + num_external) // self._chunk_tokens
         keys = self._keys(request, end)[first:]
         num_blocks = num_external * self._chunk_blocks // self._chunk_tokens
-        self._cpu.use(keys)
+        self._cpu.use(request.request_id, keys)
         self._num_stored[request] = end
-        self._dealt_with.setdefault(request, []).extend(keys)
         duration_s = self._offload.load_base_s + self._offload.load_block_s * num_blocks
         self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=keys))
 
@@ -140,7 +82,6 @@ class OffloadConnector:
     def finished(self, request: Request) -> bool:
         """Blocks come free at once; who takes them waits for their stores."""
         self._finished.append(request)
-        self._cpu.renew(self._dealt_with.get(request, []))
         return False
 
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
@@ -155,6 +96,8 @@ class OffloadConnector:
             self._offer(request, min(num_tokens, request.num_tokens))
         for request in self._finished:
             self._offer(request, max(request.num_prompt_tokens, request.num_tokens - 1))
+        for request in self._finished:
+            self._cpu.ended(request.request_id, self._keys(request, request.num_tokens // self._chunk_tokens))
         self._finished = []
 
     def _offer(self, request: Request, num_tokens: int) -> None:
@@ -163,11 +106,10 @@ class OffloadConnector:
             num_tokens = min(num_tokens, request.num_prompt_tokens)
         first, end = self._num_stored.get(request, 0), num_tokens // self._chunk_tokens
         keys = self._keys(request, end)
-        new = self._cpu.offer(keys[first:]) if end > first else None
+        new = self._cpu.offer(request.request_id, keys[first:]) if end > first else None
         if new is None:
             return
         self._num_stored[request] = end
-        self._dealt_with.setdefault(request, []).extend(keys[first:])
         if not new:
             return
         chunks = [index for index in range(first, end) if keys[index] in new]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.deployment import deploy
 from sim.errors import ConfigError
 from sim.specs.arguments import BLOCK_SIZES
 from sim.specs.engine import KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, PerformanceMode
@@ -441,14 +442,39 @@ def test_host_memory_for_kv_is_an_argument(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        """--kv-offloading-size 20 --kv-transfer-config {"kv_connector_extra_config":{"eviction_policy":"arc"}}""",
+        """--kv-transfer-config {"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":21474836480,"eviction_policy":"arc"}}""",
+    ],
+)
+def test_an_eviction_policy_is_one_of_the_connector(line: str) -> None:
+    """Beside vLLM's own flag for the size, or in one with it; the line that is given back says the same."""
+    engine = EngineConfig(kv_offloading_size=20, eviction_policy="arc")
+    assert parse(line).engine == engine
+    assert parse_serve_command(serve_command("M", engine)).engine == engine
+
+
+def test_eviction_policies_have_names_and_a_version() -> None:
+    """vLLM's own; one without host memory evicts nothing."""
+    with pytest.raises(ConfigError, match=r"^eviction_policy must be one of lru, arc, got 'mru'"):
+        EngineConfig(kv_offloading_size=20, eviction_policy="mru")  # type: ignore[arg-type]
+    assert parse('--kv-transfer-config {"kv_connector_extra_config":{"eviction_policy":"arc"}}').warnings == (
+        "eviction_policy changes nothing here: without kv_offloading_size no KV is in host memory.",
+    )
+    with pytest.raises(ConfigError, match=r"^eviction_policy is unknown to vLLM 0\.11\.1, it exists since 0\.11\.2"):
+        deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(eviction_policy="arc"), vllm_version="0.11.1")
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         ("{}", "is simulated for the OffloadingConnector, got {}; KV between engines is asked for by the roles"),
         ('{"kv_connector":"NixlConnector"}', "is simulated for the OffloadingConnector, got {'kv_connector'"),
         ('{"kv_connector":"OffloadingConnector"}', "needs a whole number of bytes as cpu_bytes_to_use .*, got None"),
         (
-            '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":1,"eviction_policy":"arc"}}',
-            "eviction_policy 'arc' is not simulated; leave it out",
+            '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"cpu_bytes_to_use":1,"store_threshold":2}}',
+            "store_threshold 2 is not simulated; leave it out",
         ),
     ],
 )

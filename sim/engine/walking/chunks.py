@@ -2,32 +2,30 @@
 
 from collections.abc import Sequence
 
+from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Chunk, EvictionPolicy, Uses
+
 
 class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
-    CPU was offered or has loaded from, and its transfers under way.
+    CPU was offered or has loaded from, what it did with each, and its transfers under way.
     """
 
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.num_stored = 0
-        self.dealt_with: list[int] = []
+        self.uses: Uses = {}
         self.num_jobs = 0
 
 
-class Chunk:
-    """A chunk in the CPU's memory: ready once it is stored; it stays while a load uses it."""
-
-    def __init__(self) -> None:
-        self.is_ready = False
-        self.num_users = 0
-
-
 class CpuCache:
-    """Chunks in order of last use, the least recent first."""
+    """Chunks by key, and the policy that says which of them make room.
 
-    def __init__(self, num_chunks: int) -> None:
+    Mirrors vLLM's CPUOffloadingManager (v1/kv_offload/cpu/manager.py, 0.32).
+    """
+
+    def __init__(self, num_chunks: int, policy: EvictionPolicy) -> None:
         self._room = num_chunks
+        self._policy = policy
         self._chunks: dict[int, Chunk] = {}
 
     def __len__(self) -> int:
@@ -45,47 +43,54 @@ class CpuCache:
         """Whether somebody loads a chunk that is there."""
         return self._chunks[key].num_users > 0
 
-    def offer(self, keys: Sequence[int]) -> list[int] | None:
-        """Make room for those that are not there, which are returned; None, with nothing done, where there is none to be made."""
+    def offer(self, keys: Sequence[int], uses: Uses) -> list[int] | None:
+        """Make room for those that are not there, which are returned; None where there is none to be made.
+
+        What the request has done with them until then is noted in `uses`, also where there is no room.
+        """
         new = [key for key in keys if key not in self._chunks]
-        evicted = self._idle(len(new) + len(self._chunks) - self._room, set(keys))
-        if evicted is None:
-            return None
-        for key in evicted:
-            del self._chunks[key]
+        for key in reversed(new):
+            if not uses.get(key, SEEN) & MISSED:
+                self._policy.missed(key)
+                uses[key] = uses.get(key, SEEN) | MISSED
+        for key in keys:
+            if key in self._chunks and self._chunks[key].is_ready:
+                uses[key] = _reused(uses.get(key, SEEN))
+        num_to_evict = len(new) + len(self._chunks) - self._room
+        if num_to_evict > 0:
+            evicted = self._policy.evict(num_to_evict, self._chunks, set(keys))
+            if evicted is None:
+                return None
+            for key in evicted:
+                del self._chunks[key]
         for key in new:
             self._chunks[key] = Chunk()
+            self._policy.insert(key)
+            uses[key] |= INSERTED
         return new
-
-    def _idle(self, count: int, kept: set[int]) -> list[int] | None:
-        """So many chunks that nobody uses, the least recent first; None where there are fewer."""
-        found: list[int] = []
-        if count <= 0:
-            return found
-        for key, chunk in self._chunks.items():
-            if chunk.is_ready and not chunk.num_users and key not in kept:
-                found.append(key)
-                if len(found) == count:
-                    return found
-        return None
 
     def stored(self, keys: Sequence[int]) -> None:
         """They have come."""
         for key in keys:
             self._chunks[key].is_ready = True
 
-    def use(self, keys: Sequence[int]) -> None:
+    def use(self, keys: Sequence[int], uses: Uses) -> None:
         """A load begins to use them."""
         for key in keys:
             self._chunks[key].num_users += 1
+            uses[key] = _reused(uses.get(key, SEEN))
 
     def leave(self, keys: Sequence[int]) -> None:
         """A load is over."""
         for key in keys:
             self._chunks[key].num_users -= 1
 
-    def renew(self, keys: Sequence[int]) -> None:
-        """They have been used: a prompt's head ends up as the most recent."""
-        for key in reversed(keys):
-            if key in self._chunks:
-                self._chunks[key] = self._chunks.pop(key)
+    def ended(self, chunks: Chunks) -> None:
+        """A request has ended, and all that it had to offer has been offered."""
+        uses = chunks.uses
+        self._policy.ended([key for key in chunks.keys if key in uses], uses)
+
+
+def _reused(use: int) -> int:
+    """What a request has inserted itself it does not reuse."""
+    return use if use & INSERTED else use | REUSED

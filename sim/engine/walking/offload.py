@@ -1,6 +1,6 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, and a queue of the worker for either.
 
-Mirrors vLLM's OffloadingConnector with its LRU cache (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32)
+Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32)
 as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
 attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
 """
@@ -16,6 +16,7 @@ from sim.engine.prefix_cache import NO_COPIES, Copies
 from sim.engine.records import OffloadRecords
 from sim.engine.walking.chunks import Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
+from sim.engine.walking.eviction import eviction_policy
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
@@ -61,7 +62,7 @@ class Offload(Connector):
         self._chunk_tokens = config.blocks_per_chunk * block_size
         self._block_size = block_size
         self._caches_prefixes = caches_prefixes
-        self._cpu = CpuCache(config.cpu_chunks)
+        self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks))
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
         self._finished: list[tuple[Progress, Copies]] = []
@@ -123,9 +124,8 @@ class Offload(Connector):
         first = num_hit_tokens // self._chunk_tokens
         end = (num_hit_tokens + num_tokens) // self._chunk_tokens
         keys = self._keys(progress, end)[first:end]
-        self._cpu.use(keys)
+        self._cpu.use(keys, progress.chunks.uses)
         progress.chunks.num_stored = end
-        progress.chunks.dealt_with += keys
         progress.chunks.num_jobs += 1
         self._loaded_rows.append(progress.request.index)
         self._loaded_tokens.append(num_tokens)
@@ -156,7 +156,6 @@ class Offload(Connector):
     def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
         """Blocks come free at once; who takes them waits for their stores."""
         self._finished.append((progress, self._copies(progress)))
-        self._cpu.renew(progress.chunks.dealt_with)
         return False
 
     def aborted(self, progress: Progress) -> None:
@@ -175,6 +174,8 @@ class Offload(Connector):
         self._wait_for_lost_blocks(is_taken)
         for progress, copies in self._finished:
             self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies, is_taken)
+        for progress, _ in self._finished:
+            self._cpu.ended(progress.chunks)
         self._finished = []
 
     def _offer(self, progress: Progress, num_tokens: int, copies: Copies, is_taken: Mask | None = None) -> None:
@@ -186,11 +187,10 @@ class Offload(Connector):
         if end <= first:
             return
         keys = self._keys(progress, end)[first:end]
-        new = self._cpu.offer(keys)
+        new = self._cpu.offer(keys, chunks.uses)
         if new is None:
             return
         chunks.num_stored = end
-        chunks.dealt_with += keys
         if not new:
             return
         job = Job(progress, "store", 0, len(new) * self._chunk_blocks, new)

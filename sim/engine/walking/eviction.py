@@ -1,0 +1,162 @@
+"""Which chunks make room on the CPU: the least recently used ones, or by ARC (adaptive replacement).
+
+Mirrors vLLM's v1/kv_offload/cpu/policies (0.32). A request counts as one use of its chunks, when it has ended.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from sim.specs.kv_transfer import EvictionPolicyName
+
+Uses = dict[int, int]
+"""What a request did with chunks, by key."""
+Keys = dict[int, None]
+"""In order, the first to go first."""
+SEEN, MISSED, INSERTED, REUSED = 0, 1, 2, 4
+"""Looked at; not there when it was offered; there since it was offered; used while it was there, inserted by another."""
+
+
+class Chunk:
+    """A chunk in the CPU's memory: ready once it is stored; it stays while a load uses it."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.num_users = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may go."""
+        return self.is_ready and not self.num_users
+
+
+class EvictionPolicy:
+    """The order of all chunks that are there, by key."""
+
+    def missed(self, key: int) -> None:
+        """A request offers a chunk that is not there, for the first time."""
+
+    def insert(self, key: int) -> None:
+        """There is a new chunk."""
+        raise NotImplementedError
+
+    def ended(self, keys: Sequence[int], uses: Uses) -> None:
+        """A request has ended that has used these, from its prompt's head on; some may have gone."""
+        raise NotImplementedError
+
+    def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
+        """Drop so many idle chunks that are not to be kept; None, with nothing done, where there are fewer."""
+        raise NotImplementedError
+
+
+class LeastRecentlyUsed(EvictionPolicy):
+    """One line; a prompt's head ends up as the most recent."""
+
+    def __init__(self) -> None:
+        self._keys: Keys = {}
+
+    def insert(self, key: int) -> None:
+        self._keys[key] = None
+
+    def ended(self, keys: Sequence[int], uses: Uses) -> None:  # noqa: ARG002 - a policy's interface
+        for key in reversed(keys):
+            if key in self._keys:
+                _renew(self._keys, key)
+
+    def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
+        found: list[int] = []
+        for key in _idle(self._keys, chunks, kept):
+            found.append(key)
+            if len(found) == count:
+                break
+        if len(found) < count:
+            return None
+        for key in found:
+            del self._keys[key]
+        return found
+
+
+class AdaptiveReplacement(EvictionPolicy):
+    """ARC: T1 (`_recent`) and T2 (`_frequent`), used once and again, and the ghosts B1 and B2 of what has left either.
+
+    Who offers a ghost moves the target size of T1: up for one that left T1, down for one that left T2.
+    """
+
+    def __init__(self, num_chunks: int) -> None:
+        self._num_chunks = num_chunks
+        self._target = 0.0
+        self._recent: Keys = {}
+        self._frequent: Keys = {}
+        self._left_recent: Keys = {}
+        self._left_frequent: Keys = {}
+
+    def missed(self, key: int) -> None:
+        once, again = self._left_recent, self._left_frequent
+        if key in once:
+            self._target = min(self._target + max(1.0, len(again) / len(once)), float(self._num_chunks))
+            _renew(once, key)
+        elif key in again:
+            self._target = max(self._target - max(1.0, len(once) / len(again)), 0.0)
+            _renew(again, key)
+
+    def insert(self, key: int) -> None:
+        self._recent[key] = None
+        self._left_recent.pop(key, None)
+        self._left_frequent.pop(key, None)
+
+    def ended(self, keys: Sequence[int], uses: Uses) -> None:
+        for key in reversed(keys):
+            if uses[key] & REUSED:
+                if key in self._recent:
+                    del self._recent[key]
+                    self._frequent[key] = None
+                elif key in self._frequent:
+                    _renew(self._frequent, key)
+            elif uses[key] & INSERTED:
+                if key in self._recent:
+                    _renew(self._recent, key)
+                elif key in self._frequent:
+                    _renew(self._frequent, key)
+
+    def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
+        recent, frequent = _idle(self._recent, chunks, kept), _idle(self._frequent, chunks, kept)
+        found: list[int] = []
+        num_recent = len(self._recent)
+        for _ in range(count):
+            is_over = num_recent >= int(self._target)
+            key = next(chain(recent, frequent) if is_over else chain(frequent, recent), None)
+            if key is None:
+                return None
+            num_recent -= key in self._recent
+            found.append(key)
+        for key in found:
+            self._drop(key)
+        _trim(self._left_recent, self._num_chunks)
+        _trim(self._left_frequent, self._num_chunks)
+        return found
+
+    def _drop(self, key: int) -> None:
+        if key in self._recent:
+            del self._recent[key]
+            self._left_recent[key] = None
+        else:
+            del self._frequent[key]
+            self._left_frequent[key] = None
+
+
+def eviction_policy(name: EvictionPolicyName, num_chunks: int) -> EvictionPolicy:
+    """By vLLM's name."""
+    return AdaptiveReplacement(num_chunks) if name == "arc" else LeastRecentlyUsed()
+
+
+def _idle(keys: Keys, chunks: Mapping[int, Chunk], kept: set[int]) -> Iterator[int]:
+    return (key for key in keys if chunks[key].is_idle and key not in kept)
+
+
+def _renew(keys: Keys, key: int) -> None:
+    del keys[key]
+    keys[key] = None
+
+
+def _trim(keys: Keys, most: int) -> None:
+    while len(keys) > most:
+        del keys[next(iter(keys))]

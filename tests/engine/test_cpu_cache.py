@@ -1,0 +1,68 @@
+"""The CPU's chunks come and go as under vLLM's own manager and its policies, LRU and ARC."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.engine.walking.chunks import Chunks, CpuCache
+from sim.engine.walking.eviction import eviction_policy
+from sim.specs.kv_transfer import EvictionPolicyName
+from tests.reference import cpu_cache as naive
+
+RECORDED = json.loads(gzip.decompress((Path(__file__).parent.parent / "golden/cpu_cache.json.gz").read_bytes()))
+
+
+class Fast:
+    """The product's cache, asked as the naive one is."""
+
+    def __init__(self, num_chunks: int, policy: EvictionPolicyName) -> None:
+        self._cache = CpuCache(num_chunks, eviction_policy(policy, num_chunks))
+        self._chunks: dict[str, Chunks] = {}
+        self.stored, self.leave = self._cache.stored, self._cache.leave
+
+    def __contains__(self, key: int) -> bool:
+        return self._cache.holds(key)
+
+    def offer(self, request: str, keys: list[int]) -> list[int] | None:
+        return self._cache.offer(keys, self._of(request).uses)
+
+    def use(self, request: str, keys: list[int]) -> None:
+        self._cache.use(keys, self._of(request).uses)
+
+    def ended(self, request: str, keys: list[int]) -> None:
+        chunks = self._of(request)
+        chunks.keys = keys
+        self._cache.ended(chunks)
+
+    def _of(self, request: str) -> Chunks:
+        return self._chunks.setdefault(request, Chunks())
+
+
+@pytest.mark.parametrize("cache_class", [Fast, naive.CpuCache])
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_a_cache_does_what_was_recorded(policy: EvictionPolicyName, cache_class: type[Fast | naive.CpuCache]) -> None:
+    """What an offer finds room for, and what it puts out, at every offer of 60 recorded runs of either policy."""
+    cases = [case for case in RECORDED["cases"] if case["policy"] == policy]
+    for case in cases:
+        cache = cache_class(case["num_chunks"], policy)
+        there: set[int] = set()
+        for number, (what, *facts) in enumerate(case["ops"]):
+            if what == "offer":
+                request, keys, stored, *evicted = facts  # there are none where there is no room
+                assert cache.offer(request, keys) == stored, number
+                there |= set(stored or ())
+                there -= set(*evicted)
+                gone = {key for keys in evicted for key in keys}
+                assert all(key in cache for key in there), number
+                assert not any(key in cache for key in gone), number
+            elif what == "load":
+                cache.use(*facts)
+            elif what == "stored":
+                cache.stored(*facts)
+            elif what == "loaded":
+                cache.leave(*facts)
+            else:
+                cache.ended(*facts)
+    assert len(cases) == 60

@@ -1,0 +1,188 @@
+"""What the CPU keeps, and which chunks make room there: the least recently used ones, or by ARC.
+
+Written from vLLM 0.32's v1/kv_offload/cpu: the manager notes what each request does, and its policy hears of that when the
+request has ended. `tests/golden/cpu_cache.json.gz` is recorded from them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sim.specs.kv_transfer import EvictionPolicyName
+
+Keys = list[int]
+
+
+@dataclass
+class Access:
+    """What a request has done with chunks."""
+
+    seen: set[int] = field(default_factory=set)
+    missed: set[int] = field(default_factory=set)
+    inserted: set[int] = field(default_factory=set)
+    reused: set[int] = field(default_factory=set)
+
+
+class Policy(Protocol):
+    """The chunks that are there, in an order of its own."""
+
+    def on_store_miss(self, keys: Keys) -> None: ...
+
+    def insert(self, key: int) -> None: ...
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None: ...
+
+    def candidates(self, idle: Keys) -> Keys:
+        """Idle chunks in the order in which they would go."""
+        ...
+
+    def remove(self, keys: Keys) -> None:
+        """They make room."""
+        ...
+
+
+class Lru:
+    def __init__(self) -> None:
+        self._line: Keys = []
+
+    def on_store_miss(self, keys: Keys) -> None: ...
+
+    def insert(self, key: int) -> None:
+        self._line.append(key)
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:  # noqa: ARG002
+        for key in reversed(keys):
+            _to_end(self._line, key)
+
+    def candidates(self, idle: Keys) -> Keys:
+        return [key for key in self._line if key in idle]
+
+    def remove(self, keys: Keys) -> None:
+        self._line = [key for key in self._line if key not in keys]
+
+
+class Arc:
+    """T1, T2, B1, B2 as in the paper by Megiddo and Modha, and as vLLM has changed it."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._t1_target = 0.0
+        self._t1: Keys = []
+        self._t2: Keys = []
+        self._b1: Keys = []
+        self._b2: Keys = []
+
+    def on_store_miss(self, keys: Keys) -> None:
+        for key in reversed(keys):
+            if key in self._b1:
+                step = max(1, len(self._b2) / len(self._b1))
+                self._t1_target = min(self._t1_target + step, self._capacity)
+            elif key in self._b2:
+                step = max(1, len(self._b1) / len(self._b2))
+                self._t1_target = max(self._t1_target - step, 0)
+            _to_end(self._b1, key)
+            _to_end(self._b2, key)
+
+    def insert(self, key: int) -> None:
+        self._t1.append(key)
+        self._b1 = [ghost for ghost in self._b1 if ghost != key]
+        self._b2 = [ghost for ghost in self._b2 if ghost != key]
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:
+        for key in reversed(keys):
+            if key in reused and key in self._t1:
+                self._t1.remove(key)
+                self._t2.append(key)
+            elif key in reused:
+                _to_end(self._t2, key)
+            elif key in insertion_only:
+                _to_end(self._t1, key)
+                _to_end(self._t2, key)
+
+    def candidates(self, idle: Keys) -> Keys:
+        once = [key for key in self._t1 if key in idle]
+        again = [key for key in self._t2 if key in idle]
+        found: Keys = []
+        while once or again:
+            num_left = sum(key not in found for key in self._t1)
+            takes_t1 = once and (num_left >= int(self._t1_target) or not again)
+            found.append(once.pop(0) if takes_t1 else again.pop(0))
+        return found
+
+    def remove(self, keys: Keys) -> None:
+        self._b1 += [key for key in keys if key in self._t1]
+        self._b2 += [key for key in keys if key in self._t2]
+        self._t1 = [key for key in self._t1 if key not in keys]
+        self._t2 = [key for key in self._t2 if key not in keys]
+        self._b1 = self._b1[-self._capacity :]
+        self._b2 = self._b2[-self._capacity :]
+
+
+class CpuCache:
+    """A chunk is ready once stored, and stays while a load uses it."""
+
+    def __init__(self, num_chunks: int, policy: EvictionPolicyName = "lru") -> None:
+        self._room = num_chunks
+        self._policy: Policy = Arc(num_chunks) if policy == "arc" else Lru()
+        self._there: Keys = []
+        self._storing: set[int] = set()
+        self._loading: Keys = []
+        self._access: dict[str, Access] = {}
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._there
+
+    def is_ready(self, key: int) -> bool:
+        return key in self._there and key not in self._storing
+
+    def offer(self, request: str, keys: Sequence[int]) -> Keys | None:
+        """Make room for those that are not there, which are returned; None where there is none to be made."""
+        access = self._access.setdefault(request, Access())
+        new = [key for key in keys if key not in self._there]
+        self._policy.on_store_miss([key for key in new if key not in access.missed])
+        access.missed.update(new)
+        ready = {key for key in keys if self.is_ready(key)}
+        access.seen |= ready | set(new)
+        access.reused |= ready - access.inserted
+        num_to_evict = len(self._there) + len(new) - self._room
+        if num_to_evict > 0:
+            idle = [key for key in self._there if self.is_ready(key) and key not in self._loading and key not in keys]
+            if len(idle) < num_to_evict:
+                return None
+            evicted = self._policy.candidates(idle)[:num_to_evict]
+            self._policy.remove(evicted)
+            self._there = [key for key in self._there if key not in evicted]
+        for key in new:
+            self._policy.insert(key)
+        self._there += new
+        self._storing.update(new)
+        access.inserted.update(new)
+        return new
+
+    def stored(self, keys: Sequence[int]) -> None:
+        self._storing.difference_update(keys)
+
+    def use(self, request: str, keys: Sequence[int]) -> None:
+        access = self._access.setdefault(request, Access())
+        access.seen.update(keys)
+        access.reused |= set(keys) - access.inserted
+        self._loading += keys
+
+    def leave(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._loading.remove(key)
+
+    def ended(self, request: str, keys: Sequence[int]) -> None:
+        """Its prompt's chunks in order; those are told of that it had to do with."""
+        access = self._access.pop(request, Access())
+        seen = [key for key in keys if key in access.seen]
+        self._policy.on_request_finished(seen, access.inserted - access.reused, access.reused)
+
+
+def _to_end(keys: Keys, key: int) -> None:
+    if key in keys:
+        keys.remove(key)
+        keys.append(key)
