@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike
+from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
 from sim.errors import ConfigError, SimError, nearest
@@ -180,6 +181,7 @@ def deploy_fleet(
             _refuse_cpu_tiers(pools)
         _refuse_stages_with_roles(pools)
         _refuse_speculation_beside_roles(pools)
+        _refuse_queue_limits(pools, is_one_server=bool(dynamics) and router_options(chosen).is_of_one_server)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
     return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
 
@@ -217,6 +219,15 @@ def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
             raise ConfigError(
                 f"{pool.name}: speculative_config is simulated for replicas that serve requests whole; leave it out, or leave"
                 " out the role."
+            )
+
+
+def _refuse_queue_limits(pools: Sequence[DeployedPool], *, is_one_server: bool) -> None:
+    for pool in pools:
+        if QueueLimits.of(pool.deployment.engine) and (is_one_server or pool.role != "both"):
+            raise ConfigError(
+                f"{pool.name}: max_num_queued_reqs and max_num_queued_tokens are simulated for servers that answer requests whole,"
+                " and for the engines of one server as long as these stay; leave them out, or leave out the roles and what changes."
             )
 
 

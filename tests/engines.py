@@ -10,9 +10,8 @@ from sim.cluster.clients import Clients
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.records import ClusterRecords
-from sim.cluster.replica import Member
 from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.simulation import serve_open
+from sim.cluster.simulation import Member, serve_open
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records
 from sim.engine.request_source import RequestSource

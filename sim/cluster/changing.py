@@ -11,6 +11,7 @@ from sim.cluster.lives import Life
 from sim.cluster.managed_gateway import ManagedGateway
 from sim.cluster.places import Place, Places
 from sim.cluster.processes import failing, scaling
+from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.records import joined
 from sim.cluster.replica import Core, LiveReplica
 from sim.cluster.routers.router import Fleet
@@ -80,8 +81,17 @@ class ChangingFleet:
         env, number, pool = self._env, place.number, place.pool
         core = self._core(place)
         self._cores[number].append(core)
-        answered = partial(self.gateway.answered, number)
-        return LiveReplica(env, core, number, pool, answered, self._router.scrape_interval_s)
+        gateway = self.gateway
+        return live_replica(
+            env,
+            core,
+            number,
+            pool,
+            partial(gateway.answered, number),
+            self._router.scrape_interval_s,
+            limits=QueueLimits.of(self._plan.configs[pool].engine),
+            refuse=partial(gateway.refused, number),
+        )
 
     def _core(self, place: Place) -> Core:
         pool = self._plan.pools[place.pool]._replace(step_time=self._places.step_time(place))

@@ -1,10 +1,11 @@
-"""The gateway routes each request to a replica and triggers the sender's event when the request has ended."""
+"""The gateway routes each request to a replica and triggers the sender's event when the request has ended, or was refused."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import simpy
 
 from sim.cluster.clock import Answer
+from sim.cluster.queue_limits import Door, QueueLimits, Refuse
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Router
 from sim.engine.request import Request
@@ -15,7 +16,8 @@ EVERY_POOL: Mapping[int, frozenset[int]] = {}
 class Gateway:
     """Connects senders with `replicas`, which stand in order of their numbers.
 
-    Pools may be `unable` to serve some rows of the trace; `fit` prepares a request for the pool that it is sent to.
+    Pools may be `unable` to serve some rows of the trace; `fit` prepares a request for the pool that it is sent to. `reject`
+    is told of a request that vLLM turns away, and why. `limits` are those of all replicas together.
     """
 
     def __init__(
@@ -25,16 +27,31 @@ class Gateway:
         *,
         unable: Mapping[int, frozenset[int]] = EVERY_POOL,
         fit: Callable[[Request, int], None] | None = None,
+        reject: Refuse | None = None,
+        limits: QueueLimits | None = None,
     ) -> None:
         self._env = env
         self.router = router
         self._unable = unable
         self._fit = fit
+        self._reject = reject
+        self._door = None if limits is None else Door(env, limits, self._route, self._turn_away)
         self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
 
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether its router or its limits have to know when requests end."""
+        return self.router.listens or self._door is not None
+
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
+        if self._door:
+            self._door.submit(request)
+        else:
+            self._route(request)
+
+    def _route(self, request: Request) -> None:
         chosen = self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
         if self._fit:
             self._fit(request, chosen.pool)
@@ -58,9 +75,25 @@ class Gateway:
 
     def answered(self, replica: int, finished: Sequence[Request]) -> None:
         """Requests have ended at a replica: tell the router and trigger the senders' events."""
+        if self._door:
+            self._door.answered(finished)
         for request in finished:
             if self.router.listens:
                 self.router.answered(request, replica)
-            answer = self._answers.pop(request, None)
-            if answer is not None:
-                answer.give()
+            self._answer(request)
+
+    def refused(self, replica: int, request: Request, reason: str) -> None:
+        """A replica turns a request away that it was sent."""
+        if self.router.listens:
+            self.router.answered(request, replica)
+        self._turn_away(request, reason)
+
+    def _turn_away(self, request: Request, reason: str) -> None:
+        assert self._reject is not None, "somebody keeps a record of what limits turn away"
+        self._reject(request, reason)
+        self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        answer = self._answers.pop(request, None)
+        if answer is not None:
+            answer.give()

@@ -176,6 +176,14 @@ class ManagedGateway:
         self._places.give_back_if_drained(self._places[number])
         self.dispatch_soon()
 
+    def refused(self, number: int, request: Request, reason: str) -> None:
+        """A replica turns a request away that it was sent."""
+        errand = self._errands[request.index]
+        self._leave(errand)
+        self._turn_away(errand, reason)
+        self._places.give_back_if_drained(self._places[number])
+        self.dispatch_soon()
+
     def ready(self, place: Place) -> None:
         """A replica is ready, which may be new."""
         if len(place.ready_s) == 1:
@@ -241,7 +249,7 @@ class ManagedGateway:
         if errand.num_lost:
             self._table.fail(errand.attempt, 0, reason, errand.replica)
         else:
-            self._table.reject(errand.row, reason)
+            self._table.reject(errand.attempt, reason)
         self._end(errand)
 
     def _time_out(self, errand: Errand) -> None:

@@ -1,49 +1,74 @@
-"""vLLM's own limits of what it takes in: max_num_queued_reqs and max_num_queued_tokens, beyond which it answers 503.
+"""vLLM's own limits of what a server takes in: max_num_queued_reqs and max_num_queued_tokens, beyond which it answers 503.
 
 Mirrors AsyncLLM.check_admission (0.32): who is let in is decided as a request arrives, after all outputs of that instant.
+Deliberate difference: a server counts all that it has, where one of several API servers has looked at its own tokens alone.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import simpy
 
-from sim.cluster.clock import ASK, At
+from sim.cluster.clock import ASK, call_at
+from sim.cluster.replica import Core, Listener, LiveReplica
 from sim.engine.request import Request
+from sim.specs.engine import ResolvedEngine
 
-Submit = Callable[[Request], None]
 Refuse = Callable[[Request, str], None]
+"""Told of a request that is turned away, and why."""
 
 
-class QueueLimits:
-    """Stands before a replica and counts what that has not answered; prompts count until their first token is out."""
+class QueueLimits(NamedTuple):
+    """At most so many requests under way, and no more once so many tokens of prompts wait; None is no limit."""
+
+    most_requests: int | None
+    most_tokens: int | None
+
+    @classmethod
+    def of(cls, engine: ResolvedEngine) -> Self | None:
+        """Those of a server, if it has any."""
+        found = cls(engine.max_num_queued_reqs, engine.max_num_queued_tokens)
+        return None if found == (None, None) else found
+
+
+class Door:
+    """Stands before a server and counts what that has not answered; prompts count until their first token is out.
+
+    Requests that arrive at this instant are `undecided` until all that comes back at it has come back.
+    """
 
     def __init__(
-        self, env: simpy.Environment, submit: Submit, refuse: Refuse, most_requests: int | None, most_tokens: int | None
+        self, env: simpy.Environment, limits: QueueLimits, let_in: Callable[[Request], None], refuse: Refuse
     ) -> None:
         self._env = env
-        self._submit = submit
+        self._limits = limits
+        self._let_in = let_in
         self._refuse = refuse
-        self._most_requests = most_requests
-        self._most_tokens = most_tokens
+        self.undecided: dict[Request, None] = {}
         self._unanswered: dict[Request, None] = {}
 
     def submit(self, request: Request) -> None:
         """A request arrives now."""
-        At(self._env, self._env.now, ASK).callbacks.append(lambda _: self._let_in(request))
+        self.undecided[request] = None
+        call_at(self._env, self._env.now, ASK, lambda: self._decide(request))
 
-    def _let_in(self, request: Request) -> None:
+    def _decide(self, request: Request) -> None:
+        if request not in self.undecided:
+            return  # nobody waits for it any more
+        del self.undecided[request]
         refusal = self._refusal()
         if refusal:
             self._refuse(request, refusal)
         else:
             self._unanswered[request] = None
-            self._submit(request)
+            self._let_in(request)
 
     def _refusal(self) -> str | None:
-        if self._most_requests is not None and len(self._unanswered) + 1 > self._most_requests:
-            return f"503: {self._most_requests} requests are under way, max_num_queued_reqs"
-        if self._most_tokens is not None and self._num_queued_tokens >= self._most_tokens:
-            return f"503: {self._num_queued_tokens} prompt tokens wait, max_num_queued_tokens {self._most_tokens}"
+        most_requests, most_tokens = self._limits
+        if most_requests is not None and len(self._unanswered) + 1 > most_requests:
+            return f"503: {most_requests} requests were under way (max_num_queued_reqs)"
+        if most_tokens is not None and self._num_queued_tokens >= most_tokens:
+            return f"503: {self._num_queued_tokens} prompt tokens waited (max_num_queued_tokens {most_tokens})"
         return None
 
     @property
@@ -52,6 +77,71 @@ class QueueLimits:
         return sum(request.num_prompt_tokens for request in self._unanswered if not request.first_token_s <= now_s)
 
     def answered(self, requests: Sequence[Request]) -> None:
-        """The replica has ended them."""
+        """The server has ended them."""
         for request in requests:
-            del self._unanswered[request]
+            self._unanswered.pop(request, None)
+
+    def forget(self, request: Request) -> bool:
+        """Nobody waits for a request any more; whether it was still undecided."""
+        self._unanswered.pop(request, None)
+        return self.undecided.pop(request, self) is None
+
+
+class LimitedReplica(LiveReplica):
+    """A replica that is a server with limits."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        core: Core,
+        number: int,
+        pool: int,
+        on_finished: Listener,
+        scrape_interval_s: float | None,
+        *,
+        limits: QueueLimits,
+        refuse: Refuse,
+    ) -> None:
+        super().__init__(env, core, number, pool, self._answered, scrape_interval_s)
+        self._on_answered = on_finished
+        self._door = Door(env, limits, super().submit, refuse)
+
+    def submit(self, request: Request) -> None:
+        self._show()
+        self._door.submit(request)
+
+    def _answered(self, finished: Sequence[Request]) -> None:
+        self._door.answered(finished)
+        self._on_answered(finished)
+
+    def abort(self, request: Request, reason: str) -> None:
+        if self._door.forget(request):
+            self._core.refuse(request, reason)
+        else:
+            super().abort(request, reason)
+
+    def halt(self) -> dict[Request, int]:
+        undecided = dict.fromkeys(self._door.undecided, 0)
+        self._door.undecided.clear()
+        return super().halt() | undecided
+
+    @property
+    def _num_unseen(self) -> int:
+        return super()._num_unseen + len(self._door.undecided)
+
+
+def live_replica(
+    env: simpy.Environment,
+    core: Core,
+    number: int,
+    pool: int,
+    on_finished: Listener,
+    scrape_interval_s: float | None,
+    *,
+    limits: QueueLimits | None,
+    refuse: Refuse,
+) -> LiveReplica:
+    """With limits, if there are any."""
+    if limits is None:
+        return LiveReplica(env, core, number, pool, on_finished, scrape_interval_s)
+    return LimitedReplica(env, core, number, pool, on_finished, scrape_interval_s, limits=limits, refuse=refuse)

@@ -97,14 +97,6 @@ class Replica(Protocol):
         ...
 
 
-class Member(NamedTuple):
-    """The engine of a replica, the replica's number and that of its pool."""
-
-    core: Core
-    number: int = 0
-    pool: int = 0
-
-
 class LazyReplica:
     """An engine whose answers no client or router waits for: it catches up when it is called."""
 
@@ -214,9 +206,14 @@ class LiveReplica:
             self._idle.succeed()
 
     @property
+    def _num_unseen(self) -> int:
+        """Requests that no pass has seen."""
+        return len(self._inbox)
+
+    @property
     def load(self) -> tuple[int, int]:
         waiting, running = self._core.load
-        return waiting + len(self._inbox), running
+        return waiting + self._num_unseen, running
 
     def metrics(self, at_s: float) -> Metrics:
         self._show()
@@ -228,7 +225,7 @@ class LiveReplica:
         """The metrics after all that has come back by now and before the passes of this instant."""
         core, plan = self._core, self._plan
         shown = core.metrics_within(plan, self._env.now) if plan else core.metrics_before(math.inf)
-        return shown._replace(num_waiting=shown.num_waiting + len(self._inbox))
+        return shown._replace(num_waiting=shown.num_waiting + self._num_unseen)
 
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
@@ -239,7 +236,7 @@ class LiveReplica:
             self._shown_at_s = at_s
             core, plan = self._core, self._plan
             shown = core.metrics_within(plan, at_s) if plan else core.metrics_before(at_s)
-            self._shown = shown._replace(num_waiting=shown.num_waiting + len(self._inbox))
+            self._shown = shown._replace(num_waiting=shown.num_waiting + self._num_unseen)
 
     def num_cached_blocks(self, request: Request) -> int:
         return self._core.num_cached_blocks(request)

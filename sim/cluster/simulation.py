@@ -16,10 +16,11 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
+from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.records import ClusterRecords
-from sim.cluster.replica import LazyReplica, LiveReplica, Member
+from sim.cluster.replica import Core, LazyReplica, LiveReplica
 from sim.cluster.routers.router import Fleet
-from sim.cluster.routers.table import router_for
+from sim.cluster.routers.table import router_for, router_options
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
@@ -117,14 +118,23 @@ def _serve_fixed(
     """A fleet that stays as it is."""
     env, source = load.env, load.source
     members = _members(plan, source, table, env.now, step_log)
-    gateway = _gateway(env, plan, source, seed)
+    gateway = _gateway(env, plan, source, table, seed)
     if load.waits_for_answers:
-        gateway.replicas = _live(env, members, gateway)
+        gateway.replicas = live_replicas(env, members, gateway)
         load.start(gateway.submit, gateway.ask)
         env.run()
     else:
         serve_open(env, members, gateway, load.requests)
     return ClusterRecords.of([member.core.records() for member in members], table, plan.pool_of)
+
+
+class Member(NamedTuple):
+    """The engine of a replica, the replica's number, that of its pool, and its limits if it is a server that has some."""
+
+    core: Core
+    number: int = 0
+    pool: int = 0
+    limits: QueueLimits | None = None
 
 
 def _members(
@@ -135,32 +145,57 @@ def _members(
     for number, pool in enumerate(plan.pool_of):
         num_keys = source.num_keys(pool)
         core = engine_core(plan.pools[pool], table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
-        members.append(Member(core, number, pool))
+        limits = None if _is_one_server(plan) else QueueLimits.of(plan.configs[pool].engine)
+        members.append(Member(core, number, pool, limits))
     return members
 
 
-def _gateway(env: simpy.Environment, plan: FleetPlan, source: RequestSource, seed: int) -> Gateway:
+def _gateway(env: simpy.Environment, plan: FleetPlan, source: RequestSource, table: RequestTable, seed: int) -> Gateway:
     """With a router that knows the fleet."""
     configs = [plan.configs[pool] for pool in plan.pool_of]
     router = router_for(plan.router, Fleet(configs, source, seed), len(configs))
-    return Gateway(env, router, unable=source.unable, fit=source.fit if source.other_keys else None)
+    return Gateway(
+        env,
+        router,
+        unable=source.unable,
+        fit=source.fit if source.other_keys else None,
+        reject=table.reject,
+        limits=QueueLimits.of(configs[0].engine) if _is_one_server(plan) else None,
+    )
+
+
+def _is_one_server(plan: FleetPlan) -> bool:
+    return router_options(plan.router).is_of_one_server
 
 
 def serve_open(
     env: simpy.Environment, members: Sequence[Member], gateway: Gateway, requests: Iterable[Request]
 ) -> None:
-    """Submit requests at the trace's times; only a router that listens waits for their answers."""
-    lazy = [] if gateway.router.listens else [LazyReplica(env, *member) for member in members]
-    gateway.replicas = lazy or _live(env, members, gateway)
+    """Submit requests at the trace's times; only a router that listens and limits of what is taken in wait for their answers."""
+    waits = gateway.waits_for_answers or any(member.limits for member in members)
+    lazy = [] if waits else [LazyReplica(env, *member[:3]) for member in members]
+    gateway.replicas = lazy or live_replicas(env, members, gateway)
     env.process(arrivals(env, requests, gateway.submit))
     env.run()
     for replica in lazy:
         replica.finish()
 
 
-def _live(env: simpy.Environment, members: Sequence[Member], gateway: Gateway) -> list[LiveReplica]:
-    interval_s = gateway.router.scrape_interval_s
-    return [LiveReplica(env, *member, partial(gateway.answered, member.number), interval_s) for member in members]
+def live_replicas(env: simpy.Environment, members: Sequence[Member], gateway: Gateway) -> list[LiveReplica]:
+    """Replicas that report to the gateway what they answer and what they refuse."""
+    return [
+        live_replica(
+            env,
+            core,
+            number,
+            pool,
+            partial(gateway.answered, number),
+            gateway.router.scrape_interval_s,
+            limits=limits,
+            refuse=partial(gateway.refused, number),
+        )
+        for core, number, pool, limits in members
+    ]
 
 
 def _telling(requests: RequestSource, on_progress: Progress) -> Iterator[Request]:

@@ -65,9 +65,11 @@ class RequestTable:
         self.write(request, num_generated, nan, replica)
         self._failed[request.index] = reason
 
-    def reject(self, row: int, reason: str) -> None:
+    def reject(self, request: Request, reason: str) -> None:
         """A request was turned away, and no replica had it."""
-        self._turned_away[row] = reason
+        if self._sent_by_clients:
+            self._arrival_s[request.index] = request.arrival_s
+        self._turned_away[request.index] = reason
 
     def precede(self, row: int, earlier: Earlier) -> None:
         """The row will tell of the last attempt; this was before it."""

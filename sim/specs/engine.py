@@ -55,6 +55,12 @@ class EngineConfig:
     max_num_batched_tokens: int | None = count(None, "tokens in a step at most")
     max_num_scheduled_tokens: int | None = count(None, "tokens scheduled in a step, where fewer", since="0.17.0")
     max_num_active_seqs: int | None = count(None, "running requests, where fewer than max-num-seqs", since="0.31.0")
+    max_num_queued_reqs: int | None = count(
+        None, "requests that a server has at most, running or not; it answers 503 to more", since="0.29.0"
+    )
+    max_num_queued_tokens: int | None = count(
+        None, "tokens of prompts without a first token from which on it answers 503", since="0.29.0"
+    )
     gpu_memory_utilization: float | None = argument(
         None,
         "number",

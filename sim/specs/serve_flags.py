@@ -129,8 +129,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "offload-params": UnsimulatedFlag("offloading of chosen weights alone", "many"),
     "prefill-schedule-interval": UnsimulatedFlag("a prefill cadence", harmless=("1",)),
     "stream-interval": UnsimulatedFlag("streaming several tokens at once", harmless=("1",)),
-    "max-num-queued-reqs": UnsimulatedFlag("rejection at a queue limit"),
-    "max-num-queued-tokens": UnsimulatedFlag("rejection at a queue limit"),
     "disable-hybrid-kv-cache-manager": UnsimulatedFlag("one block table for all kinds of attention", "none"),
     "disable-sliding-window": UnsimulatedFlag("a model without its sliding window", "none"),
     "hf-overrides": UnsimulatedFlag("an altered model config", harmless=("{}",)),

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from sim.cluster.arrivals import arrivals as arrivals_at
 from sim.cluster.gateway import Gateway
 from sim.cluster.queue_limits import QueueLimits
-from sim.cluster.replica import Core, LiveReplica, Member
+from sim.cluster.replica import Core
 from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.simulation import serve_open
+from sim.cluster.simulation import Member, serve_open
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
 from sim.engine.records import RequestRecords
@@ -106,16 +105,9 @@ def run_walking(case: Case) -> Run:
 
 def serve_limited(env: simpy.Environment, core: Core, modes: Modes, source: RequestSource, table: RequestTable) -> None:
     """Serve what vLLM's own limits let in."""
-    replica = LiveReplica(env, core, 0, 0, lambda finished: limits.answered(finished))  # noqa: PLW0108 - made below
-    limits = QueueLimits(
-        env,
-        replica.submit,
-        lambda request, reason: table.reject(request.index, reason),
-        modes.max_num_queued_reqs,
-        modes.max_num_queued_tokens,
-    )
-    env.process(arrivals_at(env, source, limits.submit))
-    env.run()
+    limits = QueueLimits(modes.max_num_queued_reqs, modes.max_num_queued_tokens)
+    gateway = Gateway(env, TheOnlyOne(), reject=table.reject)
+    serve_open(env, [Member(core, limits=limits)], gateway, source)
 
 
 def run_reference(case: Case) -> Run:

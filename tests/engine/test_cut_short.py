@@ -9,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.replica import Member
 from sim.cluster.routers.simple import TheOnlyOne
-from sim.cluster.simulation import serve_open
+from sim.cluster.simulation import Member, serve_open
 from sim.engine import leaps
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder

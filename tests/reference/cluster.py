@@ -1,6 +1,6 @@
 """Many naive replicas behind a router, and clients that wait for their answers."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ from sim.engine.records import Records
 from sim.specs.kv_transfer import OffloadConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import BEFORE_ALL, Due
+from tests.reference.arrivals import ANSWERED, BEFORE_ALL, Due
 from tests.reference.clients import Senders, sessions_of
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.modes import ONE_STAGE, PLAIN, Modes, Offload, Pipeline, Script, Transfers
 from tests.reference.recorder import Recorder
-from tests.reference.replica import Replica
+from tests.reference.replica import Replica, refusal
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
 
@@ -33,16 +33,40 @@ class Served(NamedTuple):
 
 
 class Gateway:
-    """Routes each request, and keeps the router's metrics."""
+    """Routes each request, and keeps the router's metrics; where all replicas are one server, its limits are those of all."""
 
-    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        router: Router,
+        num_unanswered: int,
+        limits: Modes | None,
+    ) -> None:
         self._env = env
+        self._limits = limits
+        self.on_refused: Callable[[Request], None] = lambda _request: None
+        self._there: list[Request] = []
         self._router = router
         self._num_unanswered = num_unanswered
         self.replicas: list[Replica] = []
         self.chosen: dict[int, int] = {}
 
     def submit(self, request: Request) -> None:
+        if self._limits:
+            self._env.process(self._let_in(request, self._limits))
+        else:
+            self._route(request)
+
+    def _let_in(self, request: Request, limits: Modes) -> Generator[simpy.Event, Any, None]:
+        yield Due(self._env, 0, ANSWERED)
+        request.rejected = refusal(limits, [there for there in self._there if there.finish_s is None])
+        if request.rejected:
+            self.on_refused(request)
+        else:
+            self._there.append(request)
+            self._route(request)
+
+    def _route(self, request: Request) -> None:
         number = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.chosen[request.index] = number
         self._router.sent.append((request, number))
@@ -86,7 +110,9 @@ def simulate_cluster(
     requests = make_requests(trace, config, scripts)
     name, options = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
-    gateway = Gateway(env, chooser, len(let_in(requests)))
+    is_one_server = name == "vllm_dp"
+    limited = modes.with_limits_of(config.engine)
+    gateway = Gateway(env, chooser, len(let_in(requests)), limited if is_one_server and limited.limits_queue else None)
     senders = Senders(env, gateway.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     recorders = [Recorder() for _ in range(num_replicas)]
@@ -95,8 +121,22 @@ def simulate_cluster(
         gateway.one_answered()
         senders.tokens_back(request)
 
+    def refused(request: Request) -> None:
+        del gateway.chosen[request.index]
+        finished(request)
+
+    gateway.on_refused = finished
     gateway.replicas = [
-        Replica(env, config, step_time, recorder, modes=modes, on_finished=finished) for recorder in recorders
+        Replica(
+            env,
+            config,
+            step_time,
+            recorder,
+            modes=modes if is_one_server else limited,
+            on_finished=finished,
+            on_refused=refused,
+        )
+        for recorder in recorders
     ]
     for replica in gateway.replicas:
         env.process(replica.run())

@@ -29,6 +29,7 @@ from tests.reference.arrivals import ANSWERED, FLEET, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import send
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.modes import PLAIN
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -232,6 +233,16 @@ class ManagedFleet:
         self.give_back(spot)
         self.dispatch_soon()
 
+    def refused(self, spot: Spot, request: Request) -> None:
+        """It is nobody's fault, and nobody tries again."""
+        job = self.jobs[request.index]
+        self.leave(job)
+        self.end(job, f"{'failed' if job.num_lost else 'rejected'}: {request.rejected}")
+        if not job.num_lost:
+            job.where = -1
+        self.give_back(spot)
+        self.dispatch_soon()
+
     def leave(self, job: Job) -> None:
         self.order.remove(job)
         job.spot = None
@@ -298,7 +309,13 @@ class ManagedFleet:
         spot.ready_s.append(self.env.now)
         recorder = Recorder()
         replica = Replica(
-            self.env, self.config, spot.step_time, recorder, on_finished=lambda request: self.finished(spot, request)
+            self.env,
+            self.config,
+            spot.step_time,
+            recorder,
+            modes=PLAIN.with_limits_of(self.config.engine),
+            on_finished=lambda request: self.finished(spot, request),
+            on_refused=lambda request: self.refused(spot, request),
         )
         spot.replica = replica
         spot.recorders.append((recorder, replica))
@@ -327,7 +344,9 @@ class ManagedFleet:
         jobs = []
         if state != "starting":
             assert spot.process
+            assert spot.replica
             spot.process.interrupt()
+            spot.replica.lose_undecided()
             jobs = [job for job in self.order if job.spot is spot]
             spot.lost_s.append(self.env.now)
         if state == "draining":

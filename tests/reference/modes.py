@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sim.specs.engine import ResolvedEngine
 from sim.specs.kv_transfer import EvictionPolicyName
 
 Role = Literal["kv_producer", "kv_consumer", "kv_both"]
@@ -111,6 +112,11 @@ class Modes:
     @property
     def limits_queue(self) -> bool:
         return self.max_num_queued_reqs is not None or self.max_num_queued_tokens is not None
+
+    def with_limits_of(self, engine: ResolvedEngine) -> "Modes":
+        """With the limits of what that server takes in."""
+        limits = {name: getattr(engine, name) for name in ("max_num_queued_reqs", "max_num_queued_tokens")}
+        return replace(self, **limits)
 
     @property
     def defers_frees(self) -> bool:

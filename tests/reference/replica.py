@@ -6,7 +6,7 @@ given, a scheduler that has work but can schedule nothing waits for the next arr
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,8 +62,11 @@ class Replica:
         modes: Modes = PLAIN,
         max_passes: int | None = None,
         on_finished: Callable[[Request], None] | None = None,
+        on_refused: Callable[[Request], None] | None = None,
     ) -> None:
         self._env = env
+        self._on_refused = on_refused
+        self._undecided: list[Request] = []
         self._modes = modes
         self._depth = modes.num_batches_in_flight or config.num_batches_in_flight
         self._num_usable_blocks = config.num_usable_blocks
@@ -85,6 +88,7 @@ class Replica:
     def submit(self, request: Request) -> None:
         """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
         if self._modes.limits_queue:
+            self._undecided.append(request)
             self._env.process(self._let_in(request))
         else:
             self._accept(request)
@@ -92,29 +96,32 @@ class Replica:
     def _let_in(self, request: Request) -> Process:
         """Turn a request away that finds too many there, once all that comes back at this instant has come back."""
         yield Due(self._env, 0, ANSWERED)
-        request.rejected = self._refusal()
+        if request not in self._undecided:  # aborted meanwhile
+            return
+        self._undecided.remove(request)
+        request.rejected = refusal(self._modes, self._unfinished)
         if request.rejected is None:
             self._accept(request)
-
-    def _refusal(self) -> str | None:
-        limit, token_limit = self._modes.max_num_queued_reqs, self._modes.max_num_queued_tokens
-        if limit is not None and len(self._unfinished) + 1 > limit:
-            return "503: max_num_queued_reqs"
-        queued = sum(request.num_prompt_tokens for request in self._unfinished if request.first_token_s is None)
-        return "503: max_num_queued_tokens" if token_limit is not None and queued >= token_limit else None
+        elif self._on_refused:
+            self._on_refused(request)
 
     def _accept(self, request: Request) -> None:
         self._unfinished.add(request)
         self._inbox.append(request)
         self._wake()
 
+    def lose_undecided(self) -> None:
+        """The replica is lost with those that it has not let in yet."""
+        self._undecided.clear()
+
     def abort(self, request: Request, reason: str) -> None:
         """Whoever asked has gone. vLLM looks at aborts with the requests that come in, and before it takes a batch's tokens in.
 
         A batch that comes back at this very instant is taken in first.
         """
-        if request in self._inbox:
-            self._inbox.remove(request)
+        self._unfinished.discard(request)
+        if request in (*self._inbox, *self._undecided):
+            (self._inbox if request in self._inbox else self._undecided).remove(request)
             self._fail(request, reason)
         else:
             self._aborts.append(Abort(request, reason, self._env.now))
@@ -122,7 +129,6 @@ class Replica:
 
     def _fail(self, request: Request, reason: str) -> None:
         request.failed = reason
-        self._unfinished.discard(request)
 
     def _wake(self) -> None:
         if not self._woken.triggered:
@@ -140,7 +146,7 @@ class Replica:
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
         waiting = len(self.scheduler.waiting) + len(self.scheduler.holding)
-        return len(self._inbox) + waiting, len(self.scheduler.running)
+        return len(self._undecided) + len(self._inbox) + waiting, len(self.scheduler.running)
 
     @property
     def metrics(self) -> tuple[int, int, float]:
@@ -288,6 +294,17 @@ class Replica:
         if request.status is RequestStatus.FINISHED:
             request.finish_s = self._env.now
         return "recv_fail", name
+
+
+def refusal(modes: Modes, unfinished: Collection[Request]) -> str | None:
+    """Why a server with these limits and requests takes no more in."""
+    limit, token_limit = modes.max_num_queued_reqs, modes.max_num_queued_tokens
+    if limit is not None and len(unfinished) + 1 > limit:
+        return f"503: {limit} requests were under way (max_num_queued_reqs)"
+    queued = sum(request.num_prompt_tokens for request in unfinished if request.first_token_s is None)
+    if token_limit is not None and queued >= token_limit:
+        return f"503: {queued} prompt tokens waited (max_num_queued_tokens {token_limit})"
+    return None
 
 
 def step_shape(batch: Batch) -> StepShape:

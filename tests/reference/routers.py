@@ -43,7 +43,11 @@ class Router:
         """New metrics have come."""
 
     def in_flight(self, replica: int) -> list[Request]:
-        return [request for request, where in self.sent if where == replica and request.finish_s is None]
+        return [
+            request
+            for request, where in self.sent
+            if where == replica and request.finish_s is None and request.rejected is None
+        ]
 
     def any_of(self, best: Sequence[int]) -> int:
         return best[0] if len(best) == 1 else best[self.rng.randrange(len(best))]

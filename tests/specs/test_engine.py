@@ -17,6 +17,8 @@ COUNTS = [
     "max_num_batched_tokens",
     "max_num_scheduled_tokens",
     "max_num_active_seqs",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
     "kv_cache_memory_bytes",
     "num_gpu_blocks_override",
     "long_prefill_token_threshold",

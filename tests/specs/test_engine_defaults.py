@@ -474,6 +474,8 @@ def test_the_largest_gpus_get_a_larger_budget_since_0_28() -> None:
         ({"watermark": 0.1}, "0.23.0", "0.24.0"),
         ({"long_prefill_token_threshold_adaptive": True}, "0.30.0", "0.31.0"),
         ({"max_num_active_seqs": 4}, "0.30.0", "0.31.0"),
+        ({"max_num_queued_reqs": 4}, "0.28.0", "0.29.0"),
+        ({"max_num_queued_tokens": 4}, "0.28.0", "0.29.0"),
     ],
 )
 def test_an_argument_that_a_version_does_not_know(arguments: dict[str, Any], version: str, since: str) -> None:

@@ -397,6 +397,8 @@ ENGINES = st.builds(
     max_num_batched_tokens=COUNTS,
     max_num_scheduled_tokens=COUNTS,
     max_num_active_seqs=COUNTS,
+    max_num_queued_reqs=COUNTS,
+    max_num_queued_tokens=COUNTS,
     gpu_memory_utilization=st.none() | st.floats(0, 1, exclude_min=True),
     kv_cache_memory_bytes=COUNTS,
     num_gpu_blocks_override=st.none() | st.integers(2, 10**9),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from random import Random
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sim.cluster.replica import Replica
 from sim.cluster.routers.prompts import PromptTree, prompts_as_sent
@@ -99,7 +99,12 @@ class Router(ABC):
 
 @dataclass(frozen=True)
 class RouterOptions(ABC):
-    """A kind of router with its options, checked: a field each, of type int, float or bool."""
+    """A kind of router with its options, checked: a field each, of type int, float or bool.
+
+    `is_of_one_server`: its replicas are engines of one server, which has the limits of what comes in.
+    """
+
+    is_of_one_server: ClassVar[bool] = False
 
     @abstractmethod
     def router(self, fleet: Fleet) -> Router:

@@ -8,6 +8,7 @@ Deliberate difference: with several API servers requests go to one after the oth
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import ClassVar
 
 from sim.cluster.clock import last_multiple
 from sim.cluster.options import option
@@ -72,6 +73,7 @@ class Balancer:
 class VllmDataParallelOptions(RouterOptions):
     """`api_servers` is vLLM's `--api-server-count`; the coordinator sends counts every `interval_s`."""
 
+    is_of_one_server: ClassVar[bool] = True
     api_servers: int = option(1, at_least=1)
     interval_s: float = option(0.1, at_least=0.001)
 
