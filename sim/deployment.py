@@ -219,8 +219,18 @@ def deploy(
 
 
 def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:
-    """A model by name, path or spec; one that is looked up is quantised as the engine is told to."""
-    return model if isinstance(model, ModelSpec) else load_model(model, quantization=engine.quantization)
+    """A model by name, path or spec; one that is looked up is quantised as the engine is told to.
+
+    Raises ConfigError for a spec of 16-bit weights where others are asked for.
+    """
+    if not isinstance(model, ModelSpec):
+        return load_model(model, quantization=engine.quantization)
+    if engine.quantization and not model.quantization:
+        raise ConfigError(
+            f"quantization {engine.quantization!r} is for models that are looked up, and {model.name} is given as a ModelSpec of "
+            "16-bit weights: give its name or path, or the ModelSpec of load_model(..., quantization=...)."
+        )
+    return model
 
 
 def as_gpu(gpu: GpuLike) -> HardwareProfile:

@@ -22,6 +22,7 @@ PAGES = (
     ROOT / "docs/fleet.md",
     ROOT / "docs/lora.md",
     ROOT / "docs/parallelism.md",
+    ROOT / "docs/quantization.md",
     ROOT / "docs/speculation.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

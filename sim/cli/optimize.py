@@ -34,6 +34,10 @@ def optimize(
     space: Annotated[
         Path | None, typer.Option(help="A YAML of knobs to search; derived from the trace when absent.")
     ] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(help="Search this too, as in quantization=null,fp8 or kv_cache_dtype=null,fp8; repeatable."),
+    ] = None,
     gpus: Annotated[
         int | None,
         typer.Option(
@@ -79,6 +83,7 @@ def optimize(
             **arguments,
             objective=objective,
             space=space,
+            knobs=knob or (),
             gpus=gpus,
             trials=trials,
             seed=seed,

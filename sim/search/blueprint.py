@@ -30,8 +30,10 @@ SECTIONS = {ROUTER: router_options, "prefill_router": router_options, "decider":
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
 DRAFTS = "num_speculative_tokens"
 """A knob of all pools that have a speculative_config: the drafts a step in it, 0 for none."""
-NOT_SEARCHED = ("quantization", "speculative_config")  # another model; DRAFTS of it are searched
+NOT_SEARCHED = ("speculative_config",)  # DRAFTS of it are
 ARGUMENTS = tuple(entry.name for entry in fields(EngineConfig) if entry.name not in NOT_SEARCHED)
+OF_ANSWERS = ("quantization", "kv_cache_dtype")
+"""Knobs that change what the model answers, which no replay sees: searched where that is asked for only."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sim.search.relevance import irrelevant_knobs
 from sim.search.runner import OnProgress, Runner, executor
 from sim.search.scoring import SearchOptions, scenario
 from sim.search.space import Space
-from sim.search.space_file import read_space
+from sim.search.space_file import parse_knob, read_space
 from sim.search.store import Notify, ignore, remembered
 from sim.specs.acceptance import AcceptanceLike
 from sim.specs.autotuning import AutotuningParameters
@@ -51,6 +51,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     objective: str = "throughput",
     slo: Sequence[str] = (),
     space: SpaceLike | None = None,
+    knobs: Sequence[str] = (),
     gpus: int | None = None,
     trials: int = 200,
     seed: int = 0,
@@ -82,8 +83,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     """The engine arguments that serve a trace best, with the evidence. The same input and seed give the same answer.
 
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
-    `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload, and
-    laid out over `gpus` GPUs. `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
+    `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload,
+    laid out over `gpus` GPUs, and has the `knobs` besides, such as "quantization=null,fp8". `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
     `sampling`, `expert_routing` and `acceptance` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
     `fleet`, a YAML file or what stands in one as for `simulate`, has pools whose replicas, arguments, router and decider are searched: knobs
     are then `POOL.replicas`, `POOL.max_num_seqs` and so on, `router`, `prefill_router` and `decider`. More than one of `workers` needs a script guarded by
@@ -103,7 +104,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     if fleet is not None:
         _check_fleet(shared, fleet, scorer)
     workload = _workload(shared, constants)
-    searched = _space(shared, space, gpus, workload, constants)
+    searched = _space(shared, space, knobs, gpus, workload, constants)
     with remembered(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
         runner = Runner(shared.target, tries, memory, progress)
         findings = run_search(
@@ -202,10 +203,13 @@ def _workload(shared: Scenario, constants: AutotuningParameters) -> WorkloadProf
 def _space(
     shared: Scenario,
     space: SpaceLike | None,
+    knobs: Sequence[str],
     gpus: int | None,
     workload: WorkloadProfile,
     constants: AutotuningParameters,
 ) -> Space:
+    if space is not None and knobs:
+        raise ConfigError("--knob adds to the default space; put the knob into the space that is given instead.")
     if space is None and shared.fleet is not None:
         found = default_fleet_space(shared, gpus=gpus)
     elif space is None:
@@ -216,6 +220,7 @@ def _space(
         raise ConfigError("--gpus lays out the default space; put `gpus` into the space file instead.")
     else:
         found = _given_space(space, shared.blueprint)
+    found = replace(found, knobs={**found.knobs, **dict(map(parse_knob, knobs))})
     return found.without(irrelevant_knobs(found, shared.trace, shared.vllm_version))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
-from sim.deployment import DEFAULTS, Deployment, deploy
+from sim.deployment import DEFAULTS, Deployment, ModelLike, deploy
 from sim.errors import SimError
 from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
 from sim.metrics.bottlenecks import Limits, limits
@@ -67,6 +67,7 @@ class Scenario:
     """Everything that all candidates have in common. Picklable; `try_out` gives equal outcomes for equal tasks in any process.
 
     `base` holds the engine arguments that a candidate does not name; `fleet` has the pools where there are several kinds.
+    `source` is what the model was looked up by, for candidates that quantise it otherwise.
     """
 
     model: ModelSpec
@@ -79,6 +80,7 @@ class Scenario:
     clients: Clients = AT_THEIR_TIMES
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     fleet: FleetFile | None = None
+    source: ModelLike | None = None
 
     @property
     def trace(self) -> Trace:
@@ -112,7 +114,13 @@ class Scenario:
     def deploy(self, params: Params) -> Deployment:
         """A replica of the candidate as vLLM would start it, where there are no pools. Raises SimError for what vLLM refuses."""
         engine, version = self.engine(params), self.vllm_version
-        return deploy(self.model, self.gpu, engine, vllm_version=version, step_times=self.step_times)
+        return deploy(self._model_of(params), self.gpu, engine, vllm_version=version, step_times=self.step_times)
+
+    def _model_of(self, params: Params) -> ModelLike:
+        """The model as it was looked up once for all, or what to look it up by where some pool quantises it otherwise."""
+        usual = self.base.quantization
+        is_usual = all(engine.quantization == usual for engine in self.blueprint.engines(params))
+        return self.model if is_usual or self.source is None else self.source
 
     def deploy_fleet(self, params: Params) -> DeployedFleet:
         """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
@@ -121,7 +129,7 @@ class Scenario:
             router, count = self.blueprint.router_of(params), self.blueprint.num_replicas(params)
             return DeployedFleet.alike(self.deploy(params), self.engine(params), count, router)
         return deploy_fleet(
-            self.model, self.gpu, self.engine(params), self.blueprint.fleet_file(params),
+            self._model_of(params), self.gpu, self.engine(params), self.blueprint.fleet_file(params),
             router=None if ROUTER in params else self.router, vllm_version=self.vllm_version, step_times=self.step_times,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from sim.search.fidelity import Search
 from sim.search.final_selection import Verdict, judge
 from sim.search.neighbours import Sensitivity, refined, simplified
 from sim.search.ranking import Candidate, front
-from sim.search.recommend import HIGH_KV_USAGE, Facts, Relaxation, recommendations, relaxations
+from sim.search.recommend import HIGH_KV_USAGE, Facts, Relaxation, on_answers, recommendations, relaxations
 from sim.search.runner import Runner
 from sim.search.slices import split_windows
 from sim.search.space import Space
@@ -93,6 +93,12 @@ def optimize(
 
 
 def _advice(
+    scenario: Scenario, verdict: Verdict, constants: AutotuningParameters, reactions: Sensitivity
+) -> tuple[str, ...]:
+    return (*on_answers(verdict.winner.candidate.params), *_on_serving(scenario, verdict, constants, reactions))
+
+
+def _on_serving(
     scenario: Scenario, verdict: Verdict, constants: AutotuningParameters, reactions: Sensitivity
 ) -> tuple[str, ...]:
     winner = verdict.winner

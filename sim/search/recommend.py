@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sim.errors import listed
 from sim.memory.plan import MemoryPlan
 from sim.metrics.slo import Slo
-from sim.search.blueprint import REPLICAS
+from sim.search.blueprint import OF_ANSWERS, REPLICAS, Params
 from sim.search.evaluate import Outcome
 from sim.search.neighbours import Sensitivity
 from sim.search.objectives import Target, excess
 from sim.search.ranking import Candidate
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
+from sim.specs.online_quantization import AHEAD_OF_TIME
 from sim.units import GIB
 
 HIGH_KV_USAGE = 0.95
@@ -67,6 +69,19 @@ def recommendations(facts: Facts, pools: Mapping[str, Facts] | None = None) -> t
         return (*_of_engine(facts), *_of_all(facts))
     named = (f"{name}: {sentence}" for name, pool in pools.items() for sentence in _of_engine(pool))
     return (*named, *_of_all(facts))
+
+
+def on_answers(params: Params) -> Iterator[str]:
+    """What was chosen for its speed and changes what the model answers, for somebody to check."""
+    chosen = [f"{name}={value}" for name, value in params.items() if value and name.rpartition(".")[2] in OF_ANSWERS]
+    if chosen:
+        yield (
+            f"{listed(chosen, 'and')} {'changes' if len(chosen) == 1 else 'change'} what the model answers, which no replay shows: "
+            "measure its quality on your own tasks first."
+        )
+    for value in {value: None for name, value in params.items() if name.rpartition(".")[2] == "quantization"}:
+        if value in AHEAD_OF_TIME:
+            yield f"vLLM quantises to {value} ahead of time only: serve a checkpoint that is stored so, without the flag."
 
 
 def _of_engine(facts: Facts) -> Iterator[str]:

@@ -80,6 +80,7 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         clients=options.clients,
         step_times=options.step_times,
         fleet=fleet,
+        source=model,
     )
     found.clients.check(found.trace)
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served

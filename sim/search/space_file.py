@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag, model_validator
 
 from sim.errors import ConfigError
+from sim.inputs import parse_yaml
 from sim.search.blueprint import Blueprint
 from sim.search.space import Condition, Space
 from sim.specs.strict_yaml import Finite, Strict, read_yaml
@@ -100,6 +101,14 @@ def read_space(path: Path, over: Blueprint | None = None) -> Space:
         )
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_knob(text: str) -> tuple[str, tuple[Any, ...]]:
+    """A knob and its values, as in `kv_cache_dtype=null,fp8`; the values are those of a YAML list. Raises ConfigError."""
+    name, _, values = text.partition("=")
+    if not (name and values):
+        raise ConfigError(f"--knob is a knob and its values, as in kv_cache_dtype=null,fp8, got {text!r}.")
+    return name, tuple(map(_value, parse_yaml(f"[{values}]", ConfigError, f"--knob {name}")))
 
 
 def _values(name: str, given: list[Any] | RangeBlock) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
-"""Which vLLM versions have kernels for 2:4 sparse weights and for narrow integers with quantised inputs, and on which GPUs.
+"""Which vLLM versions have kernels for formats that not every GPU runs: 2:4 sparse weights, integers with quantised inputs.
 
 Read from the released packages 0.8.5 to 0.33.0: `compressed_tensors.py` and its schemes, their `get_min_capability`, the
-list of kernels in `kernels/linear/__init__.py`, and `sparse_scaled_mm_entry.cu` (Hopper only).
+list of kernels in `kernels/linear/__init__.py`, and `sparse_scaled_mm_entry.cu` (Hopper only); for int8 on Blackwell vLLM's
+pull requests 25935 and 54316.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from sim.specs.model import ModelSpec, WeightFormat
 from sim.specs.releases import parse_version
 
 HOPPER = "9.0"
+BLACKWELL = {"10.0", "10.3", "12.0", "12.1"}
 MARLIN_2_OF_4 = {"8.0", "8.6", "8.9", HOPPER, "10.0", "10.3", "12.0"}  # compute capability 8.0 and up
 NO_MARLIN_2_OF_4 = (0, 15, 0)  # 0.14.1 has the kernel for 4-bit 2:4 weights, 0.16.0 has not; 0.15 was not read
 NO_2_OF_4 = (0, 19, 0)  # the first without any (vLLM pull request 36799)
@@ -26,6 +28,7 @@ def check_kernels(model: ModelSpec, gpu: HardwareProfile, version: str) -> None:
     for weight, is_experts in dict.fromkeys(_formats(model)):
         reason = _two_of_four(weight, gpu, version, is_experts=is_experts) if weight.is_2_of_4 else None
         reason = _narrow_integers(weight, gpu, version, is_experts=is_experts) if weight.activations else reason
+        reason = _int8(gpu) if weight.name == "int8" and weight.compute == "int8" and not is_experts else reason
         if reason:
             raise ConfigError(f"{model.name} stores weights as {weight.name}: {reason}.")
 
@@ -48,6 +51,13 @@ def _two_of_four(weight: WeightFormat, gpu: HardwareProfile, version: str, *, is
         needed = "NVIDIA GPUs of compute capability 8.0 and up" if is_marlin else "Hopper (compute capability 9.0)"
         return f"vLLM's 2:4 sparse kernels run on {needed}, got {gpu.name} ({gpu.compute_capability})"
     return None
+
+
+def _int8(gpu: HardwareProfile) -> str | None:
+    """vLLM hands such linear layers to CUTLASS, which has no int8 kernel from Blackwell on; experts go to Triton."""
+    if gpu.compute_capability not in BLACKWELL:
+        return None
+    return f"vLLM's kernel for 8-bit integers and inputs does not run on Blackwell, got {gpu.name}; use an FP8 checkpoint, or W8A16"
 
 
 def _narrow_integers(weight: WeightFormat, gpu: HardwareProfile, version: str, *, is_experts: bool) -> str | None:

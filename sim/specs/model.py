@@ -21,7 +21,8 @@ class WeightFormat:
     `scale_bits` what its scales add per weight (a 32-bit scale for each 128 x 128 block is 32 / 16384); `compute` the
     dtype of the multiplication: weight-only formats compute in bf16. `is_2_of_4`: of four weights in a row two are kept,
     `bits` and `scale_bits` are means over all four, and sparse tensor cores multiply. `activations` is what the inputs of
-    narrow integers are quantised to, for which vLLM needs a kernel of their own.
+    narrow integers are quantised to, for which vLLM needs a kernel of their own. `unpacked_first`: to multiply
+    more than one row each step writes the weights out in 16 bits, as bitsandbytes does; others are unpacked in registers.
     """
 
     name: str = "bf16"
@@ -30,6 +31,7 @@ class WeightFormat:
     compute: Literal["bf16", "fp8", "fp4", "int8"] = "bf16"
     is_2_of_4: bool = False
     activations: Literal["int4", "int8", "fp8"] | None = None
+    unpacked_first: bool = False
 
     def num_bytes(self, num_parameters: int) -> int:
         """Stored size of that many weights with their scales, rounded up to a whole byte."""

@@ -17,7 +17,7 @@ from sim.specs.quantization import (
 )
 from sim.specs.quantization_config import READERS
 
-# vLLM's online methods, and the precisions by which measured runs name their checkpoints (fp4 as NVFP4, int4 as AWQ's groups)
+# vLLM's online methods, and the precisions by which checkpoints are named (fp4 as NVFP4, int4 as AWQ's groups)
 ONLINE_FORMATS: Mapping[str, WeightFormat] = {
     "fp8": FP8,
     "fp8_per_tensor": FP8,
@@ -27,6 +27,8 @@ ONLINE_FORMATS: Mapping[str, WeightFormat] = {
     "fp4": NVFP4,
     "int4": weight_only_int(4, 128),
 }
+AHEAD_OF_TIME = ("fp4", "int4")
+"""No flag of vLLM's: what a checkpoint is stored in."""
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "fp8_block", "mxfp8"),
     "fp4": ("nvfp4", "mxfp4"),

@@ -14,7 +14,7 @@ MXFP8 = WeightFormat("mxfp8", 8.0, 8 / 32, "fp8")  # OCP MX: an 8-bit scale for 
 MXFP4 = WeightFormat("mxfp4", 4.0, 8 / 32, "bf16")  # OCP MX: an 8-bit scale for 32 weights; vLLM multiplies in bf16
 NVFP4 = WeightFormat("nvfp4", 4.0, 8 / 16, "fp4")  # an fp8 scale for 16 weights
 INT8 = WeightFormat("int8", 8.0, 0.0, "int8")
-NF4 = WeightFormat("nf4", 4.0, 32 / 64, "bf16")  # bitsandbytes: a 32-bit scale for 64 weights
+NF4 = WeightFormat("nf4", 4.0, 32 / 64, "bf16", unpacked_first=True)  # bitsandbytes: a 32-bit scale for 64 weights
 
 
 def fp8_block(rows: int = 128, columns: int = 128) -> WeightFormat:

@@ -4,17 +4,21 @@ Forms and parameters were fitted to measured kernels; a CUDA graph's cost per ke
 are seconds, sizes bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
-from sim.specs.model import Attention, Experts, Linear, WeightFormat
+from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
 QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activation quantisation
+HOPPER = "9.0"
+MARLIN_ON_HOPPER = (
+    0.75  # of the peak at best, as it does without `wgmma` (vLLM pull request 7174, which brings Machete for integers)
+)
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
@@ -38,8 +42,14 @@ def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
 
 def _peak_flops(weight: WeightFormat, gpu: HardwareProfile) -> float:
     """Of dense operations: sparse tensor cores skip the half that 2:4 weights lack (NVIDIA's A100 whitepaper)."""
-    peak = gpu.peak_flops[compute_dtype(weight, gpu)]
+    peak = gpu.peak_flops[compute_dtype(weight, gpu)] * (MARLIN_ON_HOPPER if _is_marlin_on_hopper(weight, gpu) else 1)
     return 2 * peak if weight.is_2_of_4 else peak
+
+
+def _is_marlin_on_hopper(weight: WeightFormat, gpu: HardwareProfile) -> bool:
+    """Narrow floats that are multiplied as 16-bit ones; integers have Machete there, which is as fast as 16-bit weights."""
+    is_narrow_float = weight.bits < BF16.bits and not weight.name.startswith("int")
+    return is_narrow_float and gpu.compute_capability == HOPPER and compute_dtype(weight, gpu) == "bf16"
 
 
 def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
@@ -49,6 +59,12 @@ def gemm_s(rows: float, linear: Linear, gpu: HardwareProfile) -> float:
 
 def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     """So many rows times a matrix as one GPU holds it; their dynamic quantisation included where the dtype needs it."""
+    if linear.weight.unpacked_first and rows > 1:
+        unpacked = gemm(rows, replace(linear, weight=BF16), gpu)
+        return Kernel(
+            unpacked.seconds + _unpacking_s(linear.in_features * linear.out_features, linear.weight, gpu),
+            unpacked.bound,
+        )
     dtype = compute_dtype(linear.weight, gpu)
     fit, bandwidth = gpu.operators.gemm[dtype], gpu.memory_bandwidth_bytes_per_s
     num_in, num_out = linear.in_features, linear.out_features
@@ -62,6 +78,11 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
     seconds = fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
+
+
+def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -> float:
+    """A kernel that reads so many weights and writes them in 16 bits."""
+    return elementwise_s(num_weights * (_bytes_per_weight(weight) + ACTIVATION_BYTES), gpu)
 
 
 def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:
@@ -136,6 +157,10 @@ def experts_kernel(
     tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed"
 ) -> Kernel:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
+    if experts.weight.unpacked_first:
+        unpacked = experts_kernel(tokens, replace(experts, weight=BF16), gpu, expert_routing)
+        all_weights = experts.num_experts * experts.num_weights_per_expert
+        return Kernel(unpacked.seconds + _unpacking_s(all_weights, experts.weight, gpu), unpacked.bound)
     dtype = compute_dtype(experts.weight, gpu)
     fit = gpu.operators.experts[dtype]
     routed = tokens * experts.num_experts_per_tok

@@ -157,6 +157,29 @@ def test_the_line_to_verify_replays_to_the_printed_figures(
     assert f"{found['output_throughput']:.4g} output tok/s" in out
 
 
+def test_what_changes_answers_is_searched_where_it_is_asked_for(
+    trace: Path, linear: Path, servecast: Servecast
+) -> None:
+    """Beside the derived knobs, with a word on quality; what cannot be is a candidate with its reason."""
+    deployed = ["Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace, "--trials", "9"]
+    knobs = ["--knob", "quantization=fp8,int4,awq", "--knob", "kv_cache_dtype=fp8"]
+    _, out, _ = servecast("optimize", *deployed, "--workers", "1", "--no-intervals", "--json", *knobs)
+    found = json.loads(out)
+    tried = {row["engine"]["quantization"]: row["reason"] for row in found["candidates"]}
+    assert tried.keys() == {"fp8", "int4", "awq"}
+    assert "needs a checkpoint quantised that way" in tried["awq"]
+    (chosen,) = {found["best"]["engine"]["quantization"]} - {"awq"}
+    assert f"--kv-cache-dtype fp8 --quantization {chosen}" in found["best"]["serve_command"]
+    said = found["recommendations"][0]
+    assert said.startswith(f"quantization={chosen} and kv_cache_dtype=fp8 change what the model answers")
+    assert (chosen == "int4") == ("vLLM quantises to int4 ahead of time only" in " ".join(found["recommendations"]))
+    for wrong, said in {"fp8": "--knob is a knob and its values", "max_num_seqs=[": "--knob max_num_seqs"}.items():
+        status, _, err = servecast("optimize", *deployed, "--knob", wrong)
+        assert (status, said in err) == (2, True), err
+    refused = servecast("optimize", *deployed, "--space", linear, "--knob", "max_num_seqs=1,2")
+    assert "put the knob into the space that is given" in refused.err
+
+
 FLEET = "pools: [{name: prompts, role: prefill}, {name: answers, role: decode, engine: {max_num_seqs: 4}}]\n"
 PARTS = "knobs: {answers.replicas: [1, 2], answers.max_num_seqs: [1, 8], decider: [always]}"
 

@@ -19,7 +19,7 @@ from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.units import GIB
-from tests.search.makers import gpu, make_runner, make_scenario, make_trace
+from tests.search.makers import make_runner, make_scenario, make_trace
 
 CONFIG = SimpleNamespace(
     hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
@@ -126,7 +126,7 @@ def test_constants_are_checked() -> None:
 
 
 def test_the_default_space_follows_the_workload() -> None:
-    """Lengths hold every request, captured sizes reach as far as batches do, fp8 caches are for throughput."""
+    """Lengths hold every request, captured sizes reach as far as batches do; what changes answers is not tried."""
     trace = make_trace(100, rate_rps=5.0)
     profile = WorkloadProfile.from_trace_analysis(trace)
     space = default_space(make_scenario(trace), profile, gpus=4)
@@ -136,9 +136,8 @@ def test_the_default_space_follows_the_workload() -> None:
     sizes = [sizes for sizes in space.knobs["cudagraph_capture_sizes"] if sizes]
     assert sizes[0] == (1, 2, 4)
     assert max(map(max, sizes)) <= max(4, profile.get_expected_max_batch_size())
-    assert space.knobs["kv_cache_dtype"] == (None, "fp8_e4m3")
+    assert space.knobs.keys().isdisjoint({"kv_cache_dtype", "quantization"})
     assert (space.knobs["tensor_parallel_size"], space.knobs["replicas"], space.gpus) == ((1, 2, 4), (1, 2, 3, 4), 4)
-    assert "kv_cache_dtype" not in default_space(make_scenario(trace, gpu=gpu("a100-sxm-80gb")), profile).knobs
     assert np.all(np.diff([value for value in space.knobs["max_num_seqs"] if value]) > 0)
 
 

@@ -286,3 +286,17 @@ def test_the_router_is_searched_with_its_options() -> None:
     assert len(set(scores.values())) == 2
     assert found["best"]["router"] == min(scores, key=lambda router: scores[router])
     assert f"behind a {found['best']['router'].replace('_', '-')} router" in found["best"]["serve_command"]
+
+
+def test_each_candidate_has_the_weights_that_it_asks_for() -> None:
+    """A model that was looked up is quantised anew, in all of a fleet's pools or in those that say so; a ModelSpec cannot be."""
+    shared = objective("Llama-3.1-8B", "h100-sxm", make_trace(), engine=EngineConfig(max_model_len=2048)).scenario
+    plain, fp8 = (shared.deploy({"quantization": name}).plan.weights_bytes for name in (None, "fp8"))
+    assert 0.5 < fp8 / plain < 0.6
+    fleet = {"pools": [{"engine": {"quantization": "fp8"}}, {}]}
+    mixed = objective("Llama-3.1-8B", "h100-sxm", make_trace(), fleet=fleet).scenario.deploy_fleet({})
+    assert [pool.deployment.plan.weights_bytes for pool in mixed.pools] == [fp8, plain]
+    given = objective(model(), "h100-sxm", make_trace(), engine=EngineConfig(max_model_len=2048))
+    assert "Llama-3.1-8B is given as a ModelSpec of 16-bit weights" in given({"quantization": "fp8"})["reason"]
+    with pytest.raises(ConfigError, match="give its name or path"):
+        sim.simulate(model(), "h100-sxm", make_trace(), engine=EngineConfig(quantization="fp8"))

@@ -119,6 +119,15 @@ def test_4_bit_sparse_weights_run_from_ampere_on(tmp_path: Path) -> None:
     assert "compute capability 8.0 and up, got mi300x" in refusal(sparse, "mi300x", "0.14.1")
 
 
+def test_8_bit_integers_do_not_run_on_blackwell(tmp_path: Path) -> None:
+    """With 8-bit inputs; with 16-bit ones, and on Hopper, they do."""
+    int8, weight_only = quantized(tmp_path, tensors(INT8, INT8)), quantized(tmp_path, tensors(INT8))
+    assert "does not run on Blackwell, got b200-sxm; use an FP8 checkpoint" in refusal(int8, "b200-sxm", "0.33.0")
+    assert "got rtx-pro-6000" in refusal(int8, "rtx-pro-6000", "0.19.0")
+    resolve_engine(EngineConfig(), weight_only, load_gpu("b200-sxm"))
+    resolve_engine(EngineConfig(), int8, load_gpu("h100"))
+
+
 def test_sparse_experts_have_no_kernel(tmp_path: Path) -> None:
     """The sparse kernels multiply linear layers alone."""
     sparse = quantized(tmp_path, tensors(FP8, FP8, sparsity_config=TWO_OF_FOUR), **MOE)

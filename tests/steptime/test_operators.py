@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sim.specs.hardware import load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
+from sim.specs.quantization import NF4, NVFP4
 from sim.steptime.operators import (
     compute_dtype,
     decode_attention,
@@ -38,6 +39,29 @@ def test_smooth_max_of_equal_times() -> None:
     assert smooth_max(1.0, 1.0, 2) == pytest.approx(2**0.5)
     assert smooth_max(1.0, 1.0, 3) == pytest.approx(2 ** (1 / 3))
     assert smooth_max(1.0, 1e-4, 2) == pytest.approx(1.0)
+
+
+def test_bitsandbytes_unpacks_the_whole_matrix_before_it_multiplies() -> None:
+    """Beyond one row: 4.5 bits are read and 16 written of each weight, and then a 16-bit matrix is multiplied."""
+    nf4 = replace(QKV, weight=NF4)
+    unpacking_s = elementwise_s(4096 * 6144 * (4.5 / 8 + 2), h100())
+    for rows in (2.0, 8192.0):
+        assert gemm_s(rows, nf4, h100()) == pytest.approx(gemm_s(rows, QKV, h100()) + unpacking_s)
+    assert gemm_s(1.0, nf4, h100()) < 0.5 * gemm_s(1.0, QKV, h100())
+    unpacked_s = elementwise_s(8 * MIXTRAL.num_weights_per_expert * (4.5 / 8 + 2), h100())
+    found = experts_s(4.0, replace(MIXTRAL, weight=NF4), h100())
+    assert found == pytest.approx(experts_s(4.0, MIXTRAL, h100()) + unpacked_s)
+
+
+@pytest.mark.parametrize(
+    ("weight", "gpu", "slower"),
+    [(NVFP4, "h100-sxm", 1 / 0.75), (INT4, "h100-sxm", 1.0), (NVFP4, "a100-sxm-80gb", 1.0)],
+)
+def test_narrow_floats_reach_three_quarters_of_hoppers_peak(weight: WeightFormat, gpu: str, slower: float) -> None:
+    """Marlin's instructions are Ampere's; integers have a kernel of Hopper's."""
+    profile = load_gpu(gpu)
+    many = [gemm_s(65536.0, replace(QKV, weight=form), profile) for form in (weight, WeightFormat())]
+    assert many[0] / many[1] == pytest.approx(slower, rel=0.02)
 
 
 def test_gemm_of_one_row_reads_the_matrix() -> None:

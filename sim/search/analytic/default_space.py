@@ -28,8 +28,7 @@ def default_space(
 ) -> Space:
     """The design's four knobs, the two that users ask about most, and ways to lay out `gpus` GPUs: ranks, stages, replicas.
 
-    Each knob can also be left to vLLM (None). Context lengths hold every request of the trace; a cache in fp8 is tried
-    where throughput is the target and the GPU computes in fp8.
+    Each knob can also be left to vLLM (None). Context lengths hold every request of the trace.
     """
     limits = parameters or AutotuningParameters()
     lengths = _lengths(scenario.longest_request, scenario.model.max_model_len)
@@ -40,7 +39,6 @@ def default_space(
         "cudagraph_capture_sizes": (None, *_capture_sizes(workload)),
         "enforce_eager": (None, True),
         "max_model_len": (None, *lengths),
-        "kv_cache_dtype": (None, "fp8_e4m3") if _tries_fp8(workload, scenario.gpu) else (None,),
         "max_num_seqs": (None, *NUM_SEQS),
         "max_num_batched_tokens": (None, *BATCHED_TOKENS),
     }  # fmt: skip
@@ -66,10 +64,6 @@ def _capture_sizes(workload: WorkloadProfile) -> list[tuple[int, ...]]:
 
 def _lengths(longest: int, allowed: int) -> list[int]:
     return [length for length in MODEL_LENGTHS if longest <= length < allowed]
-
-
-def _tries_fp8(workload: WorkloadProfile, gpu: HardwareProfile) -> bool:
-    return workload.target_metric == "throughput" and "fp8" in gpu.peak_flops
 
 
 def tensor_parallel_sizes(most: int, num_heads: int) -> tuple[int, ...]:
