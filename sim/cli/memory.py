@@ -43,6 +43,19 @@ def memory(
     num_kv_buffers: Annotated[
         int | None, typer.Option(min=1, help="Layers in the ring of --offload layerwise, 4 when absent.")
     ] = None,
+    offload_block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a block of --offload layerwise, 1024 when absent.")
+    ] = None,
+    num_cpu_blocks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pinned blocks of --offload layerwise, as many as the request has when absent."),
+    ] = None,
+    savings: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --offload layerwise: kv_joined, lengths_kept, rope_in_place, mlp_chunk_tokens[=N], or all."
+        ),
+    ] = None,
     require_fit: Annotated[
         bool, typer.Option("--require-fit", help="End with status 3 where it does not fit, after showing the plan.")
     ] = False,
@@ -59,15 +72,20 @@ def memory(
     if log:
         parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
     warn(parsed.warnings)
+    cut = {
+        "num_kv_buffers": num_kv_buffers,
+        "offload_block_size": offload_block_size,
+        "num_cpu_blocks": num_cpu_blocks,
+        "savings": savings,
+    }
     if offload:
         _refuse_beside_offload(mtp=mtp, from_log=from_log, graph_memory_model=graph_memory_model)
-        fits = _show_offload(
-            chosen_model(model, parsed), gpu, parsed, num_kv_buffers or 4, explain=explain, as_json=as_json
-        )
+        fits = _show_offload(chosen_model(model, parsed), gpu, parsed, cut, explain=explain, as_json=as_json)
         _end(fits or not require_fit)
         return
-    if num_kv_buffers:
-        raise ConfigError("--num-kv-buffers changes nothing without --offload layerwise; leave it out.")
+    for name, value in cut.items():
+        if value:
+            raise ConfigError(f"--{name.replace('_', '-')} changes nothing without --offload layerwise; leave it out.")
     deployment = deploy(
         _loaded(chosen_model(model, parsed), parsed) if log else chosen_model(model, parsed),
         gpu,
@@ -159,10 +177,10 @@ def _loaded(name: str, parsed: ParsedServe) -> "ModelSpec":
 
 
 def _show_offload(
-    model: str, gpu: str, parsed: ParsedServe, num_kv_buffers: int, *, explain: bool, as_json: bool
+    model: str, gpu: str, parsed: ParsedServe, cut: dict[str, Any], *, explain: bool, as_json: bool
 ) -> bool:
     """Prints the plan; whether it fits."""
-    from sim.memory.layerwise_offload import LayerwiseSettings, layerwise_plan, layerwise_widths
+    from sim.memory.layerwise_offload import LayerwiseSettings, Savings, layerwise_plan, layerwise_widths, saved
     from sim.report.layerwise_offload import fits, layerwise_json, layerwise_table
     from sim.specs.hardware import load_gpu
     from sim.specs.models import load_model
@@ -172,12 +190,16 @@ def _show_offload(
     engine = resolve_engine(parsed.engine, spec, profile, vllm_version=parsed.vllm_version)
     if engine.num_gpus > 1:
         raise ConfigError(f"--offload layerwise is planned for one GPU, got {engine.num_gpus}; leave -tp and -pp out.")
-    settings = LayerwiseSettings(engine.max_model_len or spec.max_model_len, num_kv_buffers=num_kv_buffers)
-    plan = layerwise_plan(layerwise_widths(spec), settings, spec.weight_bytes())
+    given = {name.removeprefix("offload_"): value for name, value in cut.items() if value}
+    if "savings" in given:
+        given["savings"] = Savings.parse(given["savings"])
+    settings = LayerwiseSettings(engine.max_model_len or spec.max_model_len, **given)
+    widths = layerwise_widths(spec)
+    plan, offers = layerwise_plan(widths, settings, spec.weight_bytes()), saved(widths, settings)
     available = int(profile.memory_bytes * engine.gpu_memory_utilization)
     if as_json:
-        print_json(layerwise_json(plan, available))
+        print_json(layerwise_json(plan, available, offers))
     else:
         typer.echo(f"{spec.name} on {profile.name}, one request of {settings.seq_len:,} tokens, layer-wise offload\n")
-        typer.echo(layerwise_table(plan, available, explain=explain))
+        typer.echo(layerwise_table(plan, available, offers, explain=explain))
     return fits(plan, available)

@@ -2,16 +2,19 @@
 
 The plan is that of nano-vllm's layer-wise offload: a ring of KV buffers holds the layers being computed, a buffer of one
 block a layer collects what is decoded, prefill runs the whole prompt through one layer after the other. What a layer
-allocates is counted while it lives: attention's tensors are freed before the feed-forward's peak.
+allocates is counted while it lives: a norm's fp32 copy is freed before attention's tensors, those before the feed-forward's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
-from sim.errors import ConfigError
+import numpy as np
+
+from sim.errors import ConfigError, nearest
 from sim.memory.weights import Part
 from sim.specs.model import Linear, ModelSpec, ceil_div
 
-FP32_BYTES, INT64_BYTES = 4, 8
+FP32_BYTES, INT32_BYTES, INT64_BYTES = 4, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class LayerwiseWidths:
     num_layers: int
     max_position: int
     dtype_size: int = 2
+    has_qk_norms: bool = False
 
     @property
     def kv_dim(self) -> int:
@@ -37,16 +41,70 @@ class LayerwiseWidths:
 
 
 @dataclass(frozen=True, slots=True)
+class Savings:
+    """What the analysis of nano-vllm proposes, each for itself.
+
+    `kv_joined`: k_full and v_full, in which a decode joins what was prefilled with what it adds, are allocated once instead of by
+    every layer. `lengths_kept`: the two numbers that tell attention the length are, too. `rope_in_place`: rotating queries and
+    keys takes no fp32 copies. `mlp_chunk_tokens`: the feed-forward takes so many tokens at a time.
+    """
+
+    kv_joined: bool = False
+    lengths_kept: bool = False
+    rope_in_place: bool = False
+    mlp_chunk_tokens: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Savings":
+        """Those named with commas in between, as in `rope_in_place,mlp_chunk_tokens=4096`, or `all`. Raises ConfigError."""
+        if text == "all":
+            return ALL_SAVINGS
+        named = dict.fromkeys(part.strip().replace("-", "_") for part in text.split(","))
+        chosen: dict[str, Any] = dict(map(_saving, named))
+        return cls(**chosen)
+
+
+CHUNK_TOKENS = 8192  # at a time in a feed-forward that is cut, where nobody says how many
+ALL_SAVINGS = Savings(kv_joined=True, lengths_kept=True, rope_in_place=True, mlp_chunk_tokens=CHUNK_TOKENS)
+
+
+def _saving(text: str) -> tuple[str, bool | int]:
+    """A name and its value."""
+    name, is_counted, count = text.partition("=")
+    known = [entry.name for entry in fields(Savings)]
+    if name not in known:
+        raise ConfigError(f"--savings are {', '.join(known)} or all, got {name!r}.{nearest(name, known)}")
+    if not is_counted:
+        return name, getattr(ALL_SAVINGS, name)
+    if name != "mlp_chunk_tokens" or not count.isdecimal() or not int(count):
+        raise ConfigError(f"--savings has a number of at least 1 for mlp_chunk_tokens alone, got {text!r}.")
+    return name, int(count)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerwiseSettings:
-    """How long the request is, and how the buffers are cut: blocks of `block_size` tokens, `num_kv_buffers` in the ring."""
+    """How long the request is, and how the buffers are cut: blocks of `block_size` tokens, `num_kv_buffers` in the ring.
+
+    `num_cpu_blocks` pinned blocks hold the request, as many as it has where None.
+    """
 
     seq_len: int
     block_size: int = 1024
     num_kv_buffers: int = 4
+    num_cpu_blocks: int | None = None
+    savings: Savings = Savings()
+
+    def __post_init__(self) -> None:
+        needed = ceil_div(self.seq_len, self.block_size)
+        if self.num_cpu_blocks is not None and self.num_cpu_blocks < needed:
+            raise ConfigError(
+                f"num_cpu_blocks must hold the request: {self.seq_len:,} tokens take {needed:,} blocks of {self.block_size:,}, "
+                f"got {self.num_cpu_blocks:,}."
+            )
 
     @property
-    def num_cpu_blocks(self) -> int:
-        return ceil_div(self.seq_len, self.block_size)
+    def pinned_blocks(self) -> int:
+        return self.num_cpu_blocks or ceil_div(self.seq_len, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +138,23 @@ class LayerwisePlan:
         return total(self.decode_temporaries)
 
     @property
+    def prefill_bytes(self) -> int:
+        """What the GPU holds at prefill's peak."""
+        return self._loaded_bytes + total(self.prefill_persistent) + self.prefill_peak_bytes
+
+    @property
+    def decode_bytes(self) -> int:
+        """What the GPU holds at a decode's peak."""
+        return self._loaded_bytes + self.decode_peak_bytes
+
+    @property
     def gpu_bytes(self) -> int:
-        """What the GPU must hold at prefill's peak; decode's is lower, as qkv alone is larger than k_full and v_full."""
-        loaded = self.weights_bytes + self.rotary_table.num_bytes + self.preallocated_bytes
-        return loaded + total(self.prefill_persistent) + self.prefill_peak_bytes
+        """What the GPU must have."""
+        return max(self.prefill_bytes, self.decode_bytes)
+
+    @property
+    def _loaded_bytes(self) -> int:
+        return self.weights_bytes + self.rotary_table.num_bytes + self.preallocated_bytes
 
 
 def total(parts: tuple[Part, ...]) -> int:
@@ -107,6 +178,7 @@ def layerwise_widths(model: ModelSpec) -> LayerwiseWidths:
         num_layers=model.num_layers,
         max_position=model.max_model_len,
         dtype_size=model.dtype_bytes,
+        has_qk_norms=layer.num_other_parameters > 2 * model.hidden_size,  # more than the layer's two norms
     )
 
 
@@ -125,9 +197,38 @@ def layerwise_plan(widths: LayerwiseWidths, settings: LayerwiseSettings, weights
         preallocated=_gpu_buffers(widths, settings),
         cpu=(_cpu_cache(widths, settings),),
         prefill_persistent=_persistent(widths, settings),
-        prefill_temporaries=max(_attention(widths, settings), _feed_forward(widths, settings), key=total),
+        prefill_temporaries=max((stage(widths, settings) for stage in PREFILL_STAGES), key=total),
         decode_temporaries=_decode(widths, settings),
     )
+
+
+class Saved(NamedTuple):
+    """Bytes by which a saving lowers the peaks of a prefill and of a decode, and what a decode's layers allocate one after
+    the other; below zero where it raises them.
+    """
+
+    prefill_bytes: int
+    decode_bytes: int
+    allocated_bytes: int
+
+
+def saved(widths: LayerwiseWidths, settings: LayerwiseSettings) -> dict[str, Saved]:
+    """What each saving that is not taken yet would save beside those that are, by its name; all of them as `all`."""
+    taken = settings.savings
+    left = [entry.name for entry in fields(Savings) if not getattr(taken, entry.name)]
+    trials = {name: replace(taken, **{name: getattr(ALL_SAVINGS, name)}) for name in left}
+    if left:
+        trials["all"] = replace(taken, **{name: getattr(ALL_SAVINGS, name) for name in left})
+    now = _figures(widths, settings)
+    return {
+        name: Saved(*np.subtract(now, _figures(widths, replace(settings, savings=savings))).tolist())
+        for name, savings in trials.items()
+    }
+
+
+def _figures(widths: LayerwiseWidths, settings: LayerwiseSettings) -> Saved:
+    plan = layerwise_plan(widths, settings, 0)
+    return Saved(plan.prefill_bytes, plan.decode_bytes, widths.num_layers * plan.decode_peak_bytes)
 
 
 def _rotary_table(w: LayerwiseWidths) -> Part:
@@ -139,15 +240,18 @@ def _gpu_buffers(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
     ring = 2 * s.num_kv_buffers * s.seq_len * w.kv_dim * w.dtype_size
     decode = 2 * w.num_layers * s.block_size * w.kv_dim * w.dtype_size
     token = f"{w.kv_dim:,} x {w.dtype_size} bytes"
+    joined, lengths = _joined(w, s) if s.savings.kv_joined else (), (_LENGTHS,) if s.savings.lengths_kept else ()
     return (
+        *joined,
+        *lengths,
         Part("ring buffer", ring, f"K and V x {s.num_kv_buffers} buffers x {s.seq_len:,} tokens x {token}"),
         Part("decode buffer", decode, f"K and V x {w.num_layers} layers x {s.block_size:,} tokens x {token}"),
     )
 
 
 def _cpu_cache(w: LayerwiseWidths, s: LayerwiseSettings) -> Part:
-    num_bytes = 2 * w.num_layers * s.num_cpu_blocks * s.block_size * w.kv_dim * w.dtype_size
-    blocks = f"{s.num_cpu_blocks:,} blocks x {s.block_size:,} tokens"
+    num_bytes = 2 * w.num_layers * s.pinned_blocks * s.block_size * w.kv_dim * w.dtype_size
+    blocks = f"{s.pinned_blocks:,} blocks x {s.block_size:,} tokens"
     formula = f"K and V x {w.num_layers} layers x {blocks} x {w.kv_dim:,} x {w.dtype_size} bytes"
     return Part("pinned KV cache", num_bytes, formula)
 
@@ -158,31 +262,61 @@ def _persistent(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
     return ids, _tensor("hidden states", w.hidden_size, w, s), _tensor("residual", w.hidden_size, w, s)
 
 
+def _norm(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
+    """At a layer's norm: an fp32 copy of the hidden states and their variance beside the result."""
+    return (
+        _tensor("normed hidden states", w.hidden_size, w, s),
+        _in_fp32("norm in fp32", w.hidden_size + 1, s),
+    )
+
+
+def _head_norms(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
+    """At the norm of the queries' heads, in models that have one."""
+    copy = _in_fp32("query norm in fp32", w.num_heads * (w.head_dim + 1), s) if w.has_qk_norms else None
+    return _projected(w, s) + ((copy,) if copy else ())
+
+
 def _attention(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
     """At the rotary embedding: three fp32 copies of queries and keys beside the projection they come from."""
     rotated = (w.num_heads + w.num_kv_heads) * w.head_dim
-    rope = s.seq_len * rotated * FP32_BYTES * 3
-    return (
-        _tensor("normed hidden states", w.hidden_size, w, s),
-        _tensor("qkv", w.qkv_size, w, s),
-        Part("rotary temporaries", rope, f"{s.seq_len:,} tokens x {rotated:,} x {FP32_BYTES} bytes x 3"),
-    )
+    copies = () if s.savings.rope_in_place else (_in_fp32("rotary temporaries", rotated, s, copies=3),)
+    return _projected(w, s) + copies
+
+
+def _projected(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
+    return _tensor("normed hidden states", w.hidden_size, w, s), _tensor("qkv", w.qkv_size, w, s)
 
 
 def _feed_forward(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
     """At the gated activation: gate_up, the largest temporary of all, beside its activated half."""
+    chunk = min(s.seq_len, s.savings.mlp_chunk_tokens or s.seq_len)
     return (
         _tensor("normed hidden states", w.hidden_size, w, s),
-        _tensor("gate_up", 2 * w.intermediate_size, w, s),
-        _tensor("activation", w.intermediate_size, w, s),
+        _tensor("gate_up", 2 * w.intermediate_size, w, s, chunk),
+        _tensor("activation", w.intermediate_size, w, s, chunk),
     )
 
 
+PREFILL_STAGES = (_norm, _head_norms, _attention, _feed_forward)
+_LENGTHS = Part("cu_seqlens_k", 2 * INT32_BYTES, f"2 x {INT32_BYTES} bytes")
+
+
 def _decode(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
-    """Each layer joins what was prefilled with what was decoded."""
+    """Each layer joins what was prefilled with what was decoded, and says how long that is."""
+    return (() if s.savings.kv_joined else _joined(w, s)) + (() if s.savings.lengths_kept else (_LENGTHS,))
+
+
+def _joined(w: LayerwiseWidths, s: LayerwiseSettings) -> tuple[Part, ...]:
     return _tensor("k_full", w.kv_dim, w, s), _tensor("v_full", w.kv_dim, w, s)
 
 
-def _tensor(name: str, width: int, w: LayerwiseWidths, s: LayerwiseSettings) -> Part:
-    formula = f"{s.seq_len:,} tokens x {width:,} x {w.dtype_size} bytes"
-    return Part(name, s.seq_len * width * w.dtype_size, formula)
+def _tensor(name: str, width: int, w: LayerwiseWidths, s: LayerwiseSettings, num_tokens: int | None = None) -> Part:
+    rows = num_tokens or s.seq_len
+    return Part(name, rows * width * w.dtype_size, f"{rows:,} tokens x {width:,} x {w.dtype_size} bytes")
+
+
+def _in_fp32(name: str, width: int, s: LayerwiseSettings, copies: int = 1) -> Part:
+    times = f" x {copies}" if copies > 1 else ""
+    return Part(
+        name, s.seq_len * width * FP32_BYTES * copies, f"{s.seq_len:,} tokens x {width:,} x {FP32_BYTES} bytes{times}"
+    )

@@ -1,21 +1,29 @@
 """The plan of layer-wise offload as text and JSON."""
 
-from sim.memory.layerwise_offload import LayerwisePlan, total
+from collections.abc import Mapping
+
+from sim.memory.layerwise_offload import LayerwisePlan, Saved, total
 from sim.memory.weights import Part
 from sim.report.tables import aligned
 from sim.units import GIB
 
 
-def layerwise_table(plan: LayerwisePlan, available_bytes: int, *, explain: bool) -> str:
-    """GiB by part, and whether the GPU's `available_bytes` hold the peak."""
+def layerwise_table(plan: LayerwisePlan, available_bytes: int, offers: Mapping[str, Saved], *, explain: bool) -> str:
+    """GiB by part, whether the GPU's `available_bytes` hold the peak, and what further savings would save."""
     rows = [("loaded", "weights", plan.weights_bytes / GIB, "as loaded"), *_rows(plan)]
     header = ("", "", "GiB", "formula")
     table = aligned(header if explain else header[:3], [row if explain else row[:3] for row in rows])
     verdict = "fits" if fits(plan, available_bytes) else "does not fit"
     return (
         f"{table}\n\nGPU: {plan.gpu_bytes / GIB:.2f} GiB at the peak of {available_bytes / GIB:.2f} GiB allowed; "
-        f"{verdict}\nCPU: {plan.cpu_bytes / GIB:.2f} GiB pinned"
+        f"{verdict}\nCPU: {plan.cpu_bytes / GIB:.2f} GiB pinned" + (f"\n\n{_offers(offers)}" if offers else "")
     )
+
+
+def _offers(offers: Mapping[str, Saved]) -> str:
+    header = ("--savings", "prefill peak GiB", "decode peak GiB", "allocated a decode GiB")
+    rows = [(name, *(round(-count / GIB, 2) + 0.0 for count in saved)) for name, saved in offers.items()]  # no -0.00
+    return aligned(header, rows)
 
 
 def _rows(plan: LayerwisePlan) -> list[tuple[str, str, float, str]]:
@@ -34,7 +42,7 @@ def fits(plan: LayerwisePlan, available_bytes: int) -> bool:
     return plan.gpu_bytes <= available_bytes
 
 
-def layerwise_json(plan: LayerwisePlan, available_bytes: int) -> dict[str, object]:
+def layerwise_json(plan: LayerwisePlan, available_bytes: int, offers: Mapping[str, Saved]) -> dict[str, object]:
     """All in bytes."""
     return {
         "offload": "layerwise",
@@ -48,4 +56,5 @@ def layerwise_json(plan: LayerwisePlan, available_bytes: int) -> dict[str, objec
         "cpu_bytes": plan.cpu_bytes,
         "available_bytes": available_bytes,
         "feasible": fits(plan, available_bytes),
+        "savings": {name: saved._asdict() for name, saved in offers.items()},
     }

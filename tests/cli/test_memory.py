@@ -126,9 +126,13 @@ def test_offload_plans_one_long_request(servecast: Servecast) -> None:
     four, two = (json.loads(servecast(*long, "--num-kv-buffers", n, "--json").out) for n in ("4", "2"))
     assert four["gpu_bytes"] - two["gpu_bytes"] == 2**30
     assert four["feasible"]
-    status, _, err = servecast(*long, "-tp", "2")
-    assert status == 2
-    assert "one GPU" in err
+    cut = ("--offload-block-size", "512", "--num-cpu-blocks", "256", "--savings", "rope_in_place", "--json")
+    less = json.loads(servecast(*long, *cut).out)
+    assert four["gpu_bytes"] - less["gpu_bytes"] == four["savings"]["rope_in_place"]["prefill_bytes"] + 72 * 2**20
+    assert less["savings"].keys() == {"kv_joined", "lengths_kept", "mlp_chunk_tokens", "all"}
+    for wrong, said in ((("-tp", "2"), "one GPU"), (("--savings", "rope_inplace"), "Did you mean rope_in_place")):
+        status, _, err = servecast(*long, *wrong)
+        assert (status, said in err) == (2, True), err
 
 
 @pytest.mark.parametrize("flags", [("--explain",), ("--explain", "--offload", "layerwise", "--max-model-len", "32768")])
@@ -142,6 +146,8 @@ def test_explain_shows_formulas(servecast: Servecast, flags: tuple[str, ...]) ->
     "flags",
     [
         ("--num-kv-buffers", "2"),
+        ("--num-cpu-blocks", "200"),
+        ("--savings", "all"),
         ("--offload", "layerwise", "--mtp"),
         ("--offload", "layerwise", "--graph-memory-model", "design"),
         ("--offload", "layerwise", "--from-log", str(LOGS / "vllm-0.19.0.log")),

@@ -3,7 +3,6 @@
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
