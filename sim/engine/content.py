@@ -5,13 +5,13 @@ Only contents that a second request of the trace can ask for get a key; a trace 
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
-from typing import Protocol
+from itertools import chain
 
 import numpy as np
 
+from sim.engine.columns import Ints
 from sim.engine.conversations import SharedBlocks, key_ranges
-from sim.engine.prefix_cache import Keys
+from sim.engine.spans import Spans
 from sim.workload.adapters import told_apart
 from sim.workload.conversations import Path, num_tokens, session_numbers, with_answers
 from sim.workload.trace import Trace
@@ -29,32 +29,7 @@ def output_id(index: int) -> int:
     return -2 * index - 2
 
 
-class KeysByRow(Protocol):
-    """The keys of requests: a slice of trace rows gives an array of keys for each row."""
-
-    def __getitem__(self, rows: slice, /) -> list[Keys]: ...
-
-
-class KeyRanges:
-    """Keys stored as ranges, one for each segment of a prompt; written out only for the rows that are asked for.
-
-    Ranges stand row by row: `first_keys` and `num_keys` have an entry a range, `depths` the number of ranges of each row.
-    """
-
-    def __init__(self, first_keys: Keys, num_keys: Keys, depths: Keys) -> None:
-        self._first_keys = first_keys
-        self._num_keys = num_keys
-        self._bounds = np.concatenate(([0], np.cumsum(depths)))
-
-    def __getitem__(self, rows: slice, /) -> list[Keys]:
-        bounds = self._bounds[rows.start : rows.stop + 1]
-        first_keys, num_keys = (column[bounds[0] : bounds[-1]] for column in (self._first_keys, self._num_keys))
-        ends = np.concatenate(([0], np.cumsum(num_keys)))
-        keys = np.repeat(first_keys - ends[:-1], num_keys) + np.arange(ends[-1])
-        return [keys[first:end] for first, end in pairwise(ends[bounds - bounds[0]].tolist())]
-
-
-def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[KeysByRow, int]:
+def shared_block_keys(trace: Trace, answers: Ints, block_size: int) -> tuple[Spans, int]:
     """For each request the keys of its leading blocks that other requests have too; and the number of different keys.
 
     `answers` has the tokens that each request generates, 0 for rejected ones.
@@ -65,13 +40,13 @@ def shared_block_keys(trace: Trace, answers: Keys, block_size: int) -> tuple[Key
         assert sessions is not None, "a trace that says what its prompts are made of"
         shared = SharedBlocks(sessions, trace.prompt_tokens, answers, block_size)
         first_keys, num_keys, depths, num_in_all = key_ranges(shared)
-        return KeyRanges(first_keys, num_keys, depths), num_in_all
+        return Spans(first_keys, num_keys, depths), num_in_all
     paths = trace.segments if sessions is None else with_answers(trace.segments, sessions, answers.tolist())
     return _keys_of_paths(paths, trace.prompt_tokens + answers, block_size)
 
 
-def _keys_of_paths(paths: Sequence[Path], totals: Keys, block_size: int) -> tuple[KeysByRow, int]:
-    """Keys of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
+def _keys_of_paths(paths: Sequence[Path], totals: Ints, block_size: int) -> tuple[Spans, int]:
+    """Ints of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
     depths = np.fromiter(map(len, paths), dtype=np.int64)
     segments = np.fromiter(flattened(flattened(paths)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
@@ -85,7 +60,7 @@ def _keys_of_paths(paths: Sequence[Path], totals: Keys, block_size: int) -> tupl
     )
 
 
-def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size: int) -> tuple[KeyRanges, int]:
+def _keys_of_segments(content_ids: Ints, lengths: Ints, depths: Ints, block_size: int) -> tuple[Spans, int]:
     """A range of keys for each segment, for traces in which every block of a prompt lies within one segment.
 
     Segments stand path by path; `depths` has the number of segments of each path.
@@ -95,11 +70,15 @@ def _keys_of_segments(content_ids: Keys, lengths: Keys, depths: Keys, block_size
     num_shared = np.where(num_visits[nodes] > 1, lengths // block_size, 0)
     sizes = np.zeros(len(num_visits), dtype=np.int64)
     np.maximum.at(sizes, nodes, num_shared)
-    first_keys = np.cumsum(sizes) - sizes
-    return KeyRanges(first_keys[nodes], num_shared, depths), int(sizes.sum())
+    visited = np.argsort(
+        np.unique(nodes, return_index=True)[1]
+    )  # so that ways which nobody leaves have consecutive keys
+    first_keys = np.zeros_like(sizes)
+    first_keys[visited] = np.cumsum(sizes[visited]) - sizes[visited]
+    return Spans(first_keys[nodes], num_shared, depths), int(sizes.sum())
 
 
-def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
+def _nodes(content_ids: Ints, lengths: Ints, depths: Ints) -> Ints:
     """The number of each segment's node in the tree of all prompts, which is built level by level.
 
     Two segments share a node if they have the same content and all segments before them have the same contents and lengths.
@@ -119,23 +98,24 @@ def _nodes(content_ids: Keys, lengths: Keys, depths: Keys) -> Keys:
     return nodes
 
 
-def _numbered(values: Keys) -> Keys:
+def _numbered(values: Ints) -> Ints:
     """Numbers from 0 on, equal for equal values."""
     return np.unique(values, return_inverse=True)[1]
 
 
-def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[list[Keys], int]:
+def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[Spans, int]:
     """A key for each block, chained over its prefix, for traces whose segments begin or end within blocks."""
     interned: dict[tuple[object, ...], int] = {}
     chains = [_chain(path, block_size, interned) for path in paths]
     owners = Counter(key for chain in chains for key in chain)
     numbers = {key: number for number, key in enumerate(key for key, count in owners.items() if count > 1)}
     shared = [[numbers[key] for key in chain if key in numbers] for chain in chains]
-    return [np.array(keys, dtype=np.int64) for keys in shared], len(numbers)
+    keys = np.fromiter(flattened(shared), dtype=np.int64)
+    return Spans(keys, np.ones_like(keys), np.fromiter(map(len, shared), dtype=np.int64)), len(numbers)
 
 
 def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
-    """Keys of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
+    """Ints of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
 
     A piece is (content id, first token of that content, number of tokens).
     """

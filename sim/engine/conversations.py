@@ -1,11 +1,11 @@
-"""Keys of the blocks that turns of a conversation share, for traces that name sessions but not the contents of prompts."""
+"""Ints of the blocks that turns of a conversation share, for traces that name sessions but not the contents of prompts."""
 
 from array import array
 from itertools import pairwise
 
 import numpy as np
 
-from sim.engine.prefix_cache import Keys
+from sim.engine.columns import Ints
 from sim.workload.conversations import repeated_tokens
 
 
@@ -15,15 +15,15 @@ class SharedBlocks:
     `kept` has the number of leading blocks that a turn shares with the turn before it, `passed_on` with the turn after it.
     """
 
-    def __init__(self, sessions: Keys, prompts: Keys, answers: Keys, block_size: int) -> None:
+    def __init__(self, sessions: Ints, prompts: Ints, answers: Ints, block_size: int) -> None:
         self.rows = np.argsort(sessions, kind="stable")
         repeated = repeated_tokens(sessions, prompts, answers)
         self.kept: list[int] = (repeated[self.rows] // block_size).tolist()
         self.passed_on = [*self.kept[1:], 0]
 
 
-def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
-    """Keys of shared blocks as ranges: `(first key of each range, its length, ranges of each row, number of all keys)`.
+def key_ranges(shared: SharedBlocks) -> tuple[Ints, Ints, Ints, int]:
+    """Ints of shared blocks as ranges: `(first key of each range, its length, ranges of each row, number of all keys)`.
 
     A conversation that only grows has one range. Where a prompt is shorter than the conversation before it, later turns
     keep the ranges up to that point and get new keys behind it.
@@ -47,8 +47,8 @@ def key_ranges(shared: SharedBlocks) -> tuple[Keys, Keys, Keys, int]:
 
 
 def _by_row(
-    rows: Keys, first_keys: "array[int]", num_keys: "array[int]", depths: "array[int]"
-) -> tuple[Keys, Keys, Keys]:
+    rows: Ints, first_keys: "array[int]", num_keys: "array[int]", depths: "array[int]"
+) -> tuple[Ints, Ints, Ints]:
     """The ranges in order of the trace's rows."""
     num_ranges = np.array(depths, dtype=np.int64)
     order = np.argsort(np.repeat(rows, num_ranges), kind="stable")

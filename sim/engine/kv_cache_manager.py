@@ -6,15 +6,15 @@ tokens, of which the full ones whose tokens are known can be found by content.
 
 import sys
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sim.engine.block_pool import BlockPool
+from sim.engine.columns import Ints
 from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.passed_blocks import PassedByOne
-from sim.engine.prefix_cache import NO_COPIES, NO_COPY, Copies, KeyedBlocks, PrefixCache
+from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache
 from sim.engine.request import Request
 
 
@@ -26,7 +26,7 @@ class PrefixHit(NamedTuple):
     """
 
     num_blocks: int
-    copies: tuple[Copies, ...]
+    pieces: tuple[Sequence[Piece], ...]
     num_unheld: int
     num_unheld_full: int
 
@@ -36,7 +36,12 @@ NO_HIT = PrefixHit(0, (), 0, 0)
 
 def best_hit(request: Request) -> PrefixHit:
     """The best possible hit of a request: all its keyed blocks, each held by a running request."""
-    return NO_HIT if request.keyed is None else PrefixHit(len(request.keyed.keys), (), 0, 0)
+    return NO_HIT if request.keyed is None else PrefixHit(request.keyed.count, (), 0, 0)
+
+
+def num_unheld(pieces: Sequence[Piece]) -> int:
+    """How many of these copies no request holds, so that they are in the free list."""
+    return sum(piece.end - piece.start for piece in pieces if not piece.extent.holders)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -81,12 +86,12 @@ class KVCacheManager:
             sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
         self.num_groups = len(config.kv_groups)
-        self._cache = PrefixCache(config.num_usable_blocks, num_keys * self.num_groups)
+        self._caches = [PrefixCache() for _ in config.kv_groups]
+        self._num_keys = num_keys
         self.has_windows = config.has_windows
         self.has_common_window_blocks = False
         self.pool = BlockPool(
             config.num_usable_blocks,
-            self._cache,
             unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
             keeps_contents=config.engine.enable_prefix_caching,
         )
@@ -95,42 +100,34 @@ class KVCacheManager:
 
     def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
         """The longest cached prefix of a waiting request but for its last blocks; at least one token is left to compute."""
-        if request.keyed is None:
+        keyed = request.keyed
+        if keyed is None:
             return NO_HIT
-        self.pool.settle()
-        keyed, num_blocks = request.keyed, (request.num_tokens - 1) // self._block_size
-        matched = [NO_COPIES] * self.num_groups
-        for group in self._full_groups:
-            matched[group] = self._cache.match(keyed.of_group(group)[:num_blocks])
-            num_blocks = len(matched[group])
-        num_blocks = max(0, min(num_blocks, len(keyed.keys)) - num_dropped)
-        if self.has_windows:
-            num_blocks = self._longest_to_go_on_from(keyed, num_blocks)
-        for group in self._window_groups:
-            first = max(0, num_blocks - self._num_blocks_needed[group])
-            matched[group] = self._cache.match(keyed.of_group(group)[first:num_blocks])
-        return self._hit(num_blocks, [copies[:num_blocks] for copies in matched])
+        num_blocks = self._num_found(keyed, (request.num_tokens - 1) // self._block_size, num_dropped)
+        pieces = tuple(
+            cache.match(keyed.spans, max(0, num_blocks - needed), num_blocks)
+            for cache, needed in zip(self._caches, self._num_blocks_needed, strict=True)
+        )
+        unheld = [num_unheld(found) for found in pieces]
+        return PrefixHit(num_blocks, pieces, sum(unheld), sum(unheld[group] for group in self._full_groups))
 
-    def _longest_to_go_on_from(self, keyed: KeyedBlocks, num_blocks: int) -> int:
+    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, num_dropped: int) -> int:
         """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
+        for group in self._full_groups:
+            num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, sys.maxsize)
+        num_blocks = max(0, min(num_blocks, keyed.count) - num_dropped)
         before = -1
-        while num_blocks != before:
+        while self.has_windows and num_blocks != before:
             before = num_blocks
             for group in self._window_groups:
-                keys = keyed.of_group(group)[:num_blocks]
-                num_blocks = self._cache.last_match_end(keys, self._num_blocks_needed[group])
+                needed = self._num_blocks_needed[group]
+                num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, needed)
         return num_blocks
-
-    def _hit(self, num_blocks: int, copies: list[Copies]) -> PrefixHit:
-        num_unheld = [self._cache.num_unheld(found) for found in copies]
-        return PrefixHit(
-            num_blocks, tuple(copies), sum(num_unheld), sum(num_unheld[group] for group in self._full_groups)
-        )
 
     @property
     def num_registered(self) -> int:
         """How many blocks have been made findable so far."""
-        return self._cache.num_registered
+        return sum(cache.num_registered for cache in self._caches)
 
     def can_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> bool:
         """The admission gate: whether that many tokens, all that is known of a request, fit now beside `reserve`."""
@@ -163,16 +160,15 @@ class KVCacheManager:
         return new
 
     def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
-        copies = hit.copies or (NO_COPIES,) * self.num_groups
+        pieces = hit.pieces or ((),) * self.num_groups
         for group in self._window_groups:
-            if self._cache.num_unheld(copies[group]) < len(copies[group]):
+            if any(piece.extent.holders for piece in pieces[group]):
                 self.has_common_window_blocks = True
-        for found in copies:
-            self.pool.touch(found)
-        keyed.held = list(copies)
-        keyed.first = [hit.num_blocks - len(found) for found in copies]
+        keyed.held = [Held(hit.num_blocks) for _ in pieces]
+        for held, found in zip(keyed.held, pieces, strict=True):
+            self.pool.touch(found, held)
         if request.passed_blocks is not None:
-            request.passed_blocks = list(keyed.first)
+            request.passed_blocks = [held.first for held in keyed.held]
 
     # -- growth ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +204,7 @@ class KVCacheManager:
         if keyed is None:
             return False
         for group, window in enumerate(self.windows):
-            if window is not None and keyed.first[group] < max(request.num_shared_blocks, keyed.end(group)):
+            if window is not None and keyed.held[group].first < max(request.num_shared_blocks, keyed.held[group].end):
                 return True
         return False
 
@@ -216,15 +212,18 @@ class KVCacheManager:
         """Whether all that windows have yet to pass of a request's keyed blocks can be found, and nobody else holds it."""
         keyed = request.keyed
         assert keyed is not None, "its blocks have keys"
-        for group in self._window_groups:
-            if keyed.end(group) < request.num_shared_blocks or not self._cache.are_held_once(keyed.held[group]):
-                return False
-        return True
+        windows = [keyed.held[group] for group in self._window_groups]
+        return all(
+            held.end >= request.num_shared_blocks and all(len(extent.holders) == 1 for extent in held.extents)
+            for held in windows
+        )
 
-    def pass_key(self, request: Request, group: int, number: int) -> int:
-        """A window passes a block, which comes after those that it has passed: its copy, NO_COPY where it has none."""
-        released = self._take_keyed(request, group, number + 1)
-        return int(released[0]) if len(released) else NO_COPY
+    def pass_key(self, request: Request, group: int, number: int) -> Extent | None:
+        """A window passes a block, which comes after those that it has passed: its copy, None where it has none."""
+        keyed = request.keyed
+        assert keyed is not None, "its blocks have keys"
+        passed = keyed.held[group].cut_off(number + 1)
+        return passed[0] if passed else None
 
     def keep_shared_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks findable that others may ask for and that are filled with known tokens."""
@@ -233,17 +232,13 @@ class KVCacheManager:
 
     def _keep_blocks(self, keyed: KeyedBlocks, last: int) -> None:
         """Make held blocks before number `last` findable."""
-        for group in range(self.num_groups):
-            first = keyed.end(group)
-            if last > first:
-                self.pool.settle()
-                copies = self._cache.register(keyed.of_group(group)[first:last])
-                held = keyed.held[group]
-                keyed.held[group] = np.concatenate((held, copies)) if len(held) else copies
+        for cache, held in zip(self._caches, keyed.held, strict=True):
+            if last > held.end:
+                cache.register(keyed.spans, held, last)
 
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
-        return min(request.keyed.end(group) for group in range(self.num_groups)) if request.keyed else 0
+        return min(held.end for held in request.keyed.held) if request.keyed else 0
 
     # -- release ---------------------------------------------------------------------------------------------------
 
@@ -262,29 +257,20 @@ class KVCacheManager:
 
     def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
         """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
-        released = self._take_keyed(request, group, end)
-        self.pool.release(num_hashed - len(released), num_unhashed)
-        if len(released):
-            self.pool.release_keyed(released)
+        if request.keyed is None:
+            self.pool.release(num_hashed, num_unhashed)
+            return
+        held = request.keyed.held[group]
+        self.pool.release(num_hashed - held.num_before(end), num_unhashed)
+        self.pool.give_back(held, end)
 
     def _pass_blocks(self, request: Request, group: int, end: int, count: int) -> None:
         """Give back so many of a group's blocks before number `end`, the last first, which a window has passed."""
-        released = self._take_keyed(request, group, end)
-        if count > len(released):
-            self.pool.release_passed(count - len(released), PassedByOne(request.serial, group, end))
-        if len(released):
-            self.pool.release_keyed(released)
-
-    def _take_keyed(self, request: Request, group: int, end: int) -> Copies:
-        """The copies that a request holds of blocks before number `end`, and no longer will."""
-        keyed = request.keyed
-        if keyed is None:
-            return NO_COPIES
-        copies = keyed.held[group]
-        released = copies[: max(0, end - keyed.first[group])]
-        keyed.first[group] = max(keyed.first[group], end)
-        keyed.held[group] = copies[len(released) :]
-        return released
+        num_keyed = request.keyed.held[group].num_before(end) if request.keyed else 0
+        if count > num_keyed:
+            self.pool.release_passed(count - num_keyed, PassedByOne(request.serial, group, end))
+        if request.keyed:
+            self.pool.give_back(request.keyed.held[group], end)
 
     def key_all_blocks(self, request: Request, num_hashed_tokens: int) -> None:
         """A preempted request can ask for everything that it had: make it findable, where it is held or free."""
@@ -293,11 +279,10 @@ class KVCacheManager:
         keyed = self._with_keys(request, (request.num_prompt_tokens + request.max_tokens) // self._block_size)
         passed = request.passed_blocks or [0] * self.num_groups
         if self.has_windows:
-            keys = [keyed.of_group(group) for group in range(self.num_groups)]
-            self.pool.name_passed_blocks(request.serial, keys)
+            self.pool.name_passed_blocks(request.serial, keyed, self._caches)
             for group in range(self.num_groups):
-                if keyed.end(group) < passed[group]:
-                    keyed.first[group], keyed.held[group] = passed[group], NO_COPIES
+                if keyed.held[group].end < passed[group]:
+                    keyed.held[group] = Held(passed[group])
         self._keep_blocks(keyed, num_hashed_tokens // self._block_size)
 
     def name_blocks(self, request: Request, num_blocks: int) -> None:
@@ -309,14 +294,13 @@ class KVCacheManager:
         """A request's keyed blocks, which get keys of their own where the trace has none for so many."""
         keyed = request.keyed
         if keyed is None:
-            passed = request.passed_blocks or [0] * self.num_groups
-            keyed = request.keyed = KeyedBlocks(NO_COPIES, [NO_COPIES] * self.num_groups, list(passed))
-        missing = num_blocks - len(keyed.keys)
+            keyed = request.keyed = KeyedBlocks([], request.passed_blocks or [0] * self.num_groups)
+        missing = num_blocks - keyed.count
         if missing > 0:
-            keyed.add_keys(self._cache.new_keys(missing, self.num_groups))
+            keyed.add(self._num_keys, missing)
+            self._num_keys += missing
         return keyed
 
-    def drain_handed_out(self) -> NDArray[np.bool_]:
-        """By number, the copies that were taken or evicted since the last time that this was asked."""
-        self.pool.settle()
-        return self._cache.drain_handed_out()
+    def drain_handed_out(self) -> Ints:
+        """By number, the copies that were taken or evicted since the last time that this was asked, of the only group."""
+        return self._caches[0].drain_handed_out()

@@ -1,186 +1,241 @@
-"""The prefix cache: copies of the block contents that several requests may ask for, and how many requests hold each copy.
+"""The prefix cache of a KV group: which blocks can be found by their contents, and who holds them.
 
-A content is identified by its key, a number; a copy of it, which is one physical block, by its id. Contents that no other
-request can ask for are not kept here; the pool only counts their blocks.
+A content is identified by its key, a number; a block that can be found is a copy of its content, of which there may be
+several. Consecutive keys that prompts have in common form a chain. Copies of neighbours in a chain that the same requests hold,
+or that stand together in the free list, are one extent. Contents that no other request can ask for are not kept here.
 Invariants:
-- `_oldest[key]` is the copy that a lookup finds. The copies of a content form a ring in order of age: `_younger` of each is
-  the next one, of the youngest the oldest, and `_older` the other way round. An unused copy is a ring of its own.
-- `_num_twins` is how many copies there are beyond one of each content.
+- A chain has its extents in order of age: of the copies of a content, a lookup finds the oldest.
+- An extent that somebody holds is in the list of each holder; one that nobody holds stands in the free list.
+- The last copy of an extent is the first to be evicted: requests give back the tail of what they hold first.
 """
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
-Keys = NDArray[np.int64]
-Copies = NDArray[np.int64]
-NO_COPY = -1
-NO_COPIES: Copies = np.zeros(0, dtype=np.int64)
+from sim.engine.columns import Ints
+from sim.engine.free_list import FreeRun
+from sim.engine.spans import Span
+
+NOTHING = np.zeros(0, dtype=np.int64)
 
 
-class KeyedBlocks:
-    """A request's leading blocks that have a key: their keys, and by KV group the copies that it holds.
+class Extent(FreeRun):
+    """Copies of a chain's contents from number `start` to before `end`; the first is copy number `serial` of all ever made."""
 
-    The copies are of consecutive blocks from `first` on; a sliding window has passed those before. Each group keeps contents
-    of its own, which have the keys that `of_group` says.
-    """
+    def __init__(self, chain: "Chain", start: int, end: int, serial: int) -> None:
+        super().__init__(end - start)
+        self.chain = chain
+        self.start = start
+        self.end = end
+        self.serial = serial
+        self.holders: dict[Held, None] = {}
 
-    __slots__ = ("_keys_by_group", "first", "held", "keys")
+    def lose(self, count: int) -> None:
+        self.count -= count
+        self.end -= count
+        self.chain.cache.hand_out(self.serial + self.count, count)
+        if self.count == 0:
+            self.chain.remove(self)
 
-    def __init__(self, keys: Keys, held: list[Copies], first: list[int]) -> None:
-        self.keys = keys
-        self.held = held
-        self.first = first
-        self._keys_by_group: list[Keys] = []
+    def split(self, at: int) -> "Extent":
+        """Cut off the copies from content number `at` on, which become an extent of their own."""
+        rest = Extent(self.chain, at, self.end, self.serial + at - self.start)
+        self.count, self.end = at - self.start, at
+        rest.holders = self.holders.copy()
+        for holder in rest.holders:
+            holder.extents.insert(holder.extents.index(self) + 1, rest)
+        extents = self.chain.extents
+        extents.insert(extents.index(self) + 1, rest)
+        return rest
 
-    def of_group(self, group: int) -> Keys:
-        """The keys of a group's blocks."""
-        num_groups = len(self.held)
-        if num_groups == 1:
-            return self.keys
-        if not self._keys_by_group:
-            self._keys_by_group = [self.keys * num_groups + number for number in range(num_groups)]
-        return self._keys_by_group[group]
+    def can_absorb(self, rest: "Extent") -> bool:
+        """Whether copies that go on from these are of one age with them: no others were made in between."""
+        if rest.chain is not self.chain or rest.start != self.end or self.chain.cache.tells_copies_apart:
+            return False
+        extents = self.chain.extents
+        return abs(extents.index(self) - extents.index(rest)) == 1
 
-    def add_keys(self, keys: Keys) -> None:
-        """More blocks get keys."""
-        self.keys = np.concatenate((self.keys, keys))
-        self._keys_by_group = []
+    def absorb(self, rest: "Extent") -> None:
+        """Make those one extent with these; nobody holds either."""
+        self.count, self.end = rest.end - self.start, rest.end
+        self.chain.extents.remove(rest)
 
-    def end(self, group: int) -> int:
-        """The number of the block after the last held copy."""
-        return self.first[group] + len(self.held[group])
+
+class Chain:
+    """Contents with consecutive keys from `key` on, each of which goes on from the one before; it has copies of some."""
+
+    def __init__(self, cache: "PrefixCache", key: int) -> None:
+        self.cache = cache
+        self.key = key
+        self.extents: list[Extent] = []
+
+    def oldest(self, number: int, end: int) -> tuple[Extent | None, int]:
+        """The extent with the oldest copy of a content, None if there is none, and up to where before `end` that holds for the next."""
+        for extent in self.extents:
+            if extent.start > number:
+                end = min(end, extent.start)
+            elif extent.end > number:
+                return extent, min(end, extent.end)
+        return None, end
+
+    def remove(self, extent: Extent) -> None:
+        """All copies of an extent are gone."""
+        self.extents.remove(extent)
+        if not self.extents:
+            self.cache.forget(self)
+
+
+class Held:
+    """The copies that a request holds in a KV group, of its blocks from `first` to before `end`; a window has passed those before."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = self.end = first
+        self.extents: list[Extent] = []
+
+    def num_before(self, end: int) -> int:
+        """How many of these blocks come before number `end`."""
+        return max(0, min(end, self.end) - self.first)
+
+    def put_ahead(self, extent: Extent) -> None:
+        """Hold the copies of the blocks before these as well."""
+        extent.holders[self] = None
+        self.extents.insert(0, extent)
+        self.first -= extent.count
+
+    def put_behind(self, extent: Extent) -> None:
+        """Hold the copies of the blocks after these as well."""
+        extent.holders[self] = None
+        self.extents.append(extent)
+        self.end += extent.count
+
+    def cut_off(self, end: int) -> list[Extent]:
+        """Hold no more what comes before block number `end`: the extents."""
+        given: list[Extent] = []
+        while self.extents and self.first < end:
+            extent = self.extents[0]
+            if extent.count > end - self.first:
+                extent.split(extent.start + end - self.first)
+            self.first += extent.count
+            del extent.holders[self]
+            given.append(self.extents.pop(0))
+        self.first, self.end = max(self.first, end), max(self.end, end)
+        return given
+
+    def serials(self) -> Ints:
+        """The number of each copy."""
+        return np.concatenate(
+            [NOTHING, *(np.arange(extent.serial, extent.serial + extent.count) for extent in self.extents)]
+        )
+
+
+class Piece(NamedTuple):
+    """The copies of an extent of contents from number `start` to before `end` of its chain."""
+
+    extent: Extent
+    start: int
+    end: int
 
 
 class PrefixCache:
-    """Copies 0..capacity-1 of keyed contents; all operations take a request's blocks at once."""
+    """The copies of one KV group, by chain; `num_registered` is how many were ever made."""
 
-    def __init__(self, capacity: int, num_keys: int) -> None:
-        self._num_keys = num_keys
-        self._oldest = np.full(num_keys, NO_COPY, dtype=np.int64)
-        self._younger = np.arange(capacity, dtype=np.int64)
-        self._older = np.arange(capacity, dtype=np.int64)
-        self._num_twins = 0
-        self._key = np.zeros(capacity, dtype=np.int64)
-        self._num_holders = np.zeros(capacity, dtype=np.int64)
-        self._unused = np.arange(capacity - 1, -1, -1, dtype=np.int64)
-        self._num_unused = capacity
+    def __init__(self) -> None:
+        self._chains: dict[int, Chain] = {}
         self.num_registered = 0
-        self._handed_out: NDArray[np.bool_] | None = None
+        self._handed_out: list[tuple[int, int]] | None = None
 
-    def new_keys(self, count: int, num_groups: int) -> Keys:
-        """New keys for `count` blocks; key k stands for contents k * num_groups and following, one for each KV group."""
-        first, self._num_keys = self._num_keys, self._num_keys + count * num_groups
-        if self._num_keys > len(self._oldest):
-            missing = max(self._num_keys - len(self._oldest), len(self._oldest))
-            self._oldest = np.concatenate((self._oldest, np.full(missing, NO_COPY, dtype=np.int64)))
-        return np.arange(first // num_groups, first // num_groups + count, dtype=np.int64)
+    def forget(self, chain: Chain) -> None:
+        """A chain has no copies left."""
+        del self._chains[chain.key]
 
-    def find(self, keys: Keys) -> Copies:
-        """The oldest copy of each content, NO_COPY where there is none."""
-        return self._oldest[keys]
+    # -- lookups ---------------------------------------------------------------------------------------------------
 
-    def match(self, keys: Keys) -> Copies:
-        """The oldest copies of the leading keys, up to the first that has none."""
-        copies: Copies = self._oldest[keys]
-        if len(copies) == 0:
-            return copies
-        first = int(copies.argmin())  # the first that has none, if any: NO_COPY is less than any number
-        return copies[:first] if copies[first] == NO_COPY else copies
+    def match(self, spans: list[Span], first: int, end: int) -> list[Piece]:
+        """The oldest copies of blocks from `first` to before `end`, up to the first that has none."""
+        pieces: list[Piece] = []
+        for span in spans:
+            number, last = max(first, span.block) - span.block, min(end, span.end) - span.block
+            if number >= last:
+                continue
+            chain = self._chains.get(span.key)
+            while number < last:
+                if chain is None:
+                    return pieces
+                extent, until = chain.oldest(number, last)
+                if extent is None:
+                    return pieces
+                pieces.append(Piece(extent, number, until))
+                number = until
+        return pieces
 
-    def last_match_end(self, keys: Keys, count: int) -> int:
-        """Where the last `count` consecutive keys that have copies end, or fewer where they begin with the first; 0 if there are none."""
-        if self._oldest[keys[max(0, len(keys) - count) :]].min(initial=0) != NO_COPY:
-            return len(keys)  # the usual case
-        ends = np.append((self._oldest[keys] == NO_COPY).nonzero()[0], len(keys))
-        is_long_enough = np.diff(ends) > count
-        return int(ends[1:][is_long_enough][-1]) if is_long_enough.any() else int(ends[0])
+    def match_end(self, spans: list[Span], end: int, num_needed: int) -> int:
+        """Where the last `num_needed` consecutive blocks that have copies end, or fewer where they begin with the first; 0 if there are none."""
+        if num_needed == 0:
+            return end
+        found, first, block = 0, 0, 0
+        for span in spans:
+            last = min(end, span.end)
+            chain = self._chains.get(span.key)
+            while block < last:
+                extent, until = None, last
+                if chain is not None:
+                    extent, number = chain.oldest(block - span.block, last - span.block)
+                    until = span.block + number
+                if extent is None:
+                    first = until
+                    if end - first < num_needed:
+                        return found
+                elif first == 0 or until - first >= num_needed:
+                    found = until
+                block = until
+        return found
 
-    def drain_handed_out(self) -> NDArray[np.bool_]:
-        """Which copies somebody has taken hold of, or were evicted, since the last time; it is noted from the first time on."""
-        drained, self._handed_out = self._handed_out, np.zeros(len(self._key), dtype=np.bool_)
-        return self._handed_out if drained is None else drained
+    # -- copies come and go ----------------------------------------------------------------------------------------
 
-    def num_unheld(self, copies: Copies) -> int:
-        """How many of these copies no request holds, so that they are in the free list."""
-        return len(copies) - int(np.count_nonzero(self._num_holders[copies]))
+    def register(self, spans: list[Span], held: Held, end: int) -> None:
+        """Make copies of the blocks behind those held, to before number `end`, held as well; each is the youngest of its content."""
+        for span in spans:
+            if held.end < min(end, span.end):
+                chain = self._chain(span.key)
+                extent = self._register(chain, held.end - span.block, min(end, span.end) - span.block)
+                last = held.extents[-1] if held.extents else None
+                if last is not None and len(last.holders) == 1 and last.can_absorb(extent):
+                    last.absorb(extent)
+                    held.end += extent.count
+                else:
+                    held.put_behind(extent)
 
-    def are_held_once(self, copies: Copies) -> bool:
-        """Whether each of these copies has a single holder."""
-        return bool((self._num_holders[copies] == 1).all())
+    def register_free(self, spans: list[Span], block: int) -> Extent:
+        """Make a copy of a block that nobody holds."""
+        span = next(span for span in spans if block < span.end)
+        return self._register(self._chain(span.key), block - span.block, block - span.block + 1)
 
-    def hold(self, copies: Copies) -> Copies:
-        """Add a holder to each copy; returns the copies that had none."""
-        num_holders = self._num_holders[copies]
-        self._num_holders[copies] = num_holders + 1
+    def _chain(self, key: int) -> Chain:
+        chain = self._chains.get(key)
+        if chain is None:
+            chain = self._chains[key] = Chain(self, key)
+        return chain
+
+    def _register(self, chain: Chain, start: int, end: int) -> Extent:
+        extent = Extent(chain, start, end, self.num_registered)
+        self.num_registered += extent.count
+        chain.extents.append(extent)
+        return extent
+
+    # -- who has copies handed out ---------------------------------------------------------------------------------
+
+    @property
+    def tells_copies_apart(self) -> bool:
+        """Whether each copy is known by its number for good."""
+        return self._handed_out is not None
+
+    def hand_out(self, serial: int, count: int) -> None:
+        """Copies from that number on are held by somebody else now, or evicted."""
         if self._handed_out is not None:
-            self._handed_out[copies] = True
-        return _at_zero(num_holders, copies)
+            self._handed_out.append((serial, count))
 
-    def drop(self, copies: Copies) -> Copies:
-        """Remove a holder from each copy; returns the copies that have none now, in the order given."""
-        num_holders = self._num_holders[copies] - 1
-        self._num_holders[copies] = num_holders
-        return _at_zero(num_holders, copies)
-
-    def register(self, keys: Keys) -> Copies:
-        """Make new copies of these contents, each with one holder; returns their ids."""
-        self._num_unused -= len(keys)
-        self.num_registered += len(keys)
-        copies = self._unused[self._num_unused : self._num_unused + len(keys)].copy()
-        self._key[copies] = keys
-        self._num_holders[copies] = 1
-        oldest = self._oldest[keys]
-        if len(oldest) and oldest[oldest.argmax()] != NO_COPY:
-            is_twin = oldest != NO_COPY
-            self._oldest[keys[~is_twin]] = copies[~is_twin]
-            self._link(oldest[is_twin], copies[is_twin])
-        else:
-            self._oldest[keys] = copies
-        return copies
-
-    def _link(self, oldest: Copies, copies: Copies) -> None:
-        """These copies are now the youngest of the contents that have these oldest ones."""
-        youngest = self._older[oldest]
-        self._younger[youngest] = self._older[oldest] = copies
-        self._older[copies] = youngest
-        self._younger[copies] = oldest
-        self._num_twins += len(copies)
-
-    def evict(self, copies: Copies) -> None:
-        """Forget copies of different contents that no request holds; lookups then find the next oldest copy of each."""
-        keys = self._key[copies]
-        if self._handed_out is not None:
-            self._handed_out[copies] = True
-        if self._num_twins:
-            keys = self._unlink_twins(keys, copies)
-        self._oldest[keys] = NO_COPY
-        self._unused[self._num_unused : self._num_unused + len(copies)] = copies
-        self._num_unused += len(copies)
-
-    def _unlink_twins(self, keys: Keys, copies: Copies) -> Keys:
-        """Take copies of these contents that are not the only ones out of their rings; returns the keys of the others."""
-        is_twin = self._younger[copies] != copies
-        if not is_twin.any():
-            return keys
-        others: Keys = keys[~is_twin]
-        keys, copies = keys[is_twin], copies[is_twin]
-        younger, older = self._younger[copies], self._older[copies]
-        self._younger[older] = younger
-        self._older[younger] = older
-        self._younger[copies] = self._older[copies] = copies
-        is_oldest = self._oldest[keys] == copies
-        self._oldest[keys[is_oldest]] = younger[is_oldest]
-        self._num_twins -= len(copies)
-        return others
-
-    def are_of_different_contents(self, copies: Copies) -> bool:
-        """Whether no two of these copies have the same content."""
-        return len(set(self._key[copies].tolist())) == len(copies)
-
-
-def _at_zero(counts: Keys, copies: Copies) -> Copies:
-    """The copies whose count is 0: mostly all or none."""
-    num_others = np.count_nonzero(counts)
-    if num_others == 0:
-        return copies
-    return NO_COPIES if num_others == len(copies) else copies[counts == 0]
+    def drain_handed_out(self) -> Ints:
+        """The numbers of the copies that were handed out since the last time; they are noted from the first time on."""
+        drained, self._handed_out = self._handed_out or [], []
+        return np.concatenate([NOTHING, *(np.arange(serial, serial + count) for serial, count in drained)])

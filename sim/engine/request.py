@@ -7,7 +7,7 @@ context is `s - epoch` tokens, the token fed in that pass included; `last_pass` 
 from enum import Enum
 from math import nan
 
-from sim.engine.prefix_cache import KeyedBlocks
+from sim.engine.keyed_blocks import KeyedBlocks
 
 
 class RequestStatus(Enum):

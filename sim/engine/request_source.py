@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
+from sim.engine.columns import Ints
 from sim.engine.config import SchedulerConfig
-from sim.engine.content import KeysByRow, shared_block_keys
+from sim.engine.content import shared_block_keys
 from sim.engine.front_door import FrontDoor, answered
-from sim.engine.prefix_cache import NO_COPIES, KeyedBlocks, Keys
-from sim.engine.records import Ints
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request
+from sim.engine.spans import Span, Spans
 from sim.workload.adapters import adapter_numbers
 from sim.workload.trace import Trace
 
@@ -19,32 +20,31 @@ class SharedKeys:
     """The keys of a trace's requests under one configuration; `num_keys` counts the block contents that requests share."""
 
     def __init__(self, trace: Trace, answers: Ints, config: SchedulerConfig) -> None:
-        self._keys: KeysByRow | None = None
+        self._spans: Spans | None = None
         self.num_keys = 0
         if _key_shape(trace, config):
-            self._keys, self.num_keys = shared_block_keys(trace, answers, config.block_size)
-        self._num_groups = len(config.kv_groups)
+            self._spans, self.num_keys = shared_block_keys(trace, answers, config.block_size)
+        self._no_passed = [0] * len(config.kv_groups)
         self._first_row = -1
-        self._some: list[Keys] = []
+        self._some: list[list[Span]] = []
 
-    def of_rows(self, rows: slice) -> Iterable[Keys]:
-        """The keys of some rows of the trace."""
-        return repeat(NO_COPIES) if self._keys is None else self._keys[rows]
+    def of_rows(self, rows: slice) -> Iterable[list[Span]]:
+        """What some rows of the trace share."""
+        return repeat([]) if self._spans is None else self._spans[rows]
 
-    def of_row(self, row: int) -> Keys:
-        """Those of one row, looked up together with those of its neighbours."""
-        if self._keys is None:
-            return NO_COPIES
+    def of_row(self, row: int) -> list[Span]:
+        """That of one row, looked up together with that of its neighbours."""
+        if self._spans is None:
+            return []
         first = row - row % ROWS_AT_ONCE
         if first != self._first_row:
-            self._first_row, self._some = first, self._keys[first : first + ROWS_AT_ONCE]
-        return self._some[row - first]
+            self._first_row, self._some = first, self._spans[first : first + ROWS_AT_ONCE]
+        return self._some[row - first].copy()
 
-    def give(self, request: Request, keys: Keys) -> None:
+    def give(self, request: Request, spans: list[Span]) -> None:
         """Lets a request that has not begun share these blocks."""
-        nothing = [NO_COPIES] * self._num_groups
-        request.keyed = KeyedBlocks(keys, nothing, [0] * self._num_groups) if len(keys) else None
-        request.num_shared_blocks = len(keys)
+        request.keyed = KeyedBlocks(spans, self._no_passed) if spans else None
+        request.num_shared_blocks = spans[-1].end if spans else 0
 
 
 class RequestSource:
@@ -104,10 +104,10 @@ class RequestSource:
         trace, rejected, shared = self.trace, self.rejected, self._keys[0]
         ids, arrivals_s = trace.request_id[rows], trace.arrival_s[rows].tolist()
         prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
-        all_keys = repeat(NO_COPIES) if self.other_keys else shared.of_rows(rows)
+        all_spans = repeat([]) if self.other_keys else shared.of_rows(rows)
         numbers = range(rows.start, rows.stop)
-        for row, keys, name, arrival_s, num_prompt_tokens, max_tokens in zip(
-            numbers, all_keys, ids, arrivals_s, prompts, outputs, strict=False
+        for row, spans, name, arrival_s, num_prompt_tokens, max_tokens in zip(
+            numbers, all_spans, ids, arrivals_s, prompts, outputs, strict=False
         ):
             if row in rejected:
                 continue
@@ -116,8 +116,8 @@ class RequestSource:
                 request.priority = int(trace.priority[row])
             if self._loras is not None:
                 request.lora = int(self._loras[row])
-            if len(keys):
-                shared.give(request, keys)
+            if spans:
+                shared.give(request, spans)
             yield request
 
 

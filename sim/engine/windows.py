@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.passed_blocks import PassedBlock, PassedByMany, Passing
-from sim.engine.prefix_cache import NO_COPY
+from sim.engine.prefix_cache import Extent
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.step_calendar import StepCalendar, occurrences
@@ -87,15 +87,15 @@ class Windows:
                 self._kv.free_passed_windows(request, num_processed)
         self._free_counted(step, num_freed, self._settled.num_blocks(step, 1), keyed)
 
-    def _free_counted(self, step: int, first: int, end: int, keyed: Sequence[tuple[int, int]]) -> None:
+    def _free_counted(self, step: int, first: int, end: int, keyed: Sequence[tuple[int, Extent]]) -> None:
         """Blocks in some places among those that counted decodes pass from `step` on; `keyed` are the copies among all."""
         if end > first:
             among = [(place, copy) for place, copy in keyed if first <= place < end]
             self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first, among)
 
-    def _pass_keyed(self, step: int, num_passes: int) -> list[tuple[int, int]]:
+    def _pass_keyed(self, step: int, num_passes: int) -> list[tuple[int, Extent]]:
         """Places and copies of the keyed blocks that counted decodes pass in consecutive passes; they hold them no more."""
-        keyed: list[tuple[int, int]] = []
+        keyed: list[tuple[int, Extent]] = []
         num_before, first = 0, step
         while self._keyed.next_pass < step + num_passes:
             passing = max(step, self._keyed.next_pass)  # of those before, all have been removed
@@ -104,7 +104,7 @@ class Windows:
             for request in self._keyed.pop_next():
                 for place, group, number in self._settled.passed_by(request, passing):
                     copy = self._kv.pass_key(request, group, number)
-                    if copy != NO_COPY:
+                    if copy is not None:
                         keyed.append((num_before + place, copy))
                 self._await_keyed(request, passing)
         return keyed

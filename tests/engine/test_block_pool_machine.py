@@ -1,16 +1,28 @@
-"""The counting block pool and its prefix cache against a list of blocks, under any sequence of operations."""
+"""The pool, which counts blocks and keeps copies in extents, against a list of blocks, under any sequence of operations."""
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sim.engine.block_pool import BlockPool
-from sim.engine.prefix_cache import PrefixCache
+from sim.engine.kv_cache_manager import num_unheld
+from sim.engine.prefix_cache import Held, PrefixCache
+from sim.engine.spans import Span
 from tests.properties import examples
 
-NUM_BLOCKS, NUM_CHAINS, CHAIN = 12, 3, 6
+NUM_BLOCKS, LONGEST = 12, 6
+PROMPTS = (
+    [Span(0, 0, 6)],
+    [Span(0, 0, 3), Span(3, 6, 3)],
+    [Span(0, 0, 3), Span(3, 6, 1), Span(4, 9, 2)],
+)
+"""The second goes another way after three blocks, the third after a block more."""
+
+
+def content(prompt: int, block: int) -> int:
+    span = next(span for span in PROMPTS[prompt] if block < span.end)
+    return span.key + block - span.block
 
 
 @dataclass(eq=False)
@@ -23,23 +35,27 @@ class Block:
 
 @dataclass(eq=False)
 class Holder:
-    """Who holds blocks: those with a key, which are the first of its chain, and so many others after them."""
+    """Who holds blocks: those with a key from number `first` of its prompt on, and so many others after them."""
 
-    chain: int
+    prompt: int
+    first: int
     keyed: list[Block]
-    copies: list[int]
+    held: Held
     private: list[Block] = field(default_factory=list)
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Requests come with a chain of contents, hit what is there, register more, and go."""
+    """Requests come with a prompt, hit what is there, register more, leave some behind, and go."""
 
     unhashed_blocks_first = True
+    tells_copies_apart = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(NUM_BLOCKS, NUM_CHAINS * CHAIN)
-        self.pool = BlockPool(NUM_BLOCKS, self.cache, unhashed_blocks_first=self.unhashed_blocks_first)
+        self.cache = PrefixCache()
+        if self.tells_copies_apart:
+            self.cache.drain_handed_out()
+        self.pool = BlockPool(NUM_BLOCKS, unhashed_blocks_first=self.unhashed_blocks_first)
         self.free = [Block() for _ in range(NUM_BLOCKS)]
         self.by_age: list[Block] = []
         self.holders: list[Holder] = []
@@ -54,48 +70,68 @@ class PoolMachine(RuleBasedStateMachine):
             block.content, block.holders = None, 1
         return taken
 
-    def find(self, content: int) -> Block | None:
-        return next((block for block in self.by_age if block.content == content), None)
+    def find(self, key: int) -> Block | None:
+        return next((block for block in self.by_age if block.content == key), None)
 
-    @rule(chain=st.integers(0, NUM_CHAINS - 1), count=st.integers(0, 4))
-    def come(self, chain: int, count: int) -> None:
-        """Hold what is cached of the chain, and take blocks for more of it."""
-        keys = np.arange(chain * CHAIN, (chain + 1) * CHAIN)
-        self.pool.settle()
-        copies = self.cache.match(keys)
+    def matched(self, prompt: int, first: int, end: int) -> list[Block]:
         hit = []
-        for key in keys.tolist():
-            block = self.find(key)
+        for number in range(first, end):
+            block = self.find(content(prompt, number))
             if block is None:
                 break
             hit.append(block)
-        assert len(copies) == len(hit)
+        return hit
+
+    @rule(prompt=st.integers(0, 2), first=st.integers(0, 2), end=st.integers(1, LONGEST), count=st.integers(0, 4))
+    def come(self, prompt: int, first: int, end: int, count: int) -> None:
+        """Hold what is cached of a part of the prompt, as a window does, and take blocks for more of it."""
+        pieces, hit = self.cache.match(PROMPTS[prompt], first, end), self.matched(prompt, first, end)
+        assert sum(piece.end - piece.start for piece in pieces) == len(hit)
         unheld = [block for block in hit if not block.holders]
-        assert self.cache.num_unheld(copies) == len(unheld)
+        assert num_unheld(pieces) == len(unheld)
         if count + len(unheld) > len(self.free):
             return
-        self.pool.touch(copies)
+        held = Held(first + len(hit))
+        self.pool.touch(pieces, held)
+        assert (held.first, held.end) == (first, first + len(hit))
         for block in hit:
             block.holders += 1
             if block in self.free:
                 self.free.remove(block)
         self.pool.take(count)
-        self.holders.append(Holder(chain, hit, copies.tolist(), self.take(count)))
+        self.holders.append(Holder(prompt, first, hit, held, self.take(count)))
 
     @precondition(lambda self: self.holders)
     @rule(data=st.data())
     def fill(self, data: st.DataObject) -> None:
-        """Register the next blocks of a chain: what was private can be found."""
+        """Register the next blocks of a prompt: what was private can be found."""
         holder = data.draw(st.sampled_from(self.holders))
-        count = min(len(holder.private), CHAIN - len(holder.keyed))
-        first = holder.chain * CHAIN + len(holder.keyed)
-        self.pool.settle()
-        holder.copies += self.cache.register(np.arange(first, first + count)).tolist()
-        for content in range(first, first + count):
+        count = data.draw(st.integers(0, min(len(holder.private), LONGEST - holder.held.end)))
+        first = holder.held.end
+        self.cache.register(PROMPTS[holder.prompt], holder.held, first + count)
+        for number in range(first, first + count):
             block = holder.private.pop(0)
-            block.content = content
+            block.content = content(holder.prompt, number)
             self.by_age.append(block)
             holder.keyed.append(block)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def pass_some(self, data: st.DataObject) -> None:
+        """A window leaves the first of its blocks that can be found behind."""
+        holder = data.draw(st.sampled_from(self.holders))
+        count = data.draw(st.integers(0, len(holder.keyed)))
+        assert holder.held.num_before(holder.first + count) == count
+        self.pool.give_back(holder.held, holder.first + count)
+        passed, holder.keyed = holder.keyed[:count], holder.keyed[count:]
+        holder.first += count
+        self.free += self.dropped(passed)
+
+    def dropped(self, blocks: list[Block]) -> list[Block]:
+        """Those that nobody else holds, the last first."""
+        for block in blocks:
+            block.holders -= 1
+        return [block for block in reversed(blocks) if not block.holders]
 
     @precondition(lambda self: self.holders)
     @rule(data=st.data())
@@ -105,14 +141,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.holders.remove(holder)
         num_unhashed = min(1, len(holder.private))
         self.pool.release(len(holder.private) - num_unhashed, num_unhashed)
-        self.pool.release_keyed(np.array(holder.copies, dtype=np.int64))
+        self.pool.give_back(holder.held, LONGEST)
         for block in holder.private[: len(holder.private) - num_unhashed]:
             block.content = -1
-        line = []
-        for block in reversed(holder.keyed + holder.private):
-            block.holders -= 1
-            if not block.holders:
-                line.append(block)
+        line = self.dropped(holder.keyed + holder.private)
         blank = [block for block in line if block.content is None]
         if self.unhashed_blocks_first:
             self.free = blank + self.free + [block for block in line if block.content is not None]
@@ -121,11 +153,26 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        """Free blocks, contents lost, and which contents can be found are the same in both."""
+        """Free blocks, contents lost, and which contents can be found where are the same in both."""
         assert self.pool.num_free == len(self.free)
         assert self.pool.num_evictions == self.num_evictions
-        found = self.cache.find(np.arange(NUM_CHAINS * CHAIN)) >= 0
-        assert found.tolist() == [self.find(key) is not None for key in range(NUM_CHAINS * CHAIN)]
+        for prompt, spans in enumerate(PROMPTS):
+            for first in range(LONGEST):
+                assert bool(self.cache.match(spans, first, first + 1)) == bool(self.matched(prompt, first, first + 1))
+            for num_needed in (0, 1, 2, LONGEST):
+                ends = [end for end in range(LONGEST + 1) if self.finds_the_last(prompt, end, num_needed)]
+                assert self.cache.match_end(spans, LONGEST, num_needed) == max(ends)
+
+    def finds_the_last(self, prompt: int, end: int, num_needed: int) -> bool:
+        first = max(0, end - num_needed)
+        return len(self.matched(prompt, first, end)) == end - first
+
+    @invariant()
+    def they_would_evict_alike(self) -> None:
+        """How many contents the next blocks hold is told without taking them."""
+        for count in range(len(self.free) + 1):
+            num_contents = sum(block.content is not None for block in self.free[:count])
+            assert self.pool.num_evictions_within(count) == num_contents
 
 
 class OlderPoolMachine(PoolMachine):
@@ -134,6 +181,13 @@ class OlderPoolMachine(PoolMachine):
     unhashed_blocks_first = False
 
 
+class NumberedPoolMachine(PoolMachine):
+    """The same where each copy is known by its number, so that none of different age are told as one."""
+
+    tells_copies_apart = True
+
+
 TestPool = PoolMachine.TestCase
 TestOlderPool = OlderPoolMachine.TestCase
-TestPool.settings = TestOlderPool.settings = examples(100, steps=25)
+TestNumberedPool = NumberedPoolMachine.TestCase
+TestPool.settings = TestOlderPool.settings = TestNumberedPool.settings = examples(100, steps=25)

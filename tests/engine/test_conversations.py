@@ -14,6 +14,7 @@ from sim.engine import leaps
 from sim.engine.content import shared_block_keys
 from sim.workload.trace import Segment, Trace
 from tests.conformance.case import RecordedStepTime
+from tests.engine.test_content import written_out
 from tests.engine.test_engines_agree import OTHERS, assert_agreement
 from tests.engines import Engine
 from tests.makers import ONE_SECOND, make_config
@@ -105,19 +106,20 @@ def test_equal_keys_are_equal_blocks(trace: Trace, block_size: int) -> None:
     """Key by key against chained tokens: who shares a block has one key for it, and nobody else has that key."""
     config = make_config(block_size=block_size, num_gpu_blocks=10_000, max_model_len=10_000)
     requests = make_requests(trace, config)
-    keys, num_keys = shared_block_keys(trace, trace.output_tokens, block_size)
+    spans, num_keys = shared_block_keys(trace, trace.output_tokens, block_size)
+    keys = [written_out(mine) for mine in spans[slice(0, len(trace))]]
     meanings: dict[int, int] = {}
-    for request, mine in zip(requests, keys[slice(0, len(trace))], strict=True):
+    for request, mine in zip(requests, keys, strict=True):
         num_blocks = (request.num_prompt_tokens + request.max_tokens) // block_size
         contents = request.block_keys.upto(num_blocks)[:num_blocks]
-        for key, content in zip(mine.tolist(), contents, strict=False):
+        for key, content in zip(mine, contents, strict=False):
             assert meanings.setdefault(key, content) == content
     assert len(set(meanings.values())) == len(meanings) <= num_keys
     everybody = [set(request.block_keys.upto(0)) for request in requests]
-    for row, mine in enumerate(keys[slice(0, len(trace))]):
+    for row, mine in enumerate(keys):
         others = set().union(*everybody[:row], *everybody[row + 1 :])
         shared = [content for content in requests[row].block_keys.upto(0) if content in others]
-        assert [meanings[key] for key in mine.tolist()][: len(shared)] == shared
+        assert [meanings[key] for key in mine][: len(shared)] == shared
 
 
 def test_many_turns_cost_no_more_than_few() -> None:

@@ -1,10 +1,10 @@
 """Blocks that windows have passed lie in the free list as a number; who is preempted finds its own among them."""
 
-import numpy as np
-
 from sim.engine.block_pool import BlockPool
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.passed_blocks import PassedBlock, PassedByMany, PassedByOne, Passing
-from sim.engine.prefix_cache import NO_COPY, PrefixCache
+from sim.engine.prefix_cache import PrefixCache
+from sim.engine.spans import Span
 
 
 def test_a_chunk_passes_its_last_block_first() -> None:
@@ -25,14 +25,13 @@ def test_decodes_pass_blocks_pass_by_pass_in_order_of_admission() -> None:
 
 def test_what_is_named_keeps_its_place_in_the_free_list() -> None:
     """Of 6 blocks, places 0 to 5, place 0 has been taken; 2 and 5 are named, and two blocks more evict the first of them."""
-    cache = PrefixCache(capacity=6, num_keys=3)
-    pool = BlockPool(6, cache, unhashed_blocks_first=True)
+    cache, keyed = PrefixCache(), KeyedBlocks([Span(0, 0, 3)], [0])
+    pool = BlockPool(6, unhashed_blocks_first=True)
     pool.take(6)
     pool.release_passed(6, PassedByMany(10, [(Passing(3, 0, 4), Passing(5, 0, 8)), (Passing(4, 0, 7),)]))
     pool.take(1)
-    pool.name_passed_blocks(4, [np.arange(3)])
-    assert (cache.find(np.arange(3)) == NO_COPY).tolist() == [True, False, False]
+    pool.name_passed_blocks(4, keyed, [cache])
+    assert [bool(cache.match(keyed.spans, block, block + 1)) for block in range(3)] == [False, True, True]
     pool.take(2)
-    pool.settle()
-    assert (cache.find(np.arange(3)) == NO_COPY).tolist() == [True, True, False]
+    assert [bool(cache.match(keyed.spans, block, block + 1)) for block in range(3)] == [False, False, True]
     assert (pool.num_free, pool.num_evictions) == (3, 3)

@@ -10,10 +10,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim.engine.prefix_cache import NO_COPIES, Copies
-from sim.engine.records import OffloadRecords
+from sim.engine.records import Ints, OffloadRecords
 from sim.engine.walking.chunks import Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
 from sim.engine.walking.eviction import eviction_policy
@@ -21,7 +19,7 @@ from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
 
-Mask = NDArray[np.bool_]
+NOTHING: Ints = np.zeros(0, dtype=np.int64)
 MOST_CHUNKS = 2**32
 """Of one request."""
 
@@ -32,7 +30,7 @@ class Job(Transfer):
     def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: list[int]) -> None:
         super().__init__(progress, kind, num_tokens, num_blocks)
         self.keys = keys
-        self.copies: Copies = NO_COPIES
+        self.copies = NOTHING
         self.end_block = 0
         self.is_waited_for = False
 
@@ -65,7 +63,7 @@ class Offload(Connector):
         self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks))
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
-        self._finished: list[tuple[Progress, Copies]] = []
+        self._finished: list[tuple[Progress, Ints]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
         self._asked: list[Job] = []
@@ -141,7 +139,7 @@ class Offload(Connector):
             for chunk in range(len(keys), num_chunks):
                 last_block = (chunk + 1) * self._chunk_blocks - 1
                 if keyed is not None and last_block < progress.num_trace_blocks:
-                    keys.append(int(keyed.keys[last_block]))
+                    keys.append(keyed.key(last_block))
                 else:
                     keys.append(-1 - row * MOST_CHUNKS - chunk)
         return keys
@@ -161,24 +159,24 @@ class Offload(Connector):
     def aborted(self, progress: Progress) -> None:
         self._finished.append((progress, self._copies(progress)))
 
-    def _copies(self, progress: Progress) -> Copies:
+    def _copies(self, progress: Progress) -> Ints:
         keyed = progress.request.keyed
-        return keyed.held[0] if self._caches_prefixes and keyed is not None else NO_COPIES
+        return keyed.held[0].serials() if self._caches_prefixes and keyed is not None else NOTHING
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
         self._offer(progress, min(num_tokens, progress.num_tokens), self._copies(progress))
 
     def close_pass(self) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
-        is_taken = self.slots.kv.drain_handed_out() if self._caches_prefixes else None
-        self._wait_for_lost_blocks(is_taken)
+        taken = self.slots.kv.drain_handed_out() if self._caches_prefixes else None
+        self._wait_for_lost_blocks(taken)
         for progress, copies in self._finished:
-            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies, is_taken)
+            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies, taken)
         for progress, _ in self._finished:
             self._cpu.ended(progress.chunks)
         self._finished = []
 
-    def _offer(self, progress: Progress, num_tokens: int, copies: Copies, is_taken: Mask | None = None) -> None:
+    def _offer(self, progress: Progress, num_tokens: int, copies: Ints, taken: Ints | None = None) -> None:
         """Store what is complete and not there yet, if the CPU has room for all of it; what is taken already is nobody's to wait for."""
         chunks = progress.chunks
         if self._prompt_only:
@@ -202,8 +200,8 @@ class Offload(Connector):
         ]
         job.end_block = blocks[-1] + 1
         job.copies = copies[[block for block in blocks if block < len(copies)]]
-        if is_taken is not None:
-            job.copies = job.copies[~is_taken[job.copies]]
+        if taken is not None:
+            job.copies = np.setdiff1d(job.copies, taken)
         elif progress.is_finished and progress.num_blocks == 0:
             job.end_block = min(job.end_block, max(0, self.slots.lowest_free - progress.num_free_at_release))
         chunks.num_jobs += 1
@@ -213,11 +211,11 @@ class Offload(Connector):
     def _stores_under_way(self) -> list[Job]:
         return [job for job in (*self._under_way, *self._due, *self._offered) if job.kind == "store"]
 
-    def _wait_for_lost_blocks(self, is_taken: Mask | None) -> None:
+    def _wait_for_lost_blocks(self, taken: Ints | None) -> None:
         left = [job for job in self._stores_under_way() if job.progress.is_finished]
-        if is_taken is not None:
+        if taken is not None:
             for job in left:
-                is_lost = is_taken[job.copies]
+                is_lost = np.isin(job.copies, taken)
                 if is_lost.any():
                     job.is_waited_for = True
                     job.copies = job.copies[~is_lost]
