@@ -98,7 +98,9 @@ class DeployedFleet:
     @property
     def most_replicas(self) -> int:
         """As many as there may be at a time."""
-        return self.dynamics.autoscale.max if self.dynamics and self.dynamics.autoscale else self.num_replicas
+        if self.dynamics is None:
+            return self.num_replicas
+        return sum(self.dynamics.num_places(number, pool.num_replicas) for number, pool in enumerate(self.pools))
 
     @property
     def num_gpus(self) -> int:

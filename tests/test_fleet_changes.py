@@ -10,7 +10,7 @@ import pytest
 
 import sim
 from sim.cluster.routers.table import ROUTERS
-from sim.errors import ConfigError
+from sim.errors import ConfigError, SimError
 
 
 def burst(num_requests: int = 120, rate: float = 4.0, **columns: Any) -> pd.DataFrame:
@@ -210,8 +210,30 @@ def test_what_cannot_be_asked_for(sections: dict[str, Any], sentence: str) -> No
         run(**sections)
 
 
-def test_one_pool_is_scaled(tmp_path: Path) -> None:
+def test_each_pool_has_its_policy() -> None:
+    """One that stays beside one that a schedule starts and ends; figures and lives are by pool."""
+    times = [[0, 0], [10, 2], [25, 0]]
+    pools = [
+        {"name": "stays"},
+        {"name": "peaks", "gpu": "h200-sxm", "autoscale": {"policy": "schedule", "times": times, "min": 0, "max": 2}},
+    ]
+    found = sim.simulate("Llama-3.1-8B", "h100-sxm", burst(), fleet={"pools": pools, "start_up": 2}, intervals=False)
+    assert [replica["pool"] for replica in found.summary["replicas"]] == ["stays", "peaks", "peaks"]
+    assert [len(replica["lives"]) for replica in found.summary["replicas"]] == [1, 2, 1]  # one is there until 0 s
+    peak = found.requests[found.requests["replica"] > 0]["arrival_s"]
+    assert 12 <= peak.min() < peak.max() <= 25
+    assert sum(pool["completed"] for pool in found.summary["pools"]) == len(burst())
+    assert 1 < found.summary["mean_replicas"] < 3
+
+
+def test_a_policy_is_said_once(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
+    path.write_text("pools: [{replicas: 1, autoscale: hpa}, {replicas: 1}]\nautoscale: hpa\n")
+    with pytest.raises(SimError, match=r"fleet.yaml: `autoscale` must be left out where pools have their own"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", burst(3), fleet=path, intervals=False)
+    path.write_text("pools: [{replicas: 1}, {replicas: 9, autoscale: hpa}]\n")
+    with pytest.raises(ConfigError, match=r"fleet.yaml: autoscale: max must be at least the 9 replicas of the pool"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", burst(3), fleet=path, intervals=False)
     path.write_text("pools: [{replicas: 1}, {replicas: 1}]\nautoscale: hpa\n")
     with pytest.raises(ConfigError, match=r"fleet.yaml: autoscale works on a fleet of one pool, got 2"):
         sim.simulate("Llama-3.1-8B", "h100-sxm", burst(3), fleet=path, intervals=False)

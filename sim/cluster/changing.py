@@ -35,13 +35,12 @@ class ChangingFleet:
         seed: int,
     ) -> None:
         self._env, self._plan, self._source, self._table = env, plan, source, table
-        pool_of = plan.pool_of
-        autoscaler = dynamics.autoscale.autoscaler() if dynamics.autoscale else None
-        num_first = len(pool_of)
-        if dynamics.autoscale:
-            num_first = dynamics.autoscale.clipped(num_first)
-            pool_of = (0,) * max(num_first, dynamics.autoscale.max)
-        self.pool_of = pool_of
+        self.pool_of = pool_of = tuple(
+            number
+            for number, pool in enumerate(plan.pools)
+            for _ in range(dynamics.num_places(number, pool.num_replicas))
+        )
+        autoscalers = {pool: policy.autoscaler() for pool, policy in dynamics.autoscale.items()}
         self._cores: list[list[Core]] = [[] for _ in pool_of]
         fleet = Fleet([plan.configs[pool] for pool in pool_of], source, seed)
         self._router = router_for(plan.router, fleet, len(pool_of))
@@ -61,20 +60,30 @@ class ChangingFleet:
             table,
             admission=dynamics.admission,
             recovery=dynamics.recovery,
-            watch=Watch(autoscaler.window_s if autoscaler else 0.0),
+            watches={pool: Watch(pool, autoscaler.window_s) for pool, autoscaler in autoscalers.items()},
             seed=seed,
         )
         places.on_ready, places.on_lost, places.on_gone = gateway.ready, gateway.lost, gateway.gone
-        for number in range(num_first, len(places)):
-            gateway.gone(places[number])
-        for number in range(num_first):
+        first = set(self._first(dynamics))
+        for number in range(len(places)):
+            if number not in first:
+                gateway.gone(places[number])
+        for number in sorted(first):
             places.open(places[number])
         for fault_number, fault in enumerate(dynamics.faults):
             for number in range(len(places)):
                 outages = fault.outages(number, seed, fault_number)
                 env.process(failing(env, places[number], places, outages, fault.slow, gateway))
-        if autoscaler:
-            env.process(scaling(env, autoscaler, places, gateway))
+        for pool, autoscaler in autoscalers.items():
+            env.process(scaling(env, autoscaler, pool, places, gateway))
+
+    def _first(self, dynamics: Dynamics) -> list[int]:
+        """The numbers of the replicas that are there from the beginning: the first places of each pool."""
+        found: list[int] = []
+        for number, pool in enumerate(self._plan.pools):
+            start = self.pool_of.index(number)
+            found += range(start, start + dynamics.num_first(number, pool.num_replicas))
+        return found
 
     def _replica(self, place: Place) -> LiveReplica:
         """A fresh engine in a place."""

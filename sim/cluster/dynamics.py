@@ -17,9 +17,9 @@ KEYS = ("autoscale", "start_up", "faults", "recovery", "admission")
 
 @dataclass(frozen=True)
 class Dynamics:
-    """`given` are the sections that are not left to their defaults, as they were written."""
+    """`autoscale` are policies by the number of the pool; `given` are the sections that are not left to their defaults, as they were written."""
 
-    autoscale: AutoscalerOptions | None = None
+    autoscale: Mapping[int, AutoscalerOptions] = field(default_factory=dict)
     start_up: StartUp = field(default_factory=StartUp)
     faults: tuple[Fault, ...] = ()
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
@@ -31,12 +31,13 @@ class Dynamics:
         """From sections of a fleet file. Raises ConfigError that names the section, the option and its rule."""
         sections = dict(given)
         autoscale, start_up = sections.get("autoscale"), sections.get("start_up", {})
-        if autoscale is not None and not isinstance(autoscale, str):
+        if autoscale is not None and not isinstance(autoscale, str | list):
             autoscale, start_up = _apart(_mapping("autoscale", autoscale), start_up)
         if isinstance(start_up, int | float):
             start_up = {"seconds": start_up}
+        policies = autoscale if isinstance(autoscale, list) else [autoscale]
         return cls(
-            autoscaler_options(autoscale) if autoscale is not None else None,
+            {pool: autoscaler_options(policy) for pool, policy in enumerate(policies) if policy is not None},
             checked("start_up", StartUp, _mapping("start_up", start_up)),
             parse_faults(sections.get("faults", ())),
             checked("admission", AdmissionOptions, _mapping("admission", sections.get("admission", {}))),
@@ -44,22 +45,27 @@ class Dynamics:
             sections,
         )
 
-    @property
-    def window_s(self) -> float:
-        """How far back the autoscaler looks."""
-        return self.autoscale.autoscaler().window_s if self.autoscale else 0.0
+    def num_first(self, pool: int, num_replicas: int) -> int:
+        """Replicas of a pool at the beginning, where so many are given."""
+        return self.autoscale[pool].clipped(num_replicas) if pool in self.autoscale else num_replicas
+
+    def num_places(self, pool: int, num_replicas: int) -> int:
+        """As many as the pool may have at a time."""
+        return self.autoscale[pool].max if pool in self.autoscale else num_replicas
 
     def check(self, pools: Sequence[int]) -> Self:
         """Returns itself if it fits pools of so many replicas."""
-        if self.autoscale is not None and len(pools) > 1:
+        policies = (self.given or {}).get("autoscale")
+        if len(pools) > 1 and policies is not None and not isinstance(policies, list):
             raise ConfigError(
-                f"autoscale works on a fleet of one pool, got {len(pools)}; leave autoscale or pools out."
+                f"autoscale works on a fleet of one pool, got {len(pools)}; let it stand in the pools that it is for, or leave it out."
             )
-        if self.autoscale is not None and sum(pools) > self.autoscale.max:
-            raise ConfigError(
-                f"autoscale: max must be at least the {sum(pools)} replicas of the pool, got {self.autoscale.max}."
-            )
-        most = max(sum(pools), self.autoscale.max if self.autoscale else 0)
+        for pool, policy in self.autoscale.items():
+            if pools[pool] > policy.max:
+                raise ConfigError(
+                    f"autoscale: max must be at least the {pools[pool]} replicas of the pool, got {policy.max}."
+                )
+        most = sum(self.num_places(pool, count) for pool, count in enumerate(pools))
         for place, fault in enumerate(self.faults):
             number = getattr(fault, "replica", 0)
             if number >= most:

@@ -3,7 +3,7 @@
 Every request that comes ends once: completed, rejected (turned away before any replica had it) or failed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 import simpy
@@ -37,7 +37,7 @@ class ManagedGateway:
         *,
         admission: AdmissionOptions,
         recovery: RecoveryOptions,
-        watch: Watch,
+        watches: Mapping[int, Watch],
         seed: int,
     ) -> None:
         self._env = env
@@ -47,7 +47,7 @@ class ManagedGateway:
         self._table = table
         self._admission = admission
         self._recovery = recovery
-        self._watch = watch
+        self._watches = watches
         self._rng = Random(f"retries {seed}")  # noqa: S311 - a simulation's draws
         self._circuits = Circuits(recovery.circuit, len(places))
         self._errands: dict[int, Errand] = {}
@@ -61,9 +61,9 @@ class ManagedGateway:
         """Whether all requests of the trace have ended."""
         return self._num_left == 0
 
-    def observed(self) -> Observed:
-        """What an autoscaler sees at this instant."""
-        return self._watch.observed(self._env.now, self._places, self._errands, self._queue)
+    def observed(self, pool: int) -> Observed:
+        """What the autoscaler of a pool sees at this instant."""
+        return self._watches[pool].observed(self._env.now, self._places, self._errands, self._queue)
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,8 @@ class ManagedGateway:
 
     def _enter(self, errand: Errand) -> None:
         self._errands[errand.row] = errand
-        self._watch.arrived(errand)
+        for watch in self._watches.values():
+            watch.arrived(errand)
         most = self._admission.max_queued
         if most is not None and self._num_waiting >= most:
             self._turn_away(errand, f"{most} requests were waiting")
@@ -171,7 +172,8 @@ class ManagedGateway:
                 continue
             self._leave(errand)
             self._circuits.succeeded(number, self._env.now)
-            self._watch.answered(errand, number, self._env.now)
+            for watch in self._watches.values():
+                watch.answered(errand, number, self._env.now)
             self._end(errand)
         self._places.give_back_if_drained(self._places[number])
         self.dispatch_soon()
@@ -270,6 +272,6 @@ class ManagedGateway:
             self._turn_away(errand, f"waited {self._admission.queue_timeout_s:g} s at the gateway")
 
     def give_up(self, reason: str) -> None:
-        """Turn away all that wait."""
-        for errand in list(self._queue):
+        """Turn away all that wait for a replica, where there is none that could serve them."""
+        for errand in [errand for errand in self._queue if not self._candidates(errand.attempt)]:
             self._turn_away(errand, reason)

@@ -25,6 +25,10 @@ class State(Enum):
     LOST = "lost"
 
 
+WANTED = (State.STARTING, State.READY, State.LOST)
+"""Of replicas that are there or will be."""
+
+
 class Place:
     """`in_flight` are requests that were sent to the replica and have not ended; `slowdowns` multiply its step times.
 
@@ -79,17 +83,20 @@ class Places:
         """In order of their numbers."""
         return [place for place in self._all if place.state in states]
 
-    @property
-    def num_wanted(self) -> int:
-        """Replicas that have been asked for and not been given up."""
-        return len(self.in_state(State.STARTING, State.READY, State.LOST))
+    def of_pool(self, pool: int, *states: State) -> list[Place]:
+        """The same, of one pool."""
+        return [place for place in self.in_state(*states) if place.pool == pool]
 
-    @property
-    def unready_s(self) -> float:
-        """How long no replica has been ready, since the last one was lost or asked for."""
-        if any(place.state is State.READY for place in self._all):
+    def num_wanted(self, pool: int) -> int:
+        """Replicas of a pool that have been asked for and not been given up."""
+        return len(self.of_pool(pool, *WANTED))
+
+    def unready_s(self, pool: int) -> float:
+        """How long no replica of a pool has been ready, since the last one was lost or asked for."""
+        places = [place for place in self._all if place.pool == pool]
+        if any(place.state is State.READY for place in places):
             return 0.0
-        return self._env.now - max(place.lost_s[-1] if place.lost_s else place.started_s for place in self._all)
+        return self._env.now - max(place.lost_s[-1] if place.lost_s else place.started_s for place in places)
 
     # -- from start to end -----------------------------------------------------------------------------------------
 
@@ -98,14 +105,14 @@ class Places:
         self._begin(place)
         self._make_ready(place)
 
-    def scale_to(self, num_replicas: int) -> None:
+    def scale_to(self, pool: int, num_replicas: int) -> None:
         """Start replicas in the first empty places, as far as there are any, or drain: first those that are not ready, then the last."""
-        missing = num_replicas - self.num_wanted
-        for place in self.in_state(State.EMPTY)[: max(0, missing)]:
+        missing = num_replicas - self.num_wanted(pool)
+        for place in self.of_pool(pool, State.EMPTY)[: max(0, missing)]:
             self._begin(place)
             self._start(place, after_s=0.0)
         given_up = sorted(
-            self.in_state(State.STARTING, State.READY, State.LOST),
+            self.of_pool(pool, *WANTED),
             key=lambda place: (place.state is State.READY, -place.number),
         )
         for place in given_up[: max(0, -missing)]:

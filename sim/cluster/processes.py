@@ -21,18 +21,18 @@ class Watched(Protocol):
     @property
     def is_done(self) -> bool: ...
 
-    def observed(self) -> Observed: ...
+    def observed(self, pool: int) -> Observed: ...
 
     def give_up(self, reason: str) -> None: ...
 
 
-def scaling(env: simpy.Environment, autoscaler: Autoscaler, places: Places, gateway: Watched) -> Process:
-    """Ask the autoscaler at equal intervals, until all requests have ended."""
+def scaling(env: simpy.Environment, autoscaler: Autoscaler, pool: int, places: Places, gateway: Watched) -> Process:
+    """Ask a pool's autoscaler at equal intervals, until all requests have ended."""
     start_s = last_wanted_s = env.now
     number = 0
     while not gateway.is_done:
-        places.scale_to(autoscaler.desired(gateway.observed()))
-        if places.num_wanted:
+        places.scale_to(pool, autoscaler.desired(gateway.observed(pool)))
+        if places.num_wanted(pool):
             last_wanted_s = env.now
         elif env.now - last_wanted_s > LONGEST_WAIT_S:
             gateway.give_up("no replica was asked for in a day")
@@ -53,7 +53,7 @@ def failing(
         yield At(env, env.now + outage.after_s, FLEET)
         if gateway.is_done:
             return
-        if places.unready_s > LONGEST_WAIT_S:
+        if places.unready_s(place.pool) > LONGEST_WAIT_S:
             gateway.give_up("no replica was ready in a day")
         if slow is None:
             places.lose(place, outage.for_s)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sim.cluster.autoscaling.autoscaler import Observed, Shown
 from sim.cluster.errand import Errand
 from sim.cluster.places import Place, Places, State
+from sim.engine.request_table import NO_REPLICA
 
 
 class Answered(NamedTuple):
@@ -21,17 +22,25 @@ class Answered(NamedTuple):
     num_output_tokens: int
 
 
-class Watch:
-    """Arrivals, with their prompts, and answers, for as long as the window."""
+class Arrived(NamedTuple):
+    """A request that came, with its prompt as it was then."""
 
-    def __init__(self, window_s: float) -> None:
+    errand: Errand
+    num_prompt_tokens: int
+
+
+class Watch:
+    """Arrivals and answers, for as long as the window of a pool's autoscaler; arrivals are those that it was sent, and those sent nowhere yet."""
+
+    def __init__(self, pool: int, window_s: float) -> None:
+        self._pool = pool
         self._window_s = window_s
-        self._arrived: deque[tuple[float, int]] = deque()
+        self._arrived: deque[Arrived] = deque()
         self._answered: deque[Answered] = deque()
 
     def arrived(self, errand: Errand) -> None:
         """A request has come."""
-        self._arrived.append((errand.came_s, errand.attempt.num_prompt_tokens))
+        self._arrived.append(Arrived(errand, errand.attempt.num_prompt_tokens))
 
     def answered(self, errand: Errand, number: int, now_s: float) -> None:
         """A replica has answered it."""
@@ -42,19 +51,21 @@ class Watch:
     def observed(self, now_s: float, places: Places, errands: dict[int, Errand], queue: Iterable[Errand]) -> Observed:
         """The pool now; `errands` are the open requests by row, and `queue` those of them that wait at the gateway."""
         since_s = now_s - self._window_s
-        while self._arrived and self._arrived[0][0] <= since_s:
+        while self._arrived and self._arrived[0].errand.came_s <= since_s:
             self._arrived.popleft()
         while self._answered and self._answered[0].at_s <= since_s:
             self._answered.popleft()
-        outputs = [answer.num_output_tokens for answer in self._answered]
+        pool = self._pool
+        arrived = [one for one in self._arrived if _is_of(one.errand, pool, places)]
+        outputs = [answer.num_output_tokens for answer in self._answered if places[answer.number].pool == pool]
         return Observed(
             now_s,
-            places.num_wanted,
-            [self._shown(place, now_s, errands) for place in places.in_state(State.READY)],
-            num_draining=len(places.in_state(State.DRAINING)),
+            places.num_wanted(pool),
+            [self._shown(place, now_s, errands) for place in places.of_pool(pool, State.READY)],
+            num_draining=len(places.of_pool(pool, State.DRAINING)),
             queued_waits_s=[now_s - errand.came_s for errand in queue],
-            num_arrived=len(self._arrived),
-            num_prompt_tokens=sum(num_tokens for _, num_tokens in self._arrived),
+            num_arrived=len(arrived),
+            num_prompt_tokens=sum(one.num_prompt_tokens for one in arrived),
             mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
         )
 
@@ -74,3 +85,7 @@ class Watch:
             elif first_s > since_s:
                 ttfts_s.append(first_s - errand.came_s)
         return Shown(*metrics, ttfts_s, [answer.tpot_s for answer in answers if answer.tpot_s is not None])
+
+
+def _is_of(errand: Errand, pool: int, places: Places) -> bool:
+    return errand.replica == NO_REPLICA or places[errand.replica].pool == pool

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from sim.cluster.autoscaling.table import autoscaler_options
 from sim.cluster.deciders import decider
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS
@@ -23,10 +24,17 @@ Params = Mapping[str, Any]
 
 REPLICAS = "replicas"
 ROUTER = "router"
+AUTOSCALE = "autoscale"
 RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
-SECTIONS = {ROUTER: router_options, "prefill_router": router_options, "decider": decider}
-"""What a fleet file says beside its pools and can be searched, each with what checks it."""
+SECTIONS = {
+    ROUTER: router_options,
+    "prefill_router": router_options,
+    "decider": decider,
+    AUTOSCALE: autoscaler_options,
+}
+"""What a fleet file says beside its pools and can be searched, each with what checks it; a policy also of each pool."""
+EXAMPLES = {"decider": "prefix_based:non_cached_tokens=512", AUTOSCALE: "hpa, or hpa:target=5,max=4, or null"}
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
 DRAFTS = "num_speculative_tokens"
 """A knob of all pools that have a speculative_config: the drafts a step in it, 0 for none."""
@@ -120,6 +128,7 @@ class Blueprint:
         block = self.pools[prefix]
         own = {name: params[prefix + name] for name in ARGUMENTS if prefix + name in params}
         changes: dict[str, Any] = {"name": prefix[:-1], REPLICAS: self.replicas_of(prefix, params)}
+        changes |= {AUTOSCALE: params[prefix + AUTOSCALE]} if prefix + AUTOSCALE in params else {}
         return block.model_copy(update=changes | ({"engine": {**block.engine, **own}} if own else {}))
 
     def check_knob(self, name: str, values: Sequence[Any]) -> None:
@@ -144,6 +153,10 @@ class Blueprint:
             raise ConfigError(
                 f"replicas is a knob of each pool: name one, {', '.join(f'{one}.replicas' for one in names)}."
             )
+        if name == AUTOSCALE and len(names) > 1:
+            raise ConfigError(
+                f"autoscale is a knob of each pool: name one, {', '.join(f'{one}.autoscale' for one in names)}."
+            )
         if name in HANDING_OVER and name in SECTIONS and not self.has_roles:
             raise ConfigError(f"the knob {name} is for pools of role prefill and decode, and the fleet has none.")
         if name not in (*ARGUMENTS, DRAFTS, *SECTIONS):
@@ -159,13 +172,20 @@ class Blueprint:
             raise ConfigError(
                 f"{pool}.{argument} is no knob: the fleet has no pool {pool!r}, but {', '.join(names)}.{nearest(pool, names)}"
             )
-        if argument not in (known := (REPLICAS, *ARGUMENTS)):
+        if argument not in (known := (REPLICAS, AUTOSCALE, *ARGUMENTS)):
             raise ConfigError(
-                f"{pool}.{argument} is no knob: a pool has replicas and vLLM's engine arguments.{nearest(argument, known)}"
+                f"{pool}.{argument} is no knob: a pool has replicas, a policy to autoscale and vLLM's engine arguments.{nearest(argument, known)}"
             )
-        if argument == REPLICAS and self.fleet.autoscale is not None:
+        if argument == REPLICAS and self._is_scaled(pool):
             raise ConfigError(f"{pool}.replicas: on that the fleet's autoscale decides; leave one of them out.")
+        if argument == AUTOSCALE and self.fleet.autoscale is not None:
+            raise ConfigError(f"{pool}.autoscale: the file has it for the whole fleet; name the knob autoscale.")
         return argument
+
+    def _is_scaled(self, pool: str) -> bool:
+        """Whether the file has a policy for that pool."""
+        assert self.fleet is not None, "only pools of a fleet file have names"
+        return bool(self.fleet.autoscale or self.pools[f"{pool}."].autoscale)
 
     def _own_argument(self, name: str) -> str:
         if name not in (known := (*ARGUMENTS, DRAFTS, REPLICAS, ROUTER)):
@@ -187,8 +207,10 @@ class Blueprint:
         elif argument == DRAFTS:
             self._check_drafts(value)
         elif argument in SECTIONS:
+            if argument == AUTOSCALE and value is None:
+                return
             if not isinstance(value, str):
-                example = "prefix_based:non_cached_tokens=512" if argument == "decider" else "llm_d, or llm_d:queue=2"
+                example = EXAMPLES.get(argument, "llm_d, or llm_d:queue=2")
                 raise ConfigError(f"{name} must be a name such as {example}, got {value!r}.")
             SECTIONS[argument](value)
         else:

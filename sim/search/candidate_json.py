@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from sim.fleet import DeployedFleet, pool_engine
-from sim.search.blueprint import REPLICAS, ROUTER, SECTIONS, Params
+from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER, SECTIONS, Params
 from sim.search.evaluate import Scenario
 from sim.specs.engine import EngineConfig
 from sim.specs.serve_command import serve_command
@@ -32,6 +32,7 @@ def _fleet_json(scenario: Scenario, params: Params) -> dict[str, Any]:
     file, engine = scenario.blueprint.fleet_file(params), scenario.engine(params)
     pools = [
         {"pool": name, "role": block.role, REPLICAS: block.replicas, "engine": pool_engine(engine, block).to_json()}
+        | ({AUTOSCALE: block.autoscale} if block.autoscale else {})
         for name, block in zip(file.names, file.pools, strict=True)
     ]
     sections = {name: getattr(file, name) for name in SECTIONS if getattr(file, name) is not None}

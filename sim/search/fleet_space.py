@@ -32,7 +32,7 @@ def default_fleet_space(scenario: Scenario, *, gpus: int | None = None) -> Space
     """
     asked, made = scenario.fleet, scenario.blueprint
     assert asked is not None, "a fleet's space is over its file"
-    if gpus is not None and asked.autoscale is not None:
+    if gpus is not None and asked.is_scaled:
         raise ConfigError(
             "--gpus shares out replicas, and on that the fleet's autoscale decides; leave one of them out."
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.engine.scheduling_policy import scheduling_policy
-from sim.search.blueprint import REPLICAS, ROUTER
+from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER
 from sim.search.space import Space
 from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.columns import Ints
@@ -78,7 +78,7 @@ def _of_argument(space: Space, argument: str) -> list[tuple[str, tuple[Any, ...]
 
 def _most_replicas(space: Space, roles: Collection[str]) -> float:
     """Of the pools with such a role, as many as any candidate has; a policy may add to them."""
-    if space.over.fleet and space.over.fleet.autoscale is not None:
+    if (space.over.fleet and space.over.fleet.is_scaled) or _of_argument(space, AUTOSCALE):
         return math.inf
     pools = {prefix: block for prefix, block in space.over.pools.items() if block.role in roles}
     counts = [space.knobs.get(prefix + REPLICAS, (block.replicas,)) for prefix, block in pools.items()]

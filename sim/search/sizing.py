@@ -33,7 +33,7 @@ def prober_of(scenario: Scenario, pool: str | None, rate: float | None) -> RateP
         raise ConfigError(f"--pool {pool} is no pool: {there}.{nearest(pool, names)}")
     if rate is not None and len(names) > 1 and pool is None:
         raise ConfigError(f"--rate sizes one pool; name it with --pool: {', '.join(names)}.")
-    if rate is not None and scenario.fleet and scenario.fleet.autoscale is not None:
+    if rate is not None and scenario.fleet and scenario.fleet.is_scaled:
         raise ConfigError(
             "--rate asks for a number of replicas, and on that the fleet's autoscale decides; leave one of them out."
         )

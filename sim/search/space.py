@@ -37,7 +37,7 @@ class Space:
     over: Blueprint = field(default_factory=Blueprint)
 
     def __post_init__(self) -> None:
-        if self.gpus is not None and self.over.fleet and self.over.fleet.autoscale is not None:
+        if self.gpus is not None and self.over.fleet and self.over.fleet.is_scaled:
             raise ConfigError(
                 "gpus limits replicas, and on those the fleet's autoscale decides; leave it out, its max limits them."
             )

@@ -52,7 +52,7 @@ def _of_engines(params: Params) -> Iterator[tuple[str, Any]]:
     for name, value in params.items():
         if name.endswith(REPLICAS):
             yield name, min(value, 1)
-        elif name not in SECTIONS:
+        elif name.rpartition(".")[2] not in SECTIONS:
             yield name, value
 
 
@@ -175,7 +175,8 @@ def _gateway(fleet: DeployedFleet) -> tuple[Any, ...]:
     answering = sum(pool.num_replicas for pool in fleet.pools if pool.role != "prefill")
     router = fleet.router if max(answering, fleet.most_replicas if fleet.dynamics else 0) > 1 else None
     handing = fleet.disaggregation
-    return router, handing and (handing.decider, handing.router or fleet.router)
+    policies = dict(fleet.dynamics.autoscale) if fleet.dynamics else {}
+    return router, handing and (handing.decider, handing.router or fleet.router), policies
 
 
 def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from sim.errors import ConfigError
 from sim.specs.strict_yaml import NotNegative, Strict, checked, read_yaml
@@ -17,7 +17,7 @@ class PoolBlock(Strict):
     """Equal replicas. What is not said is the command line's: its GPU, and each of its engine arguments.
 
     `role` prefill computes prompts for pools of role decode; both serves whole requests. `engine` has vLLM's arguments,
-    written with underscores; null takes one back to vLLM's default.
+    written with underscores; null takes one back to vLLM's default. `autoscale` is a policy of its own.
     """
 
     name: str | None = None
@@ -25,6 +25,12 @@ class PoolBlock(Strict):
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     gpu: str | None = None
     engine: Annotated[dict[str, Any], Field(default_factory=dict)]
+    autoscale: str | dict[str, Any] | None = None
+
+    @field_validator("autoscale", mode="before")
+    @classmethod
+    def _is_policy(cls, given: object) -> object:
+        return _policy(given)
 
 
 class TransferBlock(Strict):
@@ -55,9 +61,16 @@ class FleetFile(Strict):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The sections that are given, by name."""
+        """The sections that are given, by name; `autoscale` is a list where pools have their own."""
         names = ("autoscale", "start_up", "faults", "recovery", "admission")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        policies = [pool.autoscale for pool in self.pools]
+        return {"autoscale": policies} | given if any(policies) else given
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a policy decides how many replicas any pool has."""
+        return "autoscale" in self.changes
 
     @field_validator("pools")
     @classmethod
@@ -69,8 +82,13 @@ class FleetFile(Strict):
     @field_validator("router", "prefill_router", "decider", "autoscale", mode="before")
     @classmethod
     def _is_policy(cls, given: object) -> object:
-        if not isinstance(given, str | dict | None):
-            raise ValueError("must be a name or a mapping with `policy`")  # noqa: TRY004 - pydantic's kind
+        return _policy(given)
+
+    @field_validator("autoscale")
+    @classmethod
+    def _is_the_only_one(cls, given: object, others: ValidationInfo) -> object:
+        if given is not None and any(pool.autoscale for pool in others.data.get("pools", ())):
+            raise ValueError("must be left out where pools have their own")
         return given
 
     @field_validator("start_up", mode="before")
@@ -88,6 +106,12 @@ class FleetFile(Strict):
     def to_json(self) -> dict[str, Any]:
         """What was given."""
         return self.model_dump(exclude_unset=True)
+
+
+def _policy(given: object) -> object:
+    if not isinstance(given, str | dict | None):
+        raise ValueError("must be a name or a mapping with `policy`")  # noqa: TRY004 - pydantic's kind
+    return given
 
 
 def _names(pools: Sequence[PoolBlock]) -> list[str]:

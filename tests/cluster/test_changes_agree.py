@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster import fleet_plan
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan
@@ -20,8 +21,8 @@ from sim.engine.records import RequestRecords
 from tests.cluster.test_clusters_agree import gaps, panel_bits
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import examples
-from tests.reference.managed import ServedChanging, simulate_changing
-from tests.workloads import Workload, workloads
+from tests.reference.managed import Pool, ServedChanging, simulate_changing
+from tests.workloads import Workload, step_times, workloads
 
 AUTOSCALERS = (
     {"policy": "hpa", "metric": "in_flight", "target": 2, "sync_s": 5, "scale_down_window_s": 10, "max": 3},
@@ -125,15 +126,48 @@ def test_fleets_that_change(
     expected = simulate_changing(
         trace,
         config,
-        step_time,
-        num_replicas=num_replicas,
+        [Pool(step_time, num_replicas, start_up_s)],
         router=router,
         dynamics=changes,
-        start_up_s=start_up_s,
         clients=clients,
     )
     assert_same_run(found, expected)
+    assert_all_ended_once(found)
+
+
+@st.composite
+def policies(draw: st.DrawFn, num_pools: int) -> Dynamics:
+    """Of some of the pools, beside other changes."""
+    own = [draw(st.none() | st.sampled_from(AUTOSCALERS)) for _ in range(num_pools)]
+    given = {"faults": draw(st.lists(faults, max_size=2)), "recovery": draw(recoveries), "admission": draw(admissions)}
+    return Dynamics.parse(given | ({"autoscale": own} if any(own) else {}))
+
+
+@examples(100)
+@given(
+    data=st.data(),
+    workload=workloads(),
+    router=st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two")),
+    users=st.sampled_from((None, Users(3, 1.0))),
+)
+def test_each_pool_has_its_policy(data: st.DataObject, workload: Workload, router: str, users: Users | None) -> None:
+    """Pools of other speed and start-up behind one router, each scaled by what it is sent itself."""
+    trace, config, step_time = workload
+    pools = [
+        Pool(Telling(model), data.draw(st.integers(1, 2)), data.draw(st.sampled_from((0.0, 3.0, 20.0))))
+        for model in (step_time, data.draw(step_times))
+    ]
+    changes, clients = data.draw(policies(len(pools))), Clients(users)
+    plan = FleetPlan(tuple(fleet_plan.Pool(config, *pool) for pool in pools), router, changes)
+    found = simulate(trace, plan, clients=clients)
+    expected = simulate_changing(trace, config, pools, router=router, dynamics=changes, clients=clients)
+    assert_same_run(found, expected)
+    assert_all_ended_once(found)
+
+
+def assert_all_ended_once(found: ClusterRecords) -> None:
+    """Completed, rejected or failed."""
     requests = found.merged.requests
     done = np.isfinite(requests.finish_s)
-    assert done.sum() + len(requests.rejected) + len(requests.failed) == len(trace)
+    assert done.sum() + len(requests.rejected) + len(requests.failed) == len(requests)
     assert not set(requests.rejected) & set(requests.failed)

@@ -26,7 +26,7 @@ from tests.engine.test_engines_agree import Telling
 from tests.makers import Ask, make_trace
 from tests.properties import examples
 from tests.reference.cluster import simulate_cluster
-from tests.reference.managed import simulate_changing
+from tests.reference.managed import Pool, simulate_changing
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 limits = st.fixed_dictionaries(
@@ -53,11 +53,9 @@ def test_fleets_that_change(
     expected = simulate_changing(
         trace,
         config,
-        Telling(step_time),
-        num_replicas=num_replicas,
+        [Pool(Telling(step_time), num_replicas, 3.0)],
         router="least_loaded",
         dynamics=changes,
-        start_up_s=3.0,
         clients=clients,
     )
     assert_same_change(found, expected)

@@ -3,7 +3,7 @@
 Everything is looked up anew from lists of spots and jobs; what is pure (policies, drawn times) is the product's own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,6 +74,8 @@ class Spot:
 
     number: int
     step_time: Paced
+    pool: int = 0
+    start_up_s: float = 0.0
     state: str = "empty"
     replica: Replica | None = None
     process: simpy.Process | None = None
@@ -85,6 +87,14 @@ class Spot:
     recorders: list[tuple[Recorder, Replica]] = field(default_factory=list)
 
 
+class Pool(NamedTuple):
+    """Equal replicas, with the fleet's configuration."""
+
+    step_time: StepTimeModel
+    num_replicas: int
+    start_up_s: float
+
+
 class ManagedFleet:
     """Spots and jobs; `on_end` is told of each request that ends."""
 
@@ -92,19 +102,16 @@ class ManagedFleet:
         self,
         env: simpy.Environment,
         config: SchedulerConfig,
-        step_time: StepTimeModel,
+        pools: Sequence[Pool],
         router: str,
         requests: list[Request],
         dynamics: Dynamics,
         *,
-        num_replicas: int,
-        start_up_s: float,
         seed: int,
     ) -> None:
         self.env, self.config, self.router, self.dynamics = env, config, router, dynamics
         self.num_left = sum(request.rejected is None for request in requests)
         self.pristine = {request.index: _again(request) for request in requests}
-        self.start_up_s = start_up_s
         self.on_end: Callable[[Request], None] = lambda _request: None
         self.rng, self.draws = Random(f"retries {seed}"), Random(seed)  # noqa: S311
         self.chosen: list[Spot] = []
@@ -114,19 +121,25 @@ class ManagedFleet:
         self.lives: list[Life] = []
         self.answers: list[tuple[float, Job, int]] = []
         self.is_due = False
-        autoscale = dynamics.autoscale
-        count = autoscale.clipped(num_replicas) if autoscale else num_replicas
-        self.spots = [Spot(number, Paced(step_time)) for number in range(max(count, autoscale.max if autoscale else 0))]
+        self.spots: list[Spot] = []
+        first: list[Spot] = []
+        for number, pool in enumerate(pools):
+            policy = dynamics.autoscale.get(number)
+            count = policy.clipped(pool.num_replicas) if policy else pool.num_replicas
+            for place in range(max(count, policy.max if policy else 0)):
+                self.spots.append(Spot(len(self.spots), Paced(pool.step_time), number, pool.start_up_s))
+                if place < count:
+                    first.append(self.spots[-1])
         circuit = dynamics.recovery.circuit
         self.breakers = [CircuitBreaker(circuit) for _ in self.spots] if circuit else []
-        for spot in self.spots[:count]:
+        for spot in first:
             spot.started_s = env.now
             self.make_ready(spot)
         for place, fault in enumerate(dynamics.faults):
             for spot in self.spots:
                 env.process(self.fail_again_and_again(spot, fault, fault.outages(spot.number, seed, place)))
-        if autoscale:
-            env.process(self.scale(autoscale.autoscaler()))
+        for number, policy in dynamics.autoscale.items():
+            env.process(self.scale(number, policy.autoscaler()))
 
     def at(self, after_s: float, kind: EventPriority, act: Callable[[], object]) -> None:
         """Have something done, in the order in which it was asked for."""
@@ -333,7 +346,7 @@ class ManagedFleet:
             if spot.plan != plan:
                 return
             spot.state = "starting"
-        yield Due(self.env, self.start_up_s, FLEET)
+        yield Due(self.env, spot.start_up_s, FLEET)
         if spot.plan == plan:
             self.make_ready(spot)
 
@@ -362,7 +375,7 @@ class ManagedFleet:
     def give_back(self, spot: Spot) -> None:
         if spot.state == "draining" and not any(job.spot is spot for job in self.order):
             self.lives.append(
-                Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s), self.env.now)
+                Life(spot.number, spot.pool, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s), self.env.now)
             )
             spot.state, spot.replica = "empty", None
 
@@ -379,14 +392,15 @@ class ManagedFleet:
             if fault.slow is not None:
                 spot.step_time.factors.remove(fault.slow)
 
-    def scale(self, autoscaler: Autoscaler) -> Process:
+    def scale(self, pool: int, autoscaler: Autoscaler) -> Process:
         while self.num_left:
-            self.scale_to(autoscaler.desired(self.observed(autoscaler.window_s)))
+            self.scale_to(pool, autoscaler.desired(self.observed(pool, autoscaler.window_s)))
             yield Due(self.env, autoscaler.interval_s, FLEET)
 
-    def scale_to(self, count: int) -> None:
-        wanted = [spot for spot in self.spots if spot.state in {"starting", "ready", "lost"}]
-        for spot in [spot for spot in self.spots if spot.state == "empty"][: max(0, count - len(wanted))]:
+    def scale_to(self, pool: int, count: int) -> None:
+        spots = [spot for spot in self.spots if spot.pool == pool]
+        wanted = [spot for spot in spots if spot.state in {"starting", "ready", "lost"}]
+        for spot in [spot for spot in spots if spot.state == "empty"][: max(0, count - len(wanted))]:
             spot.started_s, spot.ready_s, spot.lost_s = self.env.now, [], []
             self.start(spot, 0.0)
         unready = [spot for spot in reversed(wanted) if spot.state != "ready"]
@@ -396,16 +410,18 @@ class ManagedFleet:
             spot.state = "draining"
             self.give_back(spot)
 
-    def observed(self, window_s: float) -> Observed:
+    def observed(self, pool: int, window_s: float) -> Observed:
         now_s, since_s = self.env.now, self.env.now - window_s
-        recent = [answer for answer in self.answers if answer[0] > since_s]
+        spots = [spot for spot in self.spots if spot.pool == pool]
+        numbers = [spot.number for spot in spots]
+        recent = [answer for answer in self.answers if answer[0] > since_s and answer[2] in numbers]
         outputs = [job.num_kept + job.attempt.max_tokens for _, job, _ in recent]
-        jobs = [job for job in self.jobs.values() if job.came_s > since_s]
+        jobs = [job for job in self.jobs.values() if job.came_s > since_s and job.where in (-1, *numbers)]
         return Observed(
             now_s,
-            sum(spot.state in {"starting", "ready", "lost"} for spot in self.spots),
-            [self.shown(spot, window_s) for spot in self.spots if spot.state == "ready"],
-            num_draining=sum(spot.state == "draining" for spot in self.spots),
+            sum(spot.state in {"starting", "ready", "lost"} for spot in spots),
+            [self.shown(spot, window_s) for spot in spots if spot.state == "ready"],
+            num_draining=sum(spot.state == "draining" for spot in spots),
             queued_waits_s=[now_s - job.came_s for job in self.queue],
             num_arrived=len(jobs),
             num_prompt_tokens=sum(self.pristine[job.attempt.index].num_prompt_tokens for job in jobs),
@@ -462,12 +478,10 @@ class ServedChanging(NamedTuple):
 def simulate_changing(
     trace: Trace,
     config: SchedulerConfig,
-    step_time: StepTimeModel,
+    pools: Sequence[Pool],
     *,
-    num_replicas: int,
     router: str,
     dynamics: Dynamics,
-    start_up_s: float,
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
 ) -> ServedChanging:
@@ -476,9 +490,7 @@ def simulate_changing(
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
-    fleet = ManagedFleet(
-        env, config, step_time, router, requests, dynamics, num_replicas=num_replicas, start_up_s=start_up_s, seed=seed
-    )
+    fleet = ManagedFleet(env, config, pools, router, requests, dynamics, seed=seed)
     senders = Senders(env, fleet.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     fleet.on_end = senders.tokens_back
@@ -489,7 +501,7 @@ def simulate_changing(
         [recorder.records(ended, replica.scheduler) for recorder, replica in spot.recorders] for spot in fleet.spots
     ]
     there = [
-        Life(spot.number, 0, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s))
+        Life(spot.number, spot.pool, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s))
         for spot in fleet.spots
         if spot.state != "empty"
     ]

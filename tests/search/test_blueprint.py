@@ -96,7 +96,11 @@ def test_a_pool_without_replicas_is_left_out() -> None:
     ("knob", "value", "sentence"),
     [
         ("promts.replicas", 1, "the fleet has no pool 'promts', but prompts, answers, whole. Did you mean prompts?"),
-        ("answers.max_num_sqs", 1, "a pool has replicas and vLLM's engine arguments. Did you mean max_num_seqs"),
+        (
+            "answers.max_num_sqs",
+            1,
+            "a pool has replicas, a policy to autoscale and vLLM's engine arguments. Did you mean max",
+        ),
         ("answers.router", "random", "answers.router is no knob: a pool has replicas"),
         (
             "replicas",
@@ -109,6 +113,13 @@ def test_a_pool_without_replicas_is_left_out() -> None:
         ("decider", "allways", "decider must be one of always, prefix_based, got 'allways'"),
         ("decider", 3, "decider must be a name such as prefix_based:non_cached_tokens=512, got 3."),
         ("prefill_router", "llm_d:x=1", "router llm_d has no option 'x'"),
+        (
+            "autoscale",
+            "hpa",
+            "autoscale is a knob of each pool: name one, prompts.autoscale, answers.autoscale, whole.",
+        ),
+        ("whole.autoscale", 3, "whole.autoscale must be a name such as hpa, or hpa:target=5,max=4, or null, got 3."),
+        ("whole.autoscale", "hpa:target=0", "autoscaler hpa: target must be a number of at least"),
     ],
 )
 def test_a_knob_that_is_not_there_is_refused(knob: str, value: Any, sentence: str) -> None:
@@ -127,6 +138,12 @@ def test_a_knob_that_nobody_hears_is_refused() -> None:
         Space({"decider": ("always",)}, over=over({"pools": [{}]}))
     with pytest.raises(ConfigError, match=r"web\.replicas: on that the fleet's autoscale decides"):
         Space({"web.replicas": (1,)}, over=over({"autoscale": "hpa", "pools": [{"name": "web"}]}))
+    with pytest.raises(ConfigError, match=r"web\.replicas: on that the fleet's autoscale decides"):
+        Space({"web.replicas": (1,)}, over=over({"pools": [{"name": "web", "autoscale": "hpa"}, {}]}))
+    with pytest.raises(
+        ConfigError, match=r"web\.autoscale: the file has it for the whole fleet; name the knob autoscale"
+    ):
+        Space({"web.autoscale": ("hpa",)}, over=over({"autoscale": "hpa", "pools": [{"name": "web"}]}))
     with pytest.raises(ConfigError, match="gpus limits replicas, and on those the fleet's autoscale decides"):
         Space({"max_num_seqs": (1,)}, gpus=2, over=over({"autoscale": "hpa"}))
     with pytest.raises(ConfigError, match="There are pools with a fleet only"):

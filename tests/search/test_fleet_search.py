@@ -354,6 +354,20 @@ def test_a_fleet_that_never_fits_says_why() -> None:
         answer(space={"answers.max_model_len": (64,)})
 
 
+@pytest.mark.parametrize("knob", ["web.autoscale", "autoscale"])
+def test_policies_are_knobs(knob: str) -> None:
+    """Two replicas cost twice one; what is chosen stands in the file to run, and is told apart from what is not."""
+    values = (None, "schedule:times=5", "hpa:min=2,max=2")
+    fleet = {"start_up": 0, "pools": [{"name": "web"}]}
+    with pytest.raises(ConfigError, match="times must be a list"):
+        answer(fleet, objective="cost", space={knob: values})
+    found = answer(fleet, objective="cost", space={knob: (None, "hpa:min=2,max=2", "hpa:min=3,max=3")})
+    costs = {row["knobs"].get(knob): row["metrics"]["mean_replicas"] for row in found["finalists"]}
+    assert costs == {None: 1.0, "hpa:min=2,max=2": 2.0, "hpa:min=3,max=3": 3.0}
+    assert found["best"]["knobs"] == {}
+    assert found["best"]["fleet"]["pools"][0].get("autoscale") is None
+
+
 def test_the_objective_takes_knobs_of_pools() -> None:
     """And refuses those that are not there."""
     score = objective(model(), gpu(), make_trace(20), objective="cost", fleet=MIXED, step_time_model=STEPS)
