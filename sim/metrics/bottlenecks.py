@@ -224,12 +224,14 @@ def _resources(shapes: list[StepShape], gpu: HardwareProfile, roofline_on: Roofl
             gpu, link_bytes_per_s=gpu.link_bytes_per_s * FASTER, pcie_bytes_per_s=gpu.pcie_bytes_per_s * FASTER
         ),
     }
-    base_s = total_s(roofline_on(gpu), shapes)
-    saved = {name: 1 - total_s(roofline_on(profile), shapes) / base_s for name, profile in faster.items()}
+    base_s = steps_s(roofline_on(gpu), shapes)
+    saved = {
+        name: float(1 - np.mean(steps_s(roofline_on(profile), shapes) / base_s)) for name, profile in faster.items()
+    }
     shares = {name: min(1.0, max(0.0, share / (1 - 1 / FASTER))) for name, share in saved.items()}
     return shares | {"host": max(0.0, 1 - sum(shares.values()))}
 
 
-def total_s(model: StepTimeModel, shapes: list[StepShape]) -> float:
-    """Seconds of all these steps."""
-    return sum(map(model.step_s, shapes))
+def steps_s(model: StepTimeModel, shapes: list[StepShape]) -> Floats:
+    """Seconds of each of these steps."""
+    return np.array(list(map(model.step_s, shapes)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.engine.leap_records import LeapRecords
 from sim.engine.records import Floats
-from sim.metrics.bottlenecks import WORTH_SAYING, total_s
+from sim.metrics.bottlenecks import WORTH_SAYING, steps_s
 from sim.metrics.cuda_graphs import counted_on, step_shapes, steps_by_shape
 from sim.specs.engine import ResolvedEngine
 from sim.steptime.graphs import GraphDispatch
@@ -115,13 +115,13 @@ def _costs(
     largest = max(one.largest_batch for one in met)
     captured = replace(engine, cudagraph_mode="FULL", cudagraph_capture_sizes=tuple(range(1, largest + 1)))
     as_is, exact, dispatch = timed_under(engine), timed_under(captured), GraphDispatch.of(engine)
-    by_kind: dict[str, list[StepShape]] = {one.kind: [] for one in met}
-    for shape in samples:
-        kind = _kind(shape.num_tokens, engine, dispatch, is_uniform_decode=dispatch.is_uniform(shape))
-        by_kind.get(kind or "", []).append(shape)
-    whole_s = total_s(as_is, samples)
+    saved = 1 - steps_s(exact, samples) / steps_s(as_is, samples)
+    kinds = [
+        _kind(shape.num_tokens, engine, dispatch, is_uniform_decode=dispatch.is_uniform(shape)) for shape in samples
+    ]
     return {
-        kind: max(0.0, total_s(as_is, shapes) - total_s(exact, shapes)) / whole_s for kind, shapes in by_kind.items()
+        one.kind: max(0.0, float(np.sum(saved, where=[kind == one.kind for kind in kinds])) / len(samples))
+        for one in met
     }
 
 

@@ -93,6 +93,18 @@ def test_steps_count_by_how_long_they_ran() -> None:
     assert busy(Step(0.0, 1.0, num_free_blocks=9_999), prompts).busy["compute"] > 0.8
 
 
+def test_steps_count_by_how_long_they_ran_and_not_by_how_long_each_takes() -> None:
+    """A second of long steps and a second of short ones are two halves of the busy time."""
+    decodes, prompts = (
+        {"num_free_blocks": 9_999},
+        {"num_decodes": 0, "num_chunk_tokens": 8192, "num_free_blocks": 9_000},
+    )
+    both = busy(Step(0.0, 1.0, **decodes), Step(1.0, 2.0, **prompts)).busy
+    halves = [busy(Step(0.0, 1.0, **decodes)).busy, busy(Step(0.0, 1.0, **prompts)).busy]
+    for resource in ("compute", "hbm_bandwidth"):
+        assert both[resource] == pytest.approx(sum(half[resource] for half in halves) / 2)
+
+
 def test_the_largest_shares_are_said_first_and_small_ones_not_at_all() -> None:
     """Two resources at most, then whatever requests wait for."""
     found = Limits({"compute": 0.5, "hbm_bandwidth": 0.3, "host": 0.2}, {"kv_space": 0.25, "token_budget": 0.019})
