@@ -18,6 +18,7 @@ from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
+from sim.layerwise import deploy_layerwise
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
@@ -213,6 +214,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     expert_routing: ExpertRouting = "skewed",
     step_time_model: str | Path | StepTimeModel | None = None,
     acceptance: AcceptanceLike | None = None,
+    layerwise: Mapping[str, Any] | None = None,
     intervals: bool = True,
     keep_records: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -230,7 +232,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. Drafts of a `speculative_config` fare as `acceptance` says: a mean
-    acceptance length, or the shares of verifications in which the first, the first two, ... are accepted, drawn with `seed`. `intervals` replays twice more, with step times as short and as long
+    acceptance length, or the shares of verifications in which the first, the first two, ... are accepted, drawn with `seed`.
+    `layerwise`, a mapping with `num_kv_buffers`, `block_size`, `num_cpu_blocks` and `savings` or nothing, has one request at a time with its KV
+    cache in CPU memory, as nano-vllm does and vLLM does not. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `keep_records` False
     leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `progress` is called with (done, all) requests, `step_log` with
     each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
@@ -243,9 +247,13 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
-    deployed = _deployed(
-        model, gpu, engine, replicas, router, fleet, vllm_version=vllm_version, step_times=step_times
-    )  # fmt: skip
+    how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
+    if layerwise is None:
+        deployed = _deployed(model, gpu, engine, replicas, router, fleet, **how)
+    elif (fleet, replicas, router) == (None, None, None):
+        deployed = DeployedFleet.alike(deploy_layerwise(model, gpu, engine, layerwise, **how), engine)
+    else:
+        raise ConfigError("layer-wise offload is simulated for one replica; leave replicas, router and fleet out.")
     if acceptance is not None and all(pool.deployment.accepted is None for pool in deployed.pools):
         raise ConfigError(
             "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."

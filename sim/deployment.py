@@ -27,6 +27,7 @@ from sim.specs.models import load_model
 from sim.specs.notes import engine_notes, layout_notes
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
+from sim.steptime.layerwise import HostKV, LayerwiseStepTime
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.pipeline import pipeline_step_time
 from sim.steptime.protocol import StepTimeModel
@@ -43,7 +44,7 @@ DEFAULTS = EngineConfig()
 class Deployment:
     """What `vllm serve` makes of its arguments at start-up, whether or not it fits; `engine` has the plan's context length.
 
-    `offload` is its CPU tier and `drafter` the model that drafts for it, if it has one.
+    `offload` is its CPU tier, `drafter` the model that drafts for it and `host_kv` a KV cache that is read layer by layer, if it has one.
     """
 
     model: ModelSpec
@@ -54,6 +55,7 @@ class Deployment:
     notes: tuple[str, ...] = ()  # on arguments without effect, or with another than asked for
     offload: OffloadConfig | None = None
     drafter: Drafter | None = None
+    host_kv: HostKV | None = None
 
     def __str__(self) -> str:
         return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
@@ -109,6 +111,8 @@ class Deployment:
         if engine.pipeline_parallel_size > 1:
             return pipeline_step_time(self.model, gpu, engine, self.step_times)
         steps = RooflineStepTime(self.model, gpu, engine, self.step_times, drafter=self.drafter)
+        if self.host_kv is not None:
+            return LayerwiseStepTime(steps, self.host_kv, gpu, copied_bytes_per_s(gpu))
         if (weights := offloaded(self.model, engine, self.plan.stage)) is None:
             return steps
         return OffloadedStepTime(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)

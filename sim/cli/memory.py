@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
+from sim.cli.layerwise_flags import LayerwiseFlags
 from sim.cli.options import Gpu, Json, Model, print_json, warn
+from sim.cli.shared_flags import with_shared_flags
 from sim.errors import ConfigError, ModelError
 from sim.memory.design import GraphMemoryModel
 from sim.specs.notes import engine_notes
@@ -24,8 +26,10 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=EngineCommand)
+@with_shared_flags
 def memory(
     ctx: typer.Context,
+    layerwise: LayerwiseFlags,
     *,
     model: Model = None,
     gpu: Gpu,
@@ -37,25 +41,6 @@ def memory(
     graph_memory_model: Annotated[
         GraphMemoryModel, typer.Option(help="CUDA graphs as measured, or by the original design's formula.")
     ] = "measured",
-    offload: Annotated[
-        Literal["layerwise"] | None, typer.Option(help="Plan one long request with its KV cache in CPU memory.")
-    ] = None,
-    num_kv_buffers: Annotated[
-        int | None, typer.Option(min=1, help="Layers in the ring of --offload layerwise, 4 when absent.")
-    ] = None,
-    offload_block_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a block of --offload layerwise, 1024 when absent.")
-    ] = None,
-    num_cpu_blocks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Pinned blocks of --offload layerwise, as many as the request has when absent."),
-    ] = None,
-    savings: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --offload layerwise: kv_joined, lengths_kept, rope_in_place, mlp_chunk_tokens[=N], or all."
-        ),
-    ] = None,
     require_fit: Annotated[
         bool, typer.Option("--require-fit", help="End with status 3 where it does not fit, after showing the plan.")
     ] = False,
@@ -72,20 +57,12 @@ def memory(
     if log:
         parsed, mtp = _with_log(parsed, log, model), mtp or log.loads_prediction_layers
     warn(parsed.warnings)
-    cut = {
-        "num_kv_buffers": num_kv_buffers,
-        "offload_block_size": offload_block_size,
-        "num_cpu_blocks": num_cpu_blocks,
-        "savings": savings,
-    }
-    if offload:
+    cut = layerwise.settings()
+    if cut is not None:
         _refuse_beside_offload(mtp=mtp, from_log=from_log, graph_memory_model=graph_memory_model)
         fits = _show_offload(chosen_model(model, parsed), gpu, parsed, cut, explain=explain, as_json=as_json)
         _end(fits or not require_fit)
         return
-    for name, value in cut.items():
-        if value:
-            raise ConfigError(f"--{name.replace('_', '-')} changes nothing without --offload layerwise; leave it out.")
     deployment = deploy(
         _loaded(chosen_model(model, parsed), parsed) if log else chosen_model(model, parsed),
         gpu,
@@ -180,7 +157,7 @@ def _show_offload(
     model: str, gpu: str, parsed: ParsedServe, cut: dict[str, Any], *, explain: bool, as_json: bool
 ) -> bool:
     """Prints the plan; whether it fits."""
-    from sim.memory.layerwise_offload import LayerwiseSettings, Savings, layerwise_plan, layerwise_widths, saved
+    from sim.memory.layerwise_offload import LayerwiseSettings, layerwise_plan, layerwise_widths, saved
     from sim.report.layerwise_offload import fits, layerwise_json, layerwise_table
     from sim.specs.hardware import load_gpu
     from sim.specs.models import load_model
@@ -190,10 +167,7 @@ def _show_offload(
     engine = resolve_engine(parsed.engine, spec, profile, vllm_version=parsed.vllm_version)
     if engine.num_gpus > 1:
         raise ConfigError(f"--offload layerwise is planned for one GPU, got {engine.num_gpus}; leave -tp and -pp out.")
-    given = {name.removeprefix("offload_"): value for name, value in cut.items() if value}
-    if "savings" in given:
-        given["savings"] = Savings.parse(given["savings"])
-    settings = LayerwiseSettings(engine.max_model_len or spec.max_model_len, **given)
+    settings = LayerwiseSettings(engine.max_model_len or spec.max_model_len, **cut)
     widths = layerwise_widths(spec)
     plan, offers = layerwise_plan(widths, settings, spec.weight_bytes()), saved(widths, settings)
     available = int(profile.memory_bytes * engine.gpu_memory_utilization)

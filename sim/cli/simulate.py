@@ -10,6 +10,7 @@ import typer
 
 from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
+from sim.cli.layerwise_flags import LayerwiseFlags
 from sim.cli.options import Fleet, GivenRouter, RateScale, Replicas, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
@@ -27,6 +28,7 @@ app = typer.Typer(add_completion=False)
 def simulate(
     ctx: typer.Context,
     shared: SharedFlags,
+    layerwise: LayerwiseFlags,
     *,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
@@ -61,6 +63,7 @@ def simulate(
             users=users,
             think_time=think_time,
             seed=seed,
+            layerwise=layerwise.settings(),
             keep_records=out is not None,
             progress=progress,
             step_log=write_step,

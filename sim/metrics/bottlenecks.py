@@ -27,7 +27,7 @@ QUEUES = {"token_budget": "the token budget", "max_num_seqs": "max_num_seqs", "k
 RESOURCES = {
     "hbm_bandwidth": "HBM bandwidth",
     "compute": "compute",
-    "links": "links between GPUs",
+    "links": "links of the GPUs",
     "host": "host and kernel launches",
 }
 

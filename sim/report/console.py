@@ -58,7 +58,7 @@ OVER_TIME = {
 BUSY_WITH = {
     "HBM bandwidth (% of busy time):": "hbm_bandwidth",
     "Compute (% of busy time):": "compute",
-    "Links between GPUs (% of busy time):": "links",
+    "Links of the GPUs (% of busy time):": "links",
     "Host and launches (% of busy time):": "host",
 }
 WAITING_FOR = {

@@ -6,23 +6,19 @@ the other, and all that are under way have to end before the step does, as vLLM 
 Deliberate difference: all layers of a step take equally long.
 """
 
-from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
-
-import numpy as np
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Experts
 from sim.specs.weight_offload import HostWeights
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 from sim.steptime.operators import experts_s, gemm_s
-from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
-from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape
+from sim.steptime.protocol import StepShape
 from sim.steptime.roofline import RooflineStepTime
+from sim.steptime.waiting import WaitingStepTime
 
 
-class OffloadedStepTime:
+class OffloadedStepTime(WaitingStepTime):
     """A roofline's steps and what they wait for weights, over a link of so many bytes a second."""
 
     def __init__(
@@ -33,43 +29,18 @@ class OffloadedStepTime:
         link_bytes_per_s: float,
         expert_routing: ExpertRouting = "skewed",
     ) -> None:
-        self._model = model
+        super().__init__(model, "host weights")
         self._weights = weights
         self._gpu = gpu
         self._link_bytes_per_s = link_bytes_per_s
         self._expert_routing = expert_routing
         self._read_s = cache(self._time_reads)
-        self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
 
-    def step_s(self, shape: StepShape) -> float:
-        """Duration of the step."""
-        seconds = self._model.step_s(shape)
-        return seconds + self._waits_s(shape.num_tokens, seconds)
-
-    def explain(self, shape: StepShape) -> list[OperatorTime]:
-        """The operators of the step; "host weights" is what they wait for the link."""
-        waits_s = self._waits_s(shape.num_tokens, self._model.step_s(shape))
-        return [*self._model.explain(shape), split("host weights", "link", waits_s, shape.decode_share)]
-
-    def parts(self, shape: StepShape) -> StepParts:
-        """Prefill, decode and host of the step; waiting is split by tokens."""
-        return step_parts(self.explain(shape))
-
-    def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
-        """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
-        decode_s, bound = self._model.decode_parts(num_decodes, context_tokens)
-        assert bound is not None, "a roofline knows its bounds"
-        curve = self._model.decode_curve(num_decodes)
-        waits_s = np.array([self._waits_s(num_decodes, curve.at(tokens)) for tokens in context_tokens.tolist()])
-        return DecodeParts(decode_s + waits_s, np.where(waits_s > decode_s, BOUNDS.index("link"), bound))
-
-    def _time_decodes(self, num_decodes: int) -> DecodeCurve:
-        return WaitingCurve(self._model.decode_curve(num_decodes), lambda seconds: self._waits_s(num_decodes, seconds))
-
-    def _waits_s(self, num_tokens: int, step_s: float) -> float:
+    def waits_s(self, shape: StepShape, step_s: float) -> float:
+        """For reads by tokens; for copies by how long a layer takes."""
         weights = self._weights
         if not weights.copied:
-            return self._read_s(num_tokens)
+            return self._read_s(shape.num_tokens)
         return copies_s(weights, step_s / weights.num_layers, weights.layer_bytes / self._link_bytes_per_s)
 
     def _time_reads(self, num_tokens: int) -> float:
@@ -84,18 +55,6 @@ class OffloadedStepTime:
                 num_bytes, kernel_s = float(weight.num_bytes), gemm_s(rows, weight, gpu)
             waits_s += count * max(0.0, num_bytes / self._link_bytes_per_s - kernel_s)
         return waits_s
-
-
-class WaitingCurve(NamedTuple):
-    """A DecodeCurve, and what its steps wait by their length."""
-
-    curve: DecodeCurve
-    waits_s: Callable[[float], float]
-
-    def at(self, context_tokens: float) -> float:
-        """Seconds at one sum of contexts."""
-        seconds = self.curve.at(context_tokens)
-        return seconds + self.waits_s(seconds)
 
 
 def copies_s(weights: HostWeights, layer_s: float, copy_s: float) -> float:
