@@ -29,12 +29,14 @@ from sim.metrics.handovers import handover_columns, handover_figures
 from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
 from sim.metrics.sent_late import sent_late
+from sim.metrics.sharing import pull_columns, sharing_figures
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.stages import stage_figures
 from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
 from sim.report.tables import terminal_width
+from sim.sharing import OptionsLike
 from sim.specs.acceptance import AcceptanceLike
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
@@ -151,7 +153,7 @@ class Result:
 
     def _request_columns(self) -> Columns:
         columns = request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
-        columns |= offload_columns(self.records)
+        columns |= offload_columns(self.records) | pull_columns(self.run)
         return columns | handover_columns(self.run.handovers) if self.run.handovers else columns
 
     def _step_columns(self) -> Columns:
@@ -204,6 +206,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     replicas: int | None = None,
     router: str | Mapping[str, Any] | None = None,
     fleet: FleetLike | None = None,
+    kv_store: OptionsLike | None = None,
+    kv_pull: OptionsLike | None = None,
     max_concurrency: int | None = None,
     users: int | None = None,
     think_time: float | str | None = None,
@@ -226,7 +230,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
     `{policy: llm_d, queue: 2}`, which draws from `seed`; `fleet` instead, a YAML file or what stands in one, has pools of unlike
-    ones, and may scale them, lose some and turn requests away. Turns of a session wait for the answer before them, and stages for the one
+    ones, and may scale them, lose some and turn requests away. Replicas that are alike may share KV by a `kv_store`, such as
+    `capacity_gib=64`, or by pulls from each other, `kv_pull`. Turns of a session wait for the answer before them, and stages for the one
     before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
     "exponential:5", drawn with `seed`. `step_time_model` replaces the
@@ -249,11 +254,13 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
     how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
     if layerwise is None:
-        deployed = _deployed(model, gpu, engine, replicas, router, fleet, **how)
-    elif (fleet, replicas, router) == (None, None, None):
+        deployed = _deployed(model, gpu, engine, replicas, router, fleet, **how).sharing_kv(kv_store, kv_pull)
+    elif (fleet, replicas, router, kv_store, kv_pull) == (None, None, None, None, None):
         deployed = DeployedFleet.alike(deploy_layerwise(model, gpu, engine, layerwise, **how), engine)
     else:
-        raise ConfigError("layer-wise offload is simulated for one replica; leave replicas, router and fleet out.")
+        raise ConfigError(
+            "layer-wise offload is simulated for one replica; leave replicas, router, fleet, kv_store and kv_pull out."
+        )
     if acceptance is not None and all(pool.deployment.accepted is None for pool in deployed.pools):
         raise ConfigError(
             "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
@@ -408,6 +415,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         **fleet_parts(fleet, run),
         **fleet_over_time(fleet, run, paid_s),
         **handover_figures(run),
+        **sharing_figures(run),
         **({} if trace.stage is None else {"stages": stage_figures(trace, run.merged.requests)}),
         "limits": what_limits(fleet, run),
         "step_time": fleet.first.step_times.to_json(),

@@ -9,12 +9,14 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.table import router_options
+from sim.cluster.sharing import Sharing
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
 from sim.errors import ConfigError, SimError, nearest
 from sim.handing_over import disaggregation
 from sim.memory.transfers import ReplicaKV
+from sim.sharing import OptionsLike, sharing_of
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
+from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, TransferBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
@@ -47,7 +49,7 @@ class DeployedPool:
 class DeployedFleet:
     """At least one pool. `asked` is the fleet file's content, None where a number of replicas was asked for.
 
-    `dynamics` are what changes while it serves, None where nothing does.
+    `dynamics` are what changes while it serves, None where nothing does; `sharing` is how replicas share KV, if they do.
     """
 
     pools: tuple[DeployedPool, ...]
@@ -55,6 +57,7 @@ class DeployedFleet:
     asked: FleetFile | None = None
     dynamics: Dynamics | None = None
     disaggregation: Disaggregation | None = None
+    sharing: Sharing | None = None
 
     @classmethod
     def alike(
@@ -72,6 +75,24 @@ class DeployedFleet:
                 " are independent; with experts they run in lock step: use tensor_parallel_size, or replicas."
             )
         return cls.alike(deployment, given, deployment.engine.data_parallel_size, RANKS_ROUTER)
+
+    def sharing_kv(
+        self, kv_store: OptionsLike | None, kv_pull: OptionsLike | None, transfer: TransferBlock | None = None
+    ) -> "DeployedFleet":
+        """The same with a store, or with pulls, where they are asked for. Raises ConfigError for what is not simulated."""
+        asked = [name for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None]
+        if not asked:
+            return self
+        if self.sharing is not None:
+            raise ConfigError(
+                f"{asked[0]} is asked for, and the fleet file says how KV is shared; leave one of them out."
+            )
+        if self.is_unlike or self.dynamics or self.disaggregation:
+            raise ConfigError(
+                f"{asked[0]} is simulated for one pool, of replicas that are alike, serve requests whole and stay as they are; leave"
+                " it out, or leave out the other pools, roles and what changes."
+            )
+        return replace(self, sharing=sharing_of(kv_store, kv_pull, self.first, transfer))
 
     def sized(self, pool: int, num_replicas: int) -> "DeployedFleet":
         """The same with so many replicas in one pool. Raises ConfigError where a fault is then one of no replica."""
@@ -138,7 +159,7 @@ class DeployedFleet:
             )
             for pool in self.pools
         ]
-        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation)
+        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation, self.sharing)
 
     def start_up_s(self, deployment: Deployment) -> float:
         """How long a replica takes to start; 0 where none does."""
@@ -185,7 +206,8 @@ def deploy_fleet(
         _refuse_speculation_beside_roles(pools)
         _refuse_queue_limits(pools, is_one_server=bool(dynamics) and router_options(chosen).is_of_one_server)
         handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
-    return DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
+        whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
+        return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
 
 
 def require_one_rank(engine: EngineConfig) -> None:

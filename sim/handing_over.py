@@ -21,7 +21,7 @@ def disaggregation(asked: FleetFile, gpus: Sequence[HardwareProfile]) -> Disaggr
     roles = {pool.role for pool in asked.pools}
     given = [name for name in SECTIONS if getattr(asked, name) is not None]
     if roles == {"both"}:
-        if given:
+        if given and not (given == ["transfer"] and asked.shares_kv):
             raise ConfigError(
                 f"{given[0]} is for pools that hand KV over; give one the role prefill and one the role decode, or leave it out."
             )
@@ -38,11 +38,12 @@ def disaggregation(asked: FleetFile, gpus: Sequence[HardwareProfile]) -> Disaggr
     decider(asked_decider)
     if asked.prefill_router is not None:
         router_options(asked.prefill_router)
-    return Disaggregation(_costs(asked.transfer or TransferBlock(), gpus), asked_decider, asked.prefill_router)
+    return Disaggregation(network_costs(asked.transfer, gpus), asked_decider, asked.prefill_router)
 
 
-def _costs(asked: TransferBlock, gpus: Sequence[HardwareProfile]) -> NetworkCosts:
+def network_costs(given: TransferBlock | None, gpus: Sequence[HardwareProfile]) -> NetworkCosts:
     """What is not said: the bandwidth of the slowest GPU's card, and a descriptor's fitted time."""
+    asked = given or TransferBlock()
     slowest = min(copied_bytes_per_s(gpu) for gpu in gpus)
     fitted_us = transfer_parameters().descriptor_s.value / US
     return NetworkCosts(

@@ -70,6 +70,20 @@ ROUTER = "How requests are shared out to replicas: a name such as llm_d, or llm_
 GivenRouter = Annotated[
     str | None, typer.Option(help=f"{ROUTER}; least_loaded when absent.", autocompletion=completion.router_names)
 ]
+KVStore = Annotated[
+    str | None,
+    typer.Option(
+        help="A store of KV that replicas share: capacity_gib=1024,bandwidth_gb_s=50,lookup_ms=1,chunk_us=100,chunk_tokens=256,min_retrieve_tokens=0.",
+        show_default=False,
+    ),
+]
+KVPull = Annotated[
+    str | None,
+    typer.Option(
+        help="Replicas pull prefixes from each other: kv_recompute_threshold=64,via=gpu, or via=host.",
+        show_default=False,
+    ),
+]
 StepTimes = Annotated[Path | None, typer.Option(help="A YAML of step times, instead of the roofline.")]
 Composition = Literal["additive", "two_pass", "max"]  # that of sim.steptime.roofline, without loading it
 HowTimed = Annotated[

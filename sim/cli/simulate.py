@@ -11,7 +11,7 @@ import typer
 from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.layerwise_flags import LayerwiseFlags
-from sim.cli.options import Fleet, GivenRouter, RateScale, Replicas, RequestRate, print_json, warn
+from sim.cli.options import Fleet, GivenRouter, KVPull, KVStore, RateScale, Replicas, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.outputs import writing
@@ -35,6 +35,8 @@ def simulate(
     replicas: Replicas = None,
     router: GivenRouter = None,
     fleet: Fleet = None,
+    kv_store: KVStore = None,
+    kv_pull: KVPull = None,
     users: NumUsers = None,
     think_time: ThinkTime = None,
     seed: Annotated[
@@ -60,6 +62,8 @@ def simulate(
             replicas=replicas,
             router=router,
             fleet=fleet,
+            kv_store=kv_store,
+            kv_pull=kv_pull,
             users=users,
             think_time=think_time,
             seed=seed,

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.network import NetworkCosts
+from sim.cluster.sharing import Sharing
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.memory.transfers import ReplicaKV
@@ -47,12 +48,16 @@ class Disaggregation:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does."""
+    """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does.
+
+    The replicas of one pool may be `sharing` KV.
+    """
 
     pools: tuple[Pool, ...]
     router: RouterLike = "least_loaded"
     dynamics: Dynamics | None = None
     disaggregation: Disaggregation | None = None
+    sharing: Sharing | None = None
 
     @classmethod
     def alike(

@@ -40,11 +40,7 @@ class HandoverRecords:
 
     @classmethod
     def of(cls, prefills: RequestTable, pulls: HandoverTable, ports: Iterable[ReplicaPort]) -> Self:
-        uses = [
-            PortUse(number, direction, port.moved_bytes, port.busy_s, port.bytes_per_s)
-            for number, direction, port in ports
-        ]
-        return cls(prefills.records(), prefills.replica, pulls.start_s, pulls.end_s, pulls.num_bytes, tuple(uses))
+        return cls(prefills.records(), prefills.replica, pulls.start_s, pulls.end_s, pulls.num_bytes, uses_of(ports))
 
     @property
     def prefill_end_s(self) -> Floats:
@@ -55,3 +51,10 @@ class HandoverRecords:
     def are_handed_over(self) -> NDArray[np.bool_]:
         """Requests whose KV was moved."""
         return ~np.isnan(self.pull_end_s)
+
+
+def uses_of(ports: Iterable[ReplicaPort]) -> tuple[PortUse, ...]:
+    """What went through each of them."""
+    return tuple(
+        PortUse(number, direction, port.moved_bytes, port.busy_s, port.bytes_per_s) for number, direction, port in ports
+    )

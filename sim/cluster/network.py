@@ -46,9 +46,13 @@ class Network:
 
     def add(self, num_gpus: int) -> int:
         """A replica, whose GPUs have a card each; its number here."""
+        return self.add_node(num_gpus * self._costs.bytes_per_s)
+
+    def add_node(self, bytes_per_s: float) -> int:
+        """Whoever sends and takes so much each way; its number here."""
         number = len(self._out)
-        self._out.append(Port(f"{number} out", num_gpus * self._costs.bytes_per_s))
-        self._in.append(Port(f"{number} in", num_gpus * self._costs.bytes_per_s))
+        self._out.append(Port(f"{number} out", bytes_per_s))
+        self._in.append(Port(f"{number} in", bytes_per_s))
         return number
 
     @property

@@ -75,6 +75,12 @@ def checked(what: str, kind: type[Any], given: Mapping[str, Any]) -> Any:
     return kind(**{key: _checked(what, known[key], value) for key, value in given.items()})
 
 
+def parsed(what: str, kind: type[T], given: str | Mapping[str, Any]) -> T:
+    """Options of the one thing there is, `capacity_gib=64,lookup_ms=2` or a mapping; ConfigError for an unknown one or a broken rule."""
+    options = dict(_pair(what, item) for item in given.split(",") if item) if isinstance(given, str) else given
+    return cast("T", checked(what, kind, options))
+
+
 def chosen(what: str, table: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
     """What was asked for, by name or with options; ConfigError for an unknown one or a broken rule."""
     name, options = named(what, given)

@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
+from sim.cluster.shared_records import SharedRecords
 from sim.engine.leap_records import LeapRecords
 from sim.engine.records import (
     EngineRecords,
@@ -29,7 +30,7 @@ class ClusterRecords:
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
     number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
-    `handovers` are those of a fleet in which some prefill for others.
+    `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do.
     """
 
     merged: Records
@@ -38,6 +39,7 @@ class ClusterRecords:
     pool_of: tuple[int, ...]
     lives: tuple[Life, ...] = ()
     handovers: HandoverRecords | None = None
+    shared: SharedRecords | None = None
 
     @classmethod
     def of(
@@ -47,9 +49,11 @@ class ClusterRecords:
         pool_of: tuple[int, ...],
         lives: tuple[Life, ...] = (),
         handovers: HandoverRecords | None = None,
+        shared: SharedRecords | None = None,
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        return cls(_merged(parts, requests.records()), tuple(parts), requests.replica, pool_of, lives, handovers)
+        merged = _merged(parts, requests.records())
+        return cls(merged, tuple(parts), requests.replica, pool_of, lives, handovers, shared)
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:

@@ -21,6 +21,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import Core, LazyReplica, LiveReplica
 from sim.cluster.routers.router import Fleet
 from sim.cluster.routers.table import router_for, router_options
+from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
@@ -60,6 +61,8 @@ def simulate(
         found = _serve_changing(load, table, plan, plan.dynamics, seed)
     elif plan.disaggregation:
         found = _serve_disaggregated(load, table, plan, seed)
+    elif plan.sharing:
+        found = _serve_sharing(load, table, plan, seed)
     else:
         found = _serve_fixed(load, table, plan, seed, step_log)
     if on_progress:
@@ -102,6 +105,14 @@ def _serve_disaggregated(load: _Load, table: RequestTable, plan: FleetPlan, seed
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, plan.pool_of, handovers=fleet.handovers())
+
+
+def _serve_sharing(load: _Load, table: RequestTable, plan: FleetPlan, seed: int) -> ClusterRecords:
+    """A fleet whose replicas share KV."""
+    fleet = SharingFleet(load.env, plan, load.source, table, seed=seed)
+    load.start(fleet.gateway.submit, fleet.gateway.ask)
+    load.env.run()
+    return ClusterRecords.of(fleet.records(), table, plan.pool_of, shared=fleet.shared())
 
 
 def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int) -> ClusterRecords:

@@ -74,7 +74,7 @@ class GapColumn(Protocol):
 
 @dataclass(frozen=True)
 class OffloadRecords:
-    """What a CPU tier did: the rows of requests that loaded from it with how many tokens, load by load, and bytes over all GPUs.
+    """What a CPU tier or a store did: the rows of requests that loaded from it with how many tokens, load by load, and bytes over all GPUs.
 
     `external_prefix_cache_hits` are tokens loaded for requests that had not been preempted, as vLLM counts them.
     """

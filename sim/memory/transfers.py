@@ -7,6 +7,7 @@ transport, and the cost of one is the same on every GPU.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,9 +56,18 @@ class ReplicaKV:
         Where the sender has more GPUs, each of its own holds part of what one here needs, and takes descriptors of its own.
         """
         blocks = [_num_blocks(group, num_local_tokens, num_tokens) for group in self.groups]
-        num_bytes = sum(n * group.num_layers * group.page_bytes for n, group in zip(blocks, self.groups, strict=True))
         num_reads = sum(n * group.num_layers * _regions(group) for n, group in zip(blocks, self.groups, strict=True))
-        return Load(num_bytes * self.num_gpus, num_reads * max(1, sender_gpus // self.num_gpus))
+        return Load(self._num_bytes(blocks), num_reads * max(1, sender_gpus // self.num_gpus))
+
+    def pulled_from_host(self, num_local_tokens: int, num_tokens: int) -> Load:
+        """The same from and into host memory, where a block lies in one piece with all layers of its group."""
+        blocks = [_num_blocks(group, num_local_tokens, num_tokens) for group in self.groups]
+        return Load(self._num_bytes(blocks), sum(blocks))
+
+    def _num_bytes(self, blocks: Sequence[int]) -> int:
+        """Of so many blocks of each group, on all GPUs."""
+        each = (n * group.num_layers * group.page_bytes for n, group in zip(blocks, self.groups, strict=True))
+        return sum(each) * self.num_gpus
 
     @property
     def bytes_per_block(self) -> int:

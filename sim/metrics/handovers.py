@@ -1,10 +1,11 @@
 """What was handed over between replicas: how long it took, how much it was, and how busy the links were."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sim.cluster.handover_records import HandoverRecords
+from sim.cluster.handover_records import HandoverRecords, PortUse
 from sim.cluster.records import ClusterRecords
 from sim.metrics.columns import Columns
 from sim.metrics.statistics import statistics
@@ -26,10 +27,10 @@ def handover_figures(run: ClusterRecords) -> dict[str, Any]:
         "kv_transfer": statistics((found.pull_end_s - found.pull_start_s)[moved]),
     }
     requests = {"requests": int(moved.sum()), "total_bytes": int(found.pulled_bytes.sum())}
-    return {"kv_transfers": requests | in_ms(times) | {"links": _links(found, run.span_s)}}
+    return {"kv_transfers": requests | in_ms(times) | {"links": link_figures(found.ports, run.span_s)}}
 
 
-def _links(found: HandoverRecords, span_s: float) -> list[dict[str, Any]]:
+def link_figures(ports: Sequence[PortUse], span_s: float) -> list[dict[str, Any]]:
     """Those that were used: the share of their bandwidth and of the fleet's time."""
     return [
         {
@@ -39,7 +40,7 @@ def _links(found: HandoverRecords, span_s: float) -> list[dict[str, Any]]:
             "utilization": port.moved_bytes / (port.bytes_per_s * span_s),
             "busy_fraction": port.busy_s / span_s,
         }
-        for port in found.ports
+        for port in ports
         if port.moved_bytes
     ]
 

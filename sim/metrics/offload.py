@@ -1,14 +1,14 @@
-"""What a CPU tier did for a run: how much of the prompts came from it, and what was copied."""
+"""What a CPU tier, or a store, did for a run: how much of the prompts came from it, and what was copied."""
 
 from typing import Any
 
 from sim.engine.records import Ints, Records
 
 
-def offload_figures(records: Records) -> dict[str, Any]:
-    """`kv_offload`; nothing where there is no CPU tier.
+def loads_figures(records: Records) -> dict[str, Any]:
+    """What came from a CPU tier or a store, and went there; nothing without one.
 
-    `external_prefix_cache_hit_rate` is vLLM's: tokens from the CPU over tokens asked for, as prefix_cache_hit_rate is tokens
+    `external_prefix_cache_hit_rate` is vLLM's: tokens from there over tokens asked for, as prefix_cache_hit_rate is tokens
     from the GPU's own cache over the same.
     """
     found = records.offload
@@ -16,17 +16,15 @@ def offload_figures(records: Records) -> dict[str, Any]:
         return {}
     queries = records.prefix_cache_queries
     return {
-        "kv_offload": {
-            "external_prefix_cache_hit_rate": found.external_prefix_cache_hits / queries if queries else None,
-            "num_loads": len(found.loaded_rows),
-            "loaded_tokens": int(found.loaded_tokens.sum()),
-            "loaded_bytes": found.loaded_bytes,
-            "stored_bytes": found.stored_bytes,
-        }
+        "external_prefix_cache_hit_rate": found.external_prefix_cache_hits / queries if queries else None,
+        "num_loads": len(found.loaded_rows),
+        "loaded_tokens": int(found.loaded_tokens.sum()),
+        "loaded_bytes": found.loaded_bytes,
+        "stored_bytes": found.stored_bytes,
     }
 
 
 def offload_columns(records: Records) -> dict[str, Ints]:
-    """For each request the tokens that it has loaded from the CPU, again after a preemption; nothing without a CPU tier."""
+    """For each request the tokens that it has loaded from the CPU or a store, again after a preemption; nothing without one."""
     found = records.offload
     return {} if found is None else {"num_loaded_tokens": found.tokens_by_row(len(records.requests))}

@@ -11,7 +11,7 @@ from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.latencies import is_completed, latencies
 from sim.metrics.lora import lora_figures
-from sim.metrics.offload import offload_figures
+from sim.metrics.offload import loads_figures
 from sim.metrics.pipeline import pipeline_figures
 from sim.metrics.speculation import speculation_figures
 from sim.metrics.statistics import Statistics, statistics_of
@@ -23,9 +23,8 @@ from sim.units import MS
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    of_modes = (
-        offload_figures(records) | lora_figures(records) | pipeline_figures(records) | speculation_figures(records)
-    )
+    offload = {"kv_offload": loads_figures(records)} if deployment.offload else {}
+    of_modes = offload | lora_figures(records) | pipeline_figures(records) | speculation_figures(records)
     return figures | utilization((deployment, records.leaps)) | of_modes
 
 

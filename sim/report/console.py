@@ -34,6 +34,7 @@ ENGINE = {
     "KV cache blocks": "num_gpu_blocks",
     "Peak KV cache usage (%)": "max_kv_cache_usage",
     "Prefix cache hit rate (%)": "prefix_cache_hit_rate",
+    "External prefix cache hit rate (%)": "external_prefix_cache_hit_rate",
     "Preemptions": "num_preemptions",
     "Engine steps": "num_steps",
     "Steps in a CUDA graph (%)": "cudagraph_step_fraction",
@@ -43,6 +44,7 @@ ENGINE = {
     "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
     "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",
 }
+ELSEWHERE = ("kv_offload", "kv_store", "kv_pulls")
 SPECULATION = {
     "Acceptance rate (%)": "spec_decode_acceptance_rate",
     "Acceptance length": "spec_decode_acceptance_length",
@@ -85,7 +87,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield "Service-level Objectives".center(WIDTH, "-")
         yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
     yield "Engine".center(WIDTH, "-")
-    yield from _section(ENGINE, summary)
+    yield from _section(ENGINE, {**summary, **_elsewhere(summary)})
     if "spec_decode_num_drafts" in summary:
         yield "Speculative Decoding".center(WIDTH, "-")
         yield from _speculation(summary)
@@ -104,6 +106,12 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield "What limits it".center(WIDTH, "-")
         yield from _limits(summary["limits"])
     yield "=" * WIDTH
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of prompts from host memory, a store or a peer."""
+    found: Mapping[str, Any] = next((summary[name] for name in ELSEWHERE if name in summary), {})
+    return {key: found[key] for key in ("external_prefix_cache_hit_rate",) if key in found}
 
 
 def _speculation(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from sim import sharing
 from sim.cluster.autoscaling.table import autoscaler_options
 from sim.cluster.deciders import decider
 from sim.cluster.routers.table import router_options
@@ -32,9 +33,15 @@ SECTIONS = {
     "prefill_router": router_options,
     "decider": decider,
     AUTOSCALE: autoscaler_options,
+    **sharing.CHECKS,
 }
 """What a fleet file says beside its pools and can be searched, each with what checks it; a policy also of each pool."""
-EXAMPLES = {"decider": "prefix_based:non_cached_tokens=512", AUTOSCALE: "hpa, or hpa:target=5,max=4, or null"}
+EXAMPLES = {
+    "decider": "prefix_based:non_cached_tokens=512",
+    AUTOSCALE: "hpa, or hpa:target=5,max=4, or null",
+    "kv_store": "capacity_gib=64",
+    "kv_pull": "kv_recompute_threshold=2048",
+}
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
 DRAFTS = "num_speculative_tokens"
 """A knob of all pools that have a speculative_config: the drafts a step in it, 0 for none."""
@@ -211,7 +218,7 @@ class Blueprint:
                 return
             if not isinstance(value, str):
                 example = EXAMPLES.get(argument, "llm_d, or llm_d:queue=2")
-                raise ConfigError(f"{name} must be a name such as {example}, got {value!r}.")
+                raise ConfigError(f"{name} must be text such as {example}, got {value!r}.")
             SECTIONS[argument](value)
         else:
             try:

@@ -53,11 +53,18 @@ class FleetFile(Strict):
     prefill_router: str | dict[str, Any] | None = None
     decider: str | dict[str, Any] | None = None
     transfer: TransferBlock | None = None
+    kv_store: str | dict[str, Any] | None = None
+    kv_pull: str | dict[str, Any] | None = None
     autoscale: str | dict[str, Any] | None = None
     start_up: float | dict[str, Any] | None = None
     faults: list[Any] | None = None
     recovery: dict[str, Any] | None = None
     admission: dict[str, Any] | None = None
+
+    @property
+    def shares_kv(self) -> bool:
+        """Whether replicas that serve whole requests share KV."""
+        return self.kv_store is not None or self.kv_pull is not None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -89,6 +96,13 @@ class FleetFile(Strict):
     def _is_the_only_one(cls, given: object, others: ValidationInfo) -> object:
         if given is not None and any(pool.autoscale for pool in others.data.get("pools", ())):
             raise ValueError("must be left out where pools have their own")
+        return given
+
+    @field_validator("kv_store", "kv_pull", mode="before")
+    @classmethod
+    def _are_options(cls, given: object) -> object:
+        if not isinstance(given, str | dict | None):
+            raise ValueError("must be options, such as {capacity_gib: 64}")  # noqa: TRY004 - pydantic's kind
         return given
 
     @field_validator("start_up", mode="before")

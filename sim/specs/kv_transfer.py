@@ -21,12 +21,13 @@ SIMULATED_OFFLOADING = (
 @dataclass(frozen=True, slots=True)
 class KVTransferConfig:
     """Which side of a transfer an engine is; transfers are reported with the first batch that ends, or starts
-    (`reports_at_start`), when they are over or later.
+    (`reports_at_start`), when they are over or later. Fewer tokens than `kv_recompute_threshold` are computed, not loaded.
     """
 
     kv_role: KVRole = "kv_both"
     kv_load_failure_policy: LoadFailurePolicy = "fail"
     reports_at_start: bool = False
+    kv_recompute_threshold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

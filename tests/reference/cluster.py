@@ -46,7 +46,7 @@ class Gateway:
         self._limits = limits
         self.on_refused: Callable[[Request], None] = lambda _request: None
         self._there: list[Request] = []
-        self._router = router
+        self.router = router
         self._num_unanswered = num_unanswered
         self.replicas: list[Replica] = []
         self.chosen: dict[int, int] = {}
@@ -67,17 +67,17 @@ class Gateway:
             self._route(request)
 
     def _route(self, request: Request) -> None:
-        number = self._router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
+        number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.chosen[request.index] = number
-        self._router.sent.append((request, number))
+        self.router.sent.append((request, number))
         self.replicas[number].submit(request)
 
     def scrape(self, interval_s: float) -> Generator[simpy.Event, Any, None]:
         """Ask every replica for its metrics at each multiple of the interval, before anything else happens then."""
         while self._num_unanswered:
             yield Due(self._env, interval_s - self._env.now % interval_s, BEFORE_ALL)
-            self._router.metrics = [replica.metrics for replica in self.replicas]
-            self._router.scraped()
+            self.router.metrics = [replica.metrics for replica in self.replicas]
+            self.router.scraped()
 
     def one_answered(self) -> None:
         self._num_unanswered -= 1

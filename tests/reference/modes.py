@@ -68,7 +68,7 @@ class Offload:
 class Transfers:
     """KV from and to elsewhere. What has arrived is reported with the first batch that ends (or starts) no earlier."""
 
-    connector: Literal["nixl", "mock", "offload"]
+    connector: Literal["nixl", "mock", "offload", "store"]
     role: Role = "kv_both"
     reports_at_start: bool = False
     recv_token_s: float = 0.0
@@ -77,7 +77,7 @@ class Transfers:
 
     @property
     def drops_preempted_outputs(self) -> bool:
-        return self.role != "kv_consumer" and self.connector != "offload"
+        return self.role != "kv_consumer" and self.connector not in {"offload", "store"}
 
 
 @dataclass(frozen=True, slots=True)

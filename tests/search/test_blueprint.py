@@ -111,14 +111,14 @@ def test_a_pool_without_replicas_is_left_out() -> None:
         ("answers.replicas", -1, "answers.replicas must be an integer from 0 to 512, got -1."),
         ("answers.max_num_seqs", 0, "answers.max_num_seqs: max_num_seqs must be an integer of at least 1, got 0"),
         ("decider", "allways", "decider must be one of always, prefix_based, got 'allways'"),
-        ("decider", 3, "decider must be a name such as prefix_based:non_cached_tokens=512, got 3."),
+        ("decider", 3, "decider must be text such as prefix_based:non_cached_tokens=512, got 3."),
         ("prefill_router", "llm_d:x=1", "router llm_d has no option 'x'"),
         (
             "autoscale",
             "hpa",
             "autoscale is a knob of each pool: name one, prompts.autoscale, answers.autoscale, whole.",
         ),
-        ("whole.autoscale", 3, "whole.autoscale must be a name such as hpa, or hpa:target=5,max=4, or null, got 3."),
+        ("whole.autoscale", 3, "whole.autoscale must be text such as hpa, or hpa:target=5,max=4, or null, got 3."),
         ("whole.autoscale", "hpa:target=0", "autoscaler hpa: target must be a number of at least"),
     ],
 )

@@ -7,7 +7,7 @@ from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Chunk, E
 
 class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
-    CPU was offered or has loaded from, what it did with each, and its transfers under way.
+    CPU was offered or has loaded from, what it did with each, its transfers under way, and when a store has answered.
     """
 
     def __init__(self) -> None:
@@ -15,6 +15,7 @@ class Chunks:
         self.num_stored = 0
         self.uses: Uses = {}
         self.num_jobs = 0
+        self.answer_s = -1.0
 
 
 class CpuCache:

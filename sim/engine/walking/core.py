@@ -25,6 +25,7 @@ from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.remote import Remote
 from sim.engine.walking.scheduler import Scheduler
 from sim.engine.walking.step_log import WalkLogger
+from sim.engine.walking.stored import Stored
 from sim.engine.walking.vain_calls import VainCalls
 from sim.specs.engine import batches_in_flight
 from sim.steptime.protocol import StepTimeModel
@@ -329,6 +330,9 @@ def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
     if modes.offload is not None:
         assert modes.kv_transfer is None, "either other engines or the CPU have KV"
         return Offload(modes.offload, config.block_size, caches_prefixes=config.engine.enable_prefix_caching)
+    if modes.store is not None:
+        assert modes.kv_transfer is None, "either other engines or the store have KV"
+        return Stored(modes.store, config.block_size)
     if modes.kv_transfer is None:
         return None
     assert modes.peer is not None, "KV is transferred from and to a peer"

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
+from sim.engine.walking.stored import Store
 from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
@@ -30,7 +31,7 @@ class Modes:
     """The plain engine is `Modes()`.
 
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
-    `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU.
+    `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU and without a `store`.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
     """
@@ -42,6 +43,7 @@ class Modes:
     kv_transfer: KVTransferConfig | None = None
     peer: Peer | None = None
     offload: OffloadConfig | None = None
+    store: Store | None = None
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0
 

@@ -5,23 +5,22 @@ as recorded. A chunk is some blocks in a row, known by the content up to its end
 attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
 """
 
-from array import array
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from sim.engine.records import Ints, OffloadRecords
+from sim.engine.walking.chunk_keys import chunk_keys
 from sim.engine.walking.chunks import Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
 from sim.engine.walking.eviction import eviction_policy
+from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
 
 NOTHING: Ints = np.zeros(0, dtype=np.int64)
-MOST_CHUNKS = 2**32
-"""Of one request."""
 
 
 class Job(Transfer):
@@ -69,10 +68,7 @@ class Offload(Connector):
         self._asked: list[Job] = []
         self._under_way: list[Job] = []
         self._block_bytes = config.block_bytes
-        self._loaded_rows = array("q")
-        self._loaded_tokens = array("q")
-        self._num_stored_blocks = 0
-        self._num_first_tokens = 0
+        self._moved = Loads()
 
     def attach(self, slots: Slots) -> None:
         super().attach(slots)
@@ -103,7 +99,7 @@ class Offload(Connector):
         if chunks.num_jobs:
             return -1
         first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
-        keys = self._keys(progress, end)
+        keys = chunk_keys(progress, end, self._chunk_blocks)
         last = first
         while last < end and self._cpu.holds(keys[last]):
             last += 1
@@ -121,28 +117,12 @@ class Offload(Connector):
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
         first = num_hit_tokens // self._chunk_tokens
         end = (num_hit_tokens + num_tokens) // self._chunk_tokens
-        keys = self._keys(progress, end)[first:end]
+        keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
         self._cpu.use(keys, progress.chunks.uses)
         progress.chunks.num_stored = end
         progress.chunks.num_jobs += 1
-        self._loaded_rows.append(progress.request.index)
-        self._loaded_tokens.append(num_tokens)
-        if progress.request.num_preemptions == 0:
-            self._num_first_tokens += num_tokens
+        self._moved.add(progress, num_tokens)
         self._asked.append(Job(progress, "load", num_tokens, num_tokens // self._block_size, keys))
-
-    def _keys(self, progress: Progress, num_chunks: int) -> list[int]:
-        """At least so many: by the trace's key of a chunk's last block, or numbers of the request's own."""
-        keys = progress.chunks.keys
-        if len(keys) < num_chunks:
-            keyed, row = progress.request.keyed, progress.request.index
-            for chunk in range(len(keys), num_chunks):
-                last_block = (chunk + 1) * self._chunk_blocks - 1
-                if keyed is not None and last_block < progress.num_trace_blocks:
-                    keys.append(keyed.key(last_block))
-                else:
-                    keys.append(-1 - row * MOST_CHUNKS - chunk)
-        return keys
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
@@ -184,7 +164,7 @@ class Offload(Connector):
         first, end = chunks.num_stored, num_tokens // self._chunk_tokens
         if end <= first:
             return
-        keys = self._keys(progress, end)[first:end]
+        keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
         new = self._cpu.offer(keys, chunks.uses)
         if new is None:
             return
@@ -205,7 +185,7 @@ class Offload(Connector):
         elif progress.is_finished and progress.num_blocks == 0:
             job.end_block = min(job.end_block, max(0, self.slots.lowest_free - progress.num_free_at_release))
         chunks.num_jobs += 1
-        self._num_stored_blocks += job.num_blocks
+        self._moved.num_stored_blocks += job.num_blocks
         self._offered.append(job)
 
     def _stores_under_way(self) -> list[Job]:
@@ -258,14 +238,7 @@ class Offload(Connector):
 
     def records(self) -> OffloadRecords:
         """What has been asked for."""
-        tokens = np.frombuffer(self._loaded_tokens, dtype=np.int64)
-        return OffloadRecords(
-            loaded_rows=np.frombuffer(self._loaded_rows, dtype=np.int64),
-            loaded_tokens=tokens,
-            loaded_bytes=int(tokens.sum()) // self._block_size * self._block_bytes,
-            stored_bytes=self._num_stored_blocks * self._block_bytes,
-            external_prefix_cache_hits=self._num_first_tokens,
-        )
+        return self._moved.records(self._block_size, self._block_bytes)
 
     def reported(self, until_s: float) -> list[Transfer]:
         over = [job for job in self._under_way if job.end_s <= until_s]

@@ -44,6 +44,7 @@ class Remote(Connector):
         self.drops_preempted_outputs = config.kv_role != "kv_consumer"
         self.recomputes_failed = config.kv_load_failure_policy == "recompute"
         self.reports_at_start = config.reports_at_start
+        self._recompute_threshold = config.kv_recompute_threshold
         self._peer = peer
         self._asked: list[Transfer] = []
         self._under_way: list[Transfer] = []
@@ -57,7 +58,8 @@ class Remote(Connector):
         return 0.0 if self._asked else first_end_s(self._under_way)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
-        return max(0, self._peer.num_tokens_elsewhere(progress.request) - num_hit_tokens)
+        num_tokens = self._peer.num_tokens_elsewhere(progress.request) - num_hit_tokens
+        return num_tokens if num_tokens >= max(1, self._recompute_threshold) else 0
 
     def loads_in_step(self, progress: Progress) -> bool:
         return self._peer.loads_in_step(progress.request)

@@ -1,0 +1,208 @@
+"""A store of KV that all replicas share: what it holds, and what goes there and back over its link.
+
+After LMCache's and Mooncake's stores: one pool of chunks, the least recently used of which make room; what is being loaded stays.
+Deliberate differences: chunks go as a whole and by themselves, at a time of their own each; all replicas see at once what has come.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import simpy
+
+from sim.cluster.arrivals import Process
+from sim.cluster.clock import ANSWER, At
+from sim.cluster.gateway import Gateway
+from sim.cluster.handover_records import uses_of
+from sim.cluster.network import Network, NetworkCosts
+from sim.cluster.options import option
+from sim.cluster.replica import LiveReplica
+from sim.cluster.routers.router import Router
+from sim.cluster.shared_records import StoreRecords
+from sim.engine.request_source import RequestSource
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.stored import Moved
+from sim.memory.transfers import Load, ReplicaKV
+from sim.units import GIB, GIGA, MS, US
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Its size and bandwidth, each way and of all replicas together; what a lookup takes, and a chunk beside its bytes.
+
+    Fewer than `min_retrieve_tokens` are computed, not loaded. A chunk of 256 tokens and 0 of these are LMCache's defaults; the
+    times are round numbers of one exchange over a network.
+    """
+
+    capacity_gib: float = option(1024.0, at_least=1e-3)
+    bandwidth_gb_s: float = option(50.0, at_least=1e-3)
+    lookup_ms: float = option(1.0, at_least=0, at_most=60_000)
+    chunk_us: float = option(100.0, at_least=0, at_most=1e6)
+    chunk_tokens: int = option(256, at_least=1)
+    min_retrieve_tokens: int = option(0, at_least=0)
+
+    def num_chunks(self, kv: ReplicaKV, block_size: int) -> int:
+        """As many as there is room for."""
+        return int(self.capacity_gib * GIB) // (self.chunk_tokens // block_size * kv.bytes_per_block)
+
+
+@dataclass(frozen=True)
+class StoreSharing:
+    """A store that replicas reach by their GPUs' cards, of so many bytes/s each way."""
+
+    options: StoreOptions
+    card_bytes_per_s: float
+
+    @property
+    def costs(self) -> NetworkCosts:
+        """Of what goes between it and the replicas."""
+        return NetworkCosts(self.card_bytes_per_s, latency_s=0.0, descriptor_s=self.options.chunk_us * US)
+
+    def over(
+        self,
+        env: simpy.Environment,
+        kv: ReplicaKV,
+        block_size: int,
+        num_replicas: int,
+        num_requests: int,  # noqa: ARG002 - a means of sharing
+    ) -> "KVStore":
+        network = Network(env, self.costs)
+        for _ in range(num_replicas):
+            network.add(kv.num_gpus)
+        return KVStore(self.options, network, kv, block_size)
+
+
+class StoredChunk:
+    """Ready once it has come; it stays while a replica loads it."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.num_users = 0
+
+
+class KVStore:
+    """Chunks in order of last use, the least recent first."""
+
+    def __init__(self, options: StoreOptions, network: Network, kv: ReplicaKV, block_size: int) -> None:
+        """Of replicas that the network has already."""
+        self.chunk_blocks = options.chunk_tokens // block_size
+        self.block_bytes = kv.bytes_per_block
+        self.lookup_s = options.lookup_ms * MS
+        self.least_tokens = options.min_retrieve_tokens
+        self.num_chunks = options.num_chunks(kv, block_size)
+        self.most_chunks = 0
+        self.num_evictions = 0
+        self._network = network
+        self._block_size = block_size
+        self._number = network.add_node(options.bandwidth_gb_s * GIGA)
+        self._chunks: dict[int, StoredChunk] = {}
+        self._replicas: Sequence[LiveReplica] = ()
+
+    @property
+    def now_s(self) -> float:
+        """By the run's clock."""
+        return self._network.env.now
+
+    def connect(self, replicas: Sequence[LiveReplica]) -> None:
+        """These are all there are, by number."""
+        self._replicas = replicas
+
+    def gateway(self, env: simpy.Environment, router: Router, source: RequestSource) -> Gateway:
+        return Gateway(env, router, unable=source.unable)
+
+    def modes_of(self, modes: Modes, number: int) -> Modes:
+        return replace(modes, store=ReplicaStore(self, number))
+
+    def records(self) -> StoreRecords:
+        chunk_bytes = self.chunk_blocks * self.block_bytes
+        ports = uses_of(self._network.ports)
+        return StoreRecords(self.num_chunks, self.most_chunks, self.num_evictions, chunk_bytes, ports)
+
+    def num_there(self, keys: Sequence[int]) -> int:
+        """How many of them are there, as a prefix."""
+        for number, key in enumerate(keys):
+            chunk = self._chunks.get(key)
+            if chunk is None or not chunk.is_ready:
+                return number
+        return len(keys)
+
+    def offer(self, keys: Sequence[int]) -> list[int]:
+        """Make room for those that are not there, the first first; who is there is used."""
+        new = [key for key in keys if key not in self._chunks]
+        kept = set(keys)
+        idle = (
+            key for key, chunk in self._chunks.items() if chunk.is_ready and not chunk.num_users and key not in kept
+        )
+        num_free = self.num_chunks - len(self._chunks)
+        evicted = [key for key, _ in zip(idle, range(len(new) - num_free), strict=False)]
+        for key in evicted:
+            del self._chunks[key]
+        self.num_evictions += len(evicted)
+        taken = new[: num_free + len(evicted)]
+        self._chunks.update((key, StoredChunk()) for key in taken)
+        self._renew(keys)
+        self.most_chunks = max(self.most_chunks, len(self._chunks))
+        return taken
+
+    def _renew(self, keys: Sequence[int]) -> None:
+        """A prompt's head ends up as the most recent."""
+        for key in reversed(keys):
+            if key in self._chunks:
+                self._chunks[key] = self._chunks.pop(key)
+
+    def keep(self, keys: Sequence[int]) -> None:
+        """They stay until a load of them is over, and are used."""
+        for key in keys:
+            self._chunks[key].num_users += 1
+        self._renew(keys)
+
+    def begin(self, moved: Moved, replica: int) -> None:
+        """A load or a store begins at its start; what is stored can be loaded when it has come."""
+        chunks = [self._chunks[key] for key in moved.keys]
+        move = self._load if moved.kind == "load" else self._store
+        self._network.env.process(move(moved, chunks, replica))
+
+    def _load(self, moved: Moved, chunks: Sequence[StoredChunk], replica: int) -> Process:
+        yield from self._move(moved, self._number, replica, moved.num_tokens // self._block_size)
+        for chunk in chunks:
+            chunk.num_users -= 1
+        moved.end_s = self._network.env.now
+        self._replicas[replica].wake()
+
+    def _store(self, moved: Moved, chunks: Sequence[StoredChunk], replica: int) -> Process:
+        yield from self._move(moved, replica, self._number, len(chunks) * self.chunk_blocks)
+        for chunk in chunks:
+            chunk.is_ready = True
+
+    def _move(self, moved: Moved, sender: int, receiver: int, num_blocks: int) -> Process:
+        env = self._network.env
+        if moved.start_s > env.now:
+            yield At(env, moved.start_s, ANSWER)
+        yield from self._network.pull(sender, receiver, Load(num_blocks * self.block_bytes, len(moved.keys)))
+
+
+class ReplicaStore:
+    """The store towards one engine."""
+
+    def __init__(self, store: KVStore, number: int) -> None:
+        self._store = store
+        self._number = number
+        self.chunk_blocks = store.chunk_blocks
+        self.block_bytes = store.block_bytes
+        self.lookup_s = store.lookup_s
+        self.least_tokens = store.least_tokens
+
+    @property
+    def now_s(self) -> float:
+        return self._store.now_s
+
+    def num_there(self, keys: Sequence[int]) -> int:
+        return self._store.num_there(keys)
+
+    def offer(self, keys: Sequence[int]) -> Sequence[int]:
+        return self._store.offer(keys)
+
+    def keep(self, keys: Sequence[int]) -> None:
+        self._store.keep(keys)
+
+    def begin(self, moved: Moved) -> None:
+        self._store.begin(moved, self._number)

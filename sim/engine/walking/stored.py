@@ -1,0 +1,162 @@
+"""KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
+
+Modelled on vLLM's connectors to such stores (LMCache's and Mooncake's): a lookup takes a while and is asked for again until it
+is answered; a load is asynchronous. Deliberate differences: one group of full attention; what is stored is copied out of the
+GPU's blocks at no time, so that nobody waits for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sim.engine.records import OffloadRecords
+from sim.engine.walking.chunk_keys import chunk_keys
+from sim.engine.walking.chunks import Chunks
+from sim.engine.walking.connector import Connector, Transfer, first_end_s, over_by
+from sim.engine.walking.loads import Loads
+from sim.engine.walking.progress import Progress
+
+
+class Moved(Transfer):
+    """A load or a store of the chunks with these keys."""
+
+    def __init__(self, progress: Progress, kind: str, num_tokens: int, keys: Sequence[int]) -> None:
+        super().__init__(progress, kind, num_tokens)
+        self.keys = keys
+
+
+class Store(Protocol):
+    """What lies outside of the engine, in chunks of `chunk_blocks` blocks, which have `block_bytes` each on all GPUs."""
+
+    @property
+    def chunk_blocks(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def lookup_s(self) -> float: ...
+    @property
+    def least_tokens(self) -> int: ...
+    @property
+    def now_s(self) -> float: ...
+
+    def num_there(self, keys: Sequence[int]) -> int:
+        """How many of them are there, as a prefix."""
+        ...
+
+    def offer(self, keys: Sequence[int]) -> Sequence[int]:
+        """Make room for those that are not there; those that there is room for, which are on their way from now on."""
+        ...
+
+    def keep(self, keys: Sequence[int]) -> None:
+        """They are there, and will be loaded: they stay until they have been."""
+        ...
+
+    def begin(self, moved: Moved) -> None:
+        """A load or a store begins at its `start_s`; somebody sets a load's `end_s` in time, and wakes the replica."""
+        ...
+
+
+class Stored(Connector):
+    """Stores are offered at the end of a pass and begin with the next one's batch, when what they copy has been computed."""
+
+    reports_at_start: bool = True
+
+    def __init__(self, store: Store, block_size: int) -> None:
+        self._store = store
+        self._block_size = block_size
+        self._chunk_tokens = store.chunk_blocks * block_size
+        self._offered: list[Moved] = []
+        self._due: list[Moved] = []
+        self._asked: list[Moved] = []
+        self._under_way: list[Moved] = []
+        self._answers_s: list[float] = []
+        self._moved = Loads()
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._under_way or self._asked or self._due or self._offered or self._answers_s)
+
+    @property
+    def next_end_s(self) -> float:
+        if self._asked or self._due or self._offered:
+            return 0.0
+        return min([first_end_s(self._under_way), *self._answers_s])
+
+    def added(self, progress: Progress) -> None:
+        progress.chunks = Chunks()
+
+    def find(self, progress: Progress, num_hit_tokens: int) -> int:
+        """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
+        first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
+        if end <= first:
+            return 0
+        if not self._is_answered(progress.chunks):
+            return -1
+        num_there = self._store.num_there(chunk_keys(progress, end, self._store.chunk_blocks)[first:end])
+        num_tokens = (first + num_there) * self._chunk_tokens - num_hit_tokens
+        return num_tokens if num_there and num_tokens >= self._store.least_tokens else 0
+
+    def _is_answered(self, chunks: Chunks) -> bool:
+        now_s, lookup_s = self._store.now_s, self._store.lookup_s
+        if lookup_s and chunks.answer_s < 0:
+            chunks.answer_s = now_s + lookup_s
+            self._answers_s.append(chunks.answer_s)
+        return now_s >= chunks.answer_s
+
+    def loads_in_step(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
+        return False
+
+    def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
+        chunks = progress.chunks
+        first, end = num_hit_tokens // self._chunk_tokens, (num_hit_tokens + num_tokens) // self._chunk_tokens
+        chunks.num_stored = max(chunks.num_stored, end)
+        keys = chunks.keys[first:end]
+        self._store.keep(keys)
+        self._asked.append(Moved(progress, "load", num_tokens, keys))
+        self._moved.add(progress, num_tokens)
+
+    def preempted(self, progress: Progress) -> None:
+        """It will ask again."""
+        progress.chunks.answer_s = -1.0
+
+    def computes(self, progress: Progress, num_tokens: int) -> None:
+        chunks = progress.chunks
+        first, end = chunks.num_stored, min(num_tokens, progress.num_prompt) // self._chunk_tokens
+        if end <= first:
+            return
+        chunks.num_stored = end
+        new = self._store.offer(chunk_keys(progress, end, self._store.chunk_blocks)[first:end])
+        if new:
+            self._offered.append(Moved(progress, "store", 0, new))
+            self._moved.num_stored_blocks += len(new) * self._store.chunk_blocks
+
+    def begin(self, now_s: float, start_s: float) -> float:
+        for moved in (*self._due, *self._asked):
+            moved.start_s = start_s
+            self._store.begin(moved)
+        self._under_way += self._asked
+        self._answers_s = [answer_s for answer_s in self._answers_s if answer_s > now_s]
+        if self.events is not None:
+            self._tell(self.events, now_s)
+        self._due, self._offered, self._asked = self._offered, [], []
+        return start_s
+
+    def _tell(self, events: list[list[Any]], now_s: float) -> None:
+        for moved in self._asked:
+            num_free = self.slots.pool.num_free
+            events.append([now_s, "load_start", moved.request.request_id, moved.num_tokens, num_free])
+
+    def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
+        return False
+
+    def aborted(self, progress: Progress) -> None:
+        """What is under way goes on."""
+
+    def reported(self, until_s: float) -> list[Transfer]:
+        over = over_by([*self._under_way], until_s)
+        if over:
+            self._under_way = [moved for moved in self._under_way if moved.end_s > until_s]
+        return over
+
+    def records(self) -> OffloadRecords:
+        """What has been asked for."""
+        return self._moved.records(self._block_size, self._store.block_bytes)

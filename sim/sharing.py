@@ -1,0 +1,82 @@
+"""What is asked for of KV that replicas share, as the simulation takes it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sim.cluster.kv_pulls import PullOptions, PullSharing
+from sim.cluster.kv_store import StoreOptions, StoreSharing
+from sim.cluster.options import parsed
+from sim.cluster.sharing import Sharing
+from sim.deployment import Deployment
+from sim.errors import ConfigError
+from sim.handing_over import network_costs
+from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
+from sim.specs.fleet_file import TransferBlock
+
+OptionsLike = str | Mapping[str, Any]
+"""Options of a store or of pulls: `capacity_gib=64,lookup_ms=2`, or a mapping."""
+
+
+def store_options(given: OptionsLike) -> StoreOptions:
+    """Raises ConfigError that names option and rule."""
+    return parsed("kv_store", StoreOptions, given)
+
+
+def pull_options(given: OptionsLike) -> PullOptions:
+    """Raises ConfigError that names option and rule."""
+    return parsed("kv_pull", PullOptions, given)
+
+
+def sharing_of(
+    kv_store: OptionsLike | None, kv_pull: OptionsLike | None, deployment: Deployment, transfer: TransferBlock | None
+) -> Sharing | None:
+    """By a store or by pulls, if by either. Raises ConfigError for what is not simulated, and for a store without room."""
+    if kv_store is not None and kv_pull is not None:
+        raise ConfigError("kv_store and kv_pull are simulated one at a time; leave one of them out.")
+    if kv_store is not None:
+        options = store_options(kv_store)
+        _check_engine("kv_store", deployment)
+        _check_store(options, deployment)
+        return StoreSharing(options, network_costs(transfer, [deployment.gpu]).bytes_per_s)
+    if kv_pull is not None:
+        pulls = pull_options(kv_pull)
+        _check_engine("kv_pull", deployment)
+        return PullSharing(pulls, network_costs(transfer, [deployment.gpu]), copied_bytes_per_s(deployment.gpu))
+    return None
+
+
+def _check_engine(what: str, deployment: Deployment) -> None:
+    engine = deployment.engine
+    beside: dict[str, bool] = {
+        "kv_offloading_size": deployment.offload is not None,
+        "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
+        "speculative_config": engine.speculation is not None,
+        "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
+        "max_num_queued_tokens": engine.max_num_queued_tokens is not None,
+    }
+    for name, is_there in beside.items():
+        if is_there:
+            raise ConfigError(f"{what} is not simulated with {name}; leave one of them out.")
+    if not engine.enable_prefix_caching:
+        raise ConfigError(f"{what} shares cached prefixes, and enable_prefix_caching is off; leave one of them out.")
+
+
+def _check_store(options: StoreOptions, deployment: Deployment) -> None:
+    groups, block_size = deployment.plan.kv_groups, deployment.plan.block_size
+    if len(groups) > 1 or groups[0].window is not None or groups[0].kind == "linear":
+        raise ConfigError(
+            "kv_store is simulated for models whose layers all have full attention, got one with sliding windows or states;"
+            " leave it out, or let replicas pull from each other with kv_pull."
+        )
+    if options.chunk_tokens % block_size:
+        raise ConfigError(
+            f"kv_store: chunk_tokens must be a multiple of block_size, {block_size}, got {options.chunk_tokens}."
+        )
+    if options.num_chunks(ReplicaKV(groups, deployment.engine.num_gpus), block_size) < 1:
+        raise ConfigError(
+            f"kv_store: capacity_gib {options.capacity_gib:g} holds no chunk of {options.chunk_tokens} tokens; raise it."
+        )
+
+
+CHECKS: Mapping[str, Callable[[OptionsLike], object]] = {"kv_store": store_options, "kv_pull": pull_options}
+"""By the name of the section."""

@@ -1,0 +1,39 @@
+"""Fleets whose replicas share KV, on whole seconds."""
+
+from dataclasses import replace
+
+import numpy as np
+import simpy
+from hypothesis import strategies as st
+
+from sim.cluster.arrivals import arrivals
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.records import ClusterRecords
+from sim.cluster.sharing_fleet import SharingFleet
+from sim.engine.config import SchedulerConfig
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+from sim.workload.trace import Trace
+from tests.workloads import tight_config, traces
+
+POLLING_S = 2.0
+ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "random")
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+    """Few blocks on the GPU, so that what was there is often elsewhere alone; no two replicas schedule at one instant."""
+    trace = draw(traces())
+    trace = replace(trace, arrival_s=trace.arrival_s + np.arange(len(trace)) / 1024)
+    return trace, tight_config(draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans())
+
+
+def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:
+    """With engines that poll as seldom as the naive ones here."""
+    source = RequestSource(trace, *plan.limits)
+    table = RequestTable(source)
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    fleet = SharingFleet(env, plan, source, table, idle_sleep_s=POLLING_S)
+    env.process(arrivals(env, source, fleet.gateway.submit))
+    env.run()
+    return ClusterRecords.of(fleet.records(), table, plan.pool_of, shared=fleet.shared())

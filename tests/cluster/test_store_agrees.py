@@ -1,0 +1,97 @@
+"""Replicas that share a store of KV do what naive ones do."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.fleet_plan import FleetPlan, Pool
+from sim.cluster.kv_store import StoreOptions, StoreSharing
+from sim.cluster.shared_records import StoreRecords
+from sim.engine.config import SchedulerConfig
+from sim.engine.walking import vain_calls
+from sim.errors import ConfigError
+from sim.memory.kv_cache import KVGroup
+from sim.memory.transfers import ReplicaKV
+from sim.units import GIB, GIGA
+from sim.workload.trace import Trace
+from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
+from tests.cluster.test_clusters_agree import assert_same_run
+from tests.conformance.case import RecordedStepTime
+from tests.engine.test_engines_agree import Telling
+from tests.properties import examples
+from tests.reference.cluster import Served
+from tests.reference.kv_store import simulate_store
+from tests.workloads import step_times
+
+BYTES_PER_TOKEN = 8
+CARD_BYTES_PER_S = 20.0
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
+    """Blocks a chunk, and a store of few chunks of tokens that take one byte; its options for blocks of one token."""
+    bytes_per_s = draw(st.integers(1, 40))
+    options = StoreOptions(
+        capacity_gib=draw(st.integers(4 * 2 * BYTES_PER_TOKEN, 800)) / GIB,
+        bandwidth_gb_s=bytes_per_s / GIGA,
+        lookup_ms=1000.0 * draw(st.sampled_from((0, 0, 1, 5))),
+        chunk_us=1e6 * draw(st.integers(0, 3)),
+        min_retrieve_tokens=draw(st.sampled_from((0, 0, 9))),
+    )
+    return draw(st.integers(1, 2)), options
+
+
+@examples(80)
+@given(
+    workload=workloads(),
+    store=stores(),
+    step_time=step_times,
+    num_replicas=st.integers(1, 3),
+    router=st.sampled_from(ROUTERS),
+)
+def test_replicas_that_share_a_store(
+    workload: tuple[Trace, SchedulerConfig],
+    store: tuple[int, StoreOptions],
+    step_time: RecordedStepTime,
+    num_replicas: int,
+    router: str,
+) -> None:
+    """The same steps and times, or no end."""
+    trace, config = workload
+    chunk_blocks, given_options = store
+    options = replace(given_options, chunk_tokens=chunk_blocks * config.block_size)
+    kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
+    timed = Telling(step_time)
+
+    sharing = StoreSharing(options, CARD_BYTES_PER_S)
+
+    def naive() -> Served:
+        return simulate_store(
+            trace,
+            config,
+            timed,
+            sharing,
+            kv,
+            num_replicas=num_replicas,
+            router=router,
+            idle_sleep_s=POLLING_S,
+        )
+
+    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv),), router, sharing=sharing)
+    try:
+        with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
+            found = served(trace, plan)
+    except ConfigError:
+        with pytest.raises(ConfigError, match="came to nothing"):
+            naive()
+        return
+    assert_same_run(found, naive())
+    records = found.merged
+    assert records.offload is not None
+    assert np.all(records.offload.loaded_tokens > 0)
+    assert isinstance(found.shared, StoreRecords)
+    assert found.shared.most_chunks <= found.shared.num_chunks

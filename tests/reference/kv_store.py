@@ -1,0 +1,242 @@
+"""Naive replicas that share a store of KV: each looks prompts up there, loads prefixes from it and stores what it computes."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import simpy
+
+from sim.cluster.kv_store import StoreSharing
+from sim.cluster.network import Network
+from sim.cluster.options import named
+from sim.engine.config import SchedulerConfig
+from sim.memory.transfers import Load, ReplicaKV
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+from tests.reference.arrivals import Due, arrivals
+from tests.reference.cluster import Gateway, Served
+from tests.reference.connector import Event, Job, over_by
+from tests.reference.front_door import let_in, make_requests
+from tests.reference.kv_cache import PrefixHit
+from tests.reference.modes import Modes, Transfers
+from tests.reference.recorder import Recorder
+from tests.reference.replica import Process, Replica
+from tests.reference.request import Request
+from tests.reference.routers import ROUTERS
+
+
+class Store:
+    """Chunks from the least to the most recently used one; those on their way, and those that somebody loads."""
+
+    def __init__(self, num_chunks: int) -> None:
+        self._room = num_chunks
+        self._line: list[int] = []
+        self._coming: list[int] = []
+        self._loading: list[int] = []
+
+    def has(self, key: int) -> bool:
+        return key in self._line and key not in self._coming
+
+    def offer(self, keys: Sequence[int]) -> list[int]:
+        """As many of the missing ones as there is or can be made room for."""
+        missing = [key for key in keys if key not in self._line]
+        taken = []
+        for key in missing:
+            if len(self._line) == self._room:
+                idle = [one for one in self._line if self.has(one) and one not in self._loading and one not in keys]
+                if not idle:
+                    break
+                self._line.remove(idle[0])
+            self._line.append(key)
+            self._coming.append(key)
+            taken.append(key)
+        self._use([key for key in keys if key in self._line])
+        return taken
+
+    def came(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._coming.remove(key)
+
+    def load(self, keys: Sequence[int]) -> None:
+        self._loading += keys
+        self._use(keys)
+
+    def loaded(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._loading.remove(key)
+
+    def _use(self, keys: Sequence[int]) -> None:
+        for key in reversed(keys):
+            self._line.remove(key)
+            self._line.append(key)
+
+
+class Stored:
+    """What one engine asks of the store."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.events: list[Event] = []
+        self.now_s = 0.0
+        self._cluster = cluster
+        self._number = number
+        self._chunk_tokens = cluster.chunk_tokens
+        self._answer_s: dict[Request, float] = {}
+        self._num_stored: dict[Request, int] = {}
+        self._asked: list[Job] = []
+        self._offered: list[Job] = []
+        self._due: list[Job] = []
+        self._under_way: list[Job] = []
+
+    @property
+    def has_pending(self) -> bool:
+        is_asked = any(answer_s > self.now_s for answer_s in self._answer_s.values())
+        return bool(self._asked or self._offered or self._due or self._under_way or is_asked)
+
+    @property
+    def begins_loads(self) -> bool:
+        return bool(self._asked)
+
+    def find(self, request: Request, hit: PrefixHit) -> int | None:
+        first, end = hit.num_tokens // self._chunk_tokens, request.num_tokens // self._chunk_tokens
+        if first >= end:
+            return 0
+        if self.now_s < self._answer_s.setdefault(request, self.now_s + self._cluster.lookup_s):
+            return None
+        there = first
+        keys = self._keys(request, end)
+        while there < end and self._cluster.store.has(keys[there]):
+            there += 1
+        num_tokens = there * self._chunk_tokens - hit.num_tokens
+        return num_tokens if there > first and num_tokens >= self._cluster.least_tokens else 0
+
+    def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
+        first, end = (n // self._chunk_tokens for n in (hit.num_tokens, hit.num_tokens + num_external))
+        self._num_stored[request] = max(self._num_stored.get(request, 0), end)
+        keys = self._keys(request, end)[first:]
+        self._cluster.store.load(keys)
+        self._asked.append(Job(request, "load", num_tokens=num_external, keys=keys))
+
+    def preempted(self, request: Request) -> None:
+        self._answer_s.pop(request, None)
+
+    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
+        for request, num_tokens in rows:
+            first = self._num_stored.get(request, 0)
+            end = min(num_tokens, request.num_prompt_tokens) // self._chunk_tokens
+            if end > first:
+                self._num_stored[request] = end
+                new = self._cluster.store.offer(self._keys(request, end)[first:])
+                if new:
+                    self._offered.append(Job(request, "store", keys=new))
+
+    def begin(self, start_s: float) -> float:
+        for job in [*self._due, *self._asked]:
+            self._cluster.begin(job, start_s, self._number)
+        self._under_way += self._asked
+        self._asked, self._due, self._offered = [], self._offered, []
+        return start_s
+
+    def finished(self, request: Request) -> bool:  # noqa: ARG002 - a connector's interface
+        return False
+
+    def reported(self, until_s: float) -> list[Job]:
+        over = over_by(self._under_way, until_s)
+        self._under_way = [job for job in self._under_way if job not in over]
+        return over
+
+    def _keys(self, request: Request, num_chunks: int) -> list[int]:
+        num_blocks = self._cluster.chunk_blocks
+        keys = request.block_keys.upto(num_chunks * num_blocks)
+        return [keys[(index + 1) * num_blocks - 1] for index in range(num_chunks)]
+
+
+class Cluster:
+    """The store, the links to it, and the replicas."""
+
+    def __init__(
+        self, env: simpy.Environment, config: SchedulerConfig, sharing: StoreSharing, kv: ReplicaKV, num_replicas: int
+    ) -> None:
+        self.env, options = env, sharing.options
+        self.chunk_tokens = options.chunk_tokens
+        self.chunk_blocks = options.chunk_tokens // config.block_size
+        self.lookup_s, self.least_tokens = options.lookup_ms / 1e3, options.min_retrieve_tokens
+        self._block_size, self._block_bytes = config.block_size, kv.bytes_per_block
+        self.store = Store(int(options.capacity_gib * 2**30) // (self.chunk_blocks * self._block_bytes))
+        self._network = Network(env, sharing.costs)
+        for _ in range(num_replicas):
+            self._network.add(kv.num_gpus)
+        self._there = self._network.add_node(options.bandwidth_gb_s * 1e9)
+
+    def begin(self, job: Job, start_s: float, replica: int) -> None:
+        self.env.process(self._move(job, start_s, replica))
+
+    def _move(self, job: Job, start_s: float, replica: int) -> Process:
+        if start_s > self.env.now:
+            yield Due(self.env, start_s - self.env.now)
+        is_load = job.name == "load"
+        num_blocks = job.num_tokens // self._block_size if is_load else len(job.keys) * self.chunk_blocks
+        way = (self._there, replica) if is_load else (replica, self._there)
+        yield from self._network.pull(*way, Load(num_blocks * self._block_bytes, len(job.keys)))
+        if is_load:
+            self.store.loaded(job.keys)
+            job.end_s = self.env.now
+        else:
+            self.store.came(job.keys)
+
+
+def simulate_store(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    sharing: StoreSharing,
+    kv: ReplicaKV,
+    *,
+    num_replicas: int,
+    router: str,
+    idle_sleep_s: float,
+) -> Served:
+    """Every step of every replica."""
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    cluster = Cluster(env, config, sharing, kv, num_replicas)
+    requests = make_requests(trace, config)
+    name, given = named("router", router)
+    chooser = ROUTERS[name](trace, config, num_replicas, Random(0), given)  # noqa: S311
+    gateway = Gateway(env, chooser, len(let_in(requests)), None)
+    modes = Modes(
+        config.num_batches_in_flight, transfers=Transfers("store", reports_at_start=True), idle_sleep_s=idle_sleep_s
+    )
+    numbers = iter(range(num_replicas))
+    return serve(
+        env, config, step_time, requests, gateway, modes, num_replicas, lambda _: Stored(cluster, next(numbers))
+    )
+
+
+def serve(
+    env: simpy.Environment,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    requests: Sequence[Request],
+    gateway: Gateway,
+    modes: Modes,
+    num_replicas: int,
+    connector: Callable[[Replica], Any],
+) -> Served:
+    """Replicas whose connectors are made one by one, behind a gateway."""
+    recorders = [Recorder() for _ in range(num_replicas)]
+    gateway.replicas = [
+        Replica(env, config, step_time, recorder, modes=modes, on_finished=lambda _: gateway.one_answered())
+        for recorder in recorders
+    ]
+    for replica in gateway.replicas:
+        replica.scheduler.connector = connector(replica)
+        env.process(replica.run())
+    interval_s = gateway.router.scrape_interval_s
+    if interval_s and num_replicas > 1:
+        env.process(gateway.scrape(interval_s))
+    env.process(arrivals(env, let_in(list(requests)), gateway))
+    env.run()
+    parts = [
+        recorder.records(requests, replica.scheduler)
+        for recorder, replica in zip(recorders, gateway.replicas, strict=True)
+    ]
+    return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])

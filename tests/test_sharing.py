@@ -1,0 +1,157 @@
+"""Fleets whose replicas share KV: how they are asked for, what they report, what is refused."""
+
+from typing import Any
+
+import pytest
+
+import sim
+from sim.errors import ConfigError
+from sim.search.blueprint import Blueprint
+from sim.specs.fleet_file import read_fleet
+
+SMALL = sim.EngineConfig(num_gpu_blocks_override=600, max_model_len=8192)
+STORE = {"capacity_gib": 8, "bandwidth_gb_s": 25}
+
+
+def simulated(**more: Any) -> sim.Result:
+    """Four replicas that take turns, so that a session's next turn is elsewhere."""
+    given: dict[str, Any] = {"limit": 80, "rate_scale": 2, "router": "round_robin", "intervals": False} | more
+    return sim.simulate("Llama-3.1-8B", "h100-sxm", "multi-turn", engine=SMALL, **given)
+
+
+def test_a_store_in_a_file_is_that_of_the_flag() -> None:
+    """Options as text, as a mapping, in a fleet file or beside it."""
+    by_flag = simulated(replicas=4, kv_store="capacity_gib=8,bandwidth_gb_s=25").summary
+    in_file = simulated(fleet={"pools": [{"replicas": 4}], "kv_store": STORE}).summary
+    beside = simulated(fleet={"pools": [{"replicas": 4}]}, kv_store=STORE).summary
+    assert by_flag["kv_store"] == in_file["kv_store"] == beside["kv_store"]
+    assert by_flag["mean_ttft_ms"] == in_file["mean_ttft_ms"] == beside["mean_ttft_ms"]
+
+
+def test_what_comes_from_a_store() -> None:
+    """Loads in the summary are those of the requests; the store's own link carries all of them, and what is stored comes once."""
+    result = simulated(replicas=4, kv_store=STORE)
+    store, requests = result.summary["kv_store"], result.requests
+    own = {link["direction"]: link["bytes"] for link in store["links"] if link["replica"] is None}
+    assert store["num_loads"] > 0
+    assert requests["num_loaded_tokens"].sum() == store["loaded_tokens"]
+    assert own == {"out": store["loaded_bytes"], "in": store["stored_bytes"]}
+    assert store["capacity_bytes"] == 8 * 2**30
+    assert 0 < store["max_usage"] <= 1
+    assert "kv_offload" not in result.summary
+    assert "External prefix cache hit rate" in str(result)
+
+
+def test_a_store_spares_prompts() -> None:
+    """With room for everything, what was computed once is computed nowhere again but for parts of chunks."""
+    without, with_store = simulated(replicas=4).summary, simulated(replicas=4, kv_store={}).summary
+    hits = with_store["kv_store"]["external_prefix_cache_hit_rate"] + with_store["prefix_cache_hit_rate"]
+    assert hits > without["prefix_cache_hit_rate"] + 0.05
+    assert with_store["kv_store"]["num_evictions"] == 0
+
+
+def test_pulls_come_from_others() -> None:
+    """Of at least so many tokens, in whole blocks, never from oneself."""
+    result = simulated(replicas=4, kv_pull={"kv_recompute_threshold": 200})
+    pulled = result.requests[result.requests["pulled_from"] >= 0]
+    assert len(pulled) == result.summary["kv_pulls"]["requests"] > 0
+    assert (pulled["pulled_from"] != pulled["replica"]).all()
+    assert (pulled["num_pulled_tokens"] >= 200).all()
+    assert pulled["num_pulled_tokens"].sum() == result.summary["kv_pulls"]["pulled_tokens"]
+
+
+def test_host_memory_takes_fewer_descriptors_and_one_more_copy() -> None:
+    """So a pull over it is sooner there with descriptors of 13 us, and later with none."""
+    threshold = {"kv_recompute_threshold": 200}
+    times_ms = {
+        (via, descriptor_us): simulated(
+            fleet={
+                "pools": [{"replicas": 4}],
+                "kv_pull": threshold | {"via": via},
+                "transfer": {"descriptor_us": descriptor_us},
+            }
+        ).summary["kv_pulls"]["mean_kv_pull_ms"]
+        for via in ("gpu", "host")
+        for descriptor_us in (0, 13)
+    }
+    assert times_ms["host", 13] < times_ms["gpu", 13]
+    assert times_ms["host", 0] > times_ms["gpu", 0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"kv_store": "capacity_gb=8"},
+            "kv_store has no option 'capacity_gb': its options are .* Did you mean capacity_gib",
+        ),
+        ({"kv_store": "capacity_gib"}, "options of kv_store must be written name=value"),
+        ({"kv_store": {"capacity_gib": 0.01}}, "kv_store: capacity_gib 0.01 holds no chunk of 256 tokens; raise it"),
+        ({"kv_store": {"chunk_tokens": 100}}, "chunk_tokens must be a multiple of block_size, 16, got 100"),
+        ({"kv_store": {}, "kv_pull": {}}, "kv_store and kv_pull are simulated one at a time"),
+        ({"kv_pull": {"via": "disk"}}, "kv_pull: via must be one of gpu, host, got 'disk'"),
+        (
+            {"kv_pull": {"kv_recompute_threshold": -1}},
+            "kv_recompute_threshold must be an integer of at least 0, got -1",
+        ),
+    ],
+)
+def test_options_are_checked(more: dict[str, Any], message: str) -> None:
+    """By name and rule."""
+    with pytest.raises(ConfigError, match=message):
+        simulated(replicas=2, **more)
+
+
+@pytest.mark.parametrize("what", ["kv_store", "kv_pull"])
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"kv_offloading_size": 4}, "is not simulated with kv_offloading_size"),
+        ({"pipeline_parallel_size": 2}, "is not simulated with pipeline_parallel_size"),
+        ({"enable_prefix_caching": False}, "shares cached prefixes, and enable_prefix_caching is off"),
+    ],
+)
+def test_engines_that_cannot_share_are_refused(what: str, engine: dict[str, Any], message: str) -> None:
+    """With what would have to go."""
+    with pytest.raises(ConfigError, match=f"{what} {message}"):
+        simulated(fleet={"pools": [{"replicas": 2, "engine": engine}], what: {}})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pools": [{"replicas": 1}, {"replicas": 1, "gpu": "h200-sxm"}]},
+        {"pools": [{"replicas": 1}], "autoscale": {"policy": "hpa"}},
+    ],
+)
+def test_fleets_that_cannot_share_are_refused(more: dict[str, Any]) -> None:
+    """Unlike pools, and replicas that come and go."""
+    with pytest.raises(ConfigError, match="fleet: kv_store is simulated for one pool, of replicas that are alike"):
+        simulated(fleet=more | {"kv_store": {}})
+
+
+def test_windows_go_with_pulls_alone() -> None:
+    """A store has chunks of all layers."""
+    with pytest.raises(ConfigError, match="kv_store is simulated for models whose layers all have full attention"):
+        sim.simulate("gpt-oss-20b", "h100-sxm", "multi-turn", replicas=2, kv_store={}, limit=2)
+    result = sim.simulate(
+        "gpt-oss-20b", "h100-sxm", "multi-turn", replicas=2, router="round_robin", kv_pull={}, limit=40, intervals=False
+    )
+    assert result.summary["kv_pulls"]["requests"] > 0
+
+
+def test_said_twice_is_refused() -> None:
+    """In the file and beside it."""
+    with pytest.raises(ConfigError, match="kv_pull is asked for, and the fleet file says how KV is shared"):
+        simulated(fleet={"pools": [{"replicas": 2}], "kv_store": {}}, kv_pull={})
+
+
+def test_a_store_is_a_knob() -> None:
+    """Of a search over a fleet, with its options as text."""
+    made = Blueprint(fleet=read_fleet({"pools": [{"name": "all", "replicas": 2}]}))
+    made.check_knob("kv_store", ["capacity_gib=8", "capacity_gib=64"])
+    assert made.fleet_file({"kv_store": "capacity_gib=8"}).kv_store == "capacity_gib=8"
+    with pytest.raises(ConfigError, match="kv_store must be text such as capacity_gib=64, got 8"):
+        made.check_knob("kv_store", [8])
+    with pytest.raises(ConfigError, match=r"kv_store: capacity_gib must be a number of at least 0\.001, got -1"):
+        made.check_knob("kv_store", ["capacity_gib=-1"])
