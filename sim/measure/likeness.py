@@ -27,6 +27,7 @@ NOT_FIGURES = (
 
 
 ONE_NODE = "one node"
+NOTHING_BESIDE = "all on the GPU"
 NOT_ON_ONE_NODE = ("gpus_per_node", "network_gb_s", "operators.messages")
 
 
@@ -62,6 +63,7 @@ class Traits(NamedTuple):
     speculation: str = "none"
     regime: Regime | None = None
     layout: str = ONE_NODE
+    beside: str = NOTHING_BESIDE
 
 
 class Facet(NamedTuple):
@@ -93,6 +95,7 @@ FACETS = (
     Facet("speculation", lambda of: of.speculation, lambda of: f"drafts by {of.speculation}"),
     Facet("composition", lambda of: of.composition, lambda of: f"mixed steps timed as {of.composition}"),
     Facet("layout", lambda of: of.layout, lambda of: of.layout),
+    Facet("beside", lambda of: of.beside, lambda of: of.beside),
     Facet(
         "prompts",
         _of_regime(lambda regime: "cached" if regime.is_cached else "computed"),
@@ -163,7 +166,18 @@ def _derived(gpu: HardwareProfile, engine: ResolvedEngine) -> tuple[str, ...]:
 def traits_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) -> Traits:
     """The facets of a deployment; with its figures, also those of the load."""
     of, load = deployment, regime(metrics) if metrics else None
-    return traits(of.model, of.gpu, of.engine, load, composition=of.step_times.composition)
+    found = traits(of.model, of.gpu, of.engine, load, composition=of.step_times.composition)
+    return found._replace(beside=_beside(deployment))
+
+
+def _beside(of: Deployment) -> str:
+    """What is loaded, read or kept beside a model and its KV cache that lie on the GPU."""
+    has = {
+        "LoRA adapters": of.engine.enable_lora,
+        "weights in host memory": of.engine.cpu_offload_gb > 0 or of.engine.offload_group_size > 0,
+        "KV in host memory": of.offload is not None or of.host_kv is not None,
+    }
+    return " and ".join(name for name, is_there in has.items() if is_there) or NOTHING_BESIDE
 
 
 def regime(metrics: Mapping[str, Any]) -> Regime | None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from sim.measure.likeness import FACETS, Regime, Traits, novelty, regime, traits
+from sim.deployment import deploy
+from sim.measure.confidence import confidence
+from sim.measure.likeness import FACETS, Regime, Traits, novelty, regime, traits, traits_of
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.models import load_model
@@ -89,6 +91,25 @@ def test_traits_of_engine_arguments() -> None:
         True,
     )
     assert (deployed().execution, deployed().kv_dtype, deployed().is_newer_than_known) == ("graphs", "auto", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"enable_lora": True}, "LoRA adapters"),
+        ({"cpu_offload_gb": 4.0}, "weights in host memory"),
+        ({"offload_group_size": 8}, "weights in host memory"),
+        ({"kv_offloading_size": 8.0}, "KV in host memory"),
+        ({"kv_offloading_size": 8.0, "enable_lora": True}, "LoRA adapters and KV in host memory"),
+        ({}, None),
+    ],
+)
+def test_what_no_measured_run_had_beside_it_is_said(arguments: dict[str, Any], said: str | None) -> None:
+    """Adapters, weights and KV in host memory: nothing like them is among the runs that bands come from."""
+    found = traits_of(deploy("Llama-3.1-8B", "h100-sxm", EngineConfig(**arguments)))
+    assert found.beside == (said or "all on the GPU")
+    assert (confidence(found).level == "extrapolated") == (said is not None)
+    assert ("beside" in names(found, RUN)[0]) == (said is not None)
 
 
 def test_every_facet_says_itself_in_words() -> None:
