@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.leap_records import LEAPS_AT_ONCE, LeapRecords, Leaps
+from sim.engine.leap_columns import Leaps
+from sim.engine.leap_records import LEAPS_AT_ONCE, LeapRecords
 from sim.engine.leaps import end_s
 from sim.engine.records import Floats, Ints, Records, RequestRecords
 from sim.specs.hardware import HardwareProfile

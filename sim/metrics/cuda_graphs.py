@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.leap_records import LeapRecords, Leaps
+from sim.engine.leap_columns import Leaps
+from sim.engine.leap_records import LeapRecords
 from sim.engine.records import Floats, Ints
 from sim.engine.step_records import StepRecords
 from sim.steptime.graphs import GraphDispatch

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cluster.records import ClusterRecords
-from sim.engine.leap_records import Leaps
+from sim.engine.leap_columns import Leaps
 from sim.engine.records import Floats, Ints, RequestRecords
 from sim.metrics.columns import Columns
 from sim.metrics.summary import kv_cache_usage

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from sim.deployment import Deployment
-from sim.engine.leap_records import CHUNK, LEAPS_AT_ONCE, LeapRecords, Leaps
+from sim.engine.leap_columns import Leaps
+from sim.engine.leap_records import CHUNK, LEAPS_AT_ONCE, LeapRecords
 from sim.engine.narrow import Rows
 from sim.engine.records import Floats, Ints
 from sim.metrics.cuda_graphs import counted_on
