@@ -41,7 +41,7 @@ def best_hit(request: Request) -> PrefixHit:
 
 def num_unheld(pieces: Sequence[Piece]) -> int:
     """How many of these copies no request holds, so that they are in the free list."""
-    return sum(piece.end - piece.start for piece in pieces if not piece.extent.holders)
+    return sum([piece.end - piece.start for piece in pieces if not piece.extent.holders])
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -104,12 +104,16 @@ class KVCacheManager:
         if keyed is None:
             return NO_HIT
         num_blocks = self._num_found(keyed, (request.num_tokens - 1) // self._block_size, num_dropped)
-        pieces = tuple(
-            cache.match(keyed.spans, max(0, num_blocks - needed), num_blocks)
-            for cache, needed in zip(self._caches, self._num_blocks_needed, strict=True)
-        )
-        unheld = [num_unheld(found) for found in pieces]
-        return PrefixHit(num_blocks, pieces, sum(unheld), sum(unheld[group] for group in self._full_groups))
+        pieces = []
+        num_free = num_free_full = 0
+        for group, cache in enumerate(self._caches):
+            first = max(0, num_blocks - self._num_blocks_needed[group])
+            found = cache.match(keyed.spans, first, num_blocks)
+            pieces.append(found)
+            num_free += num_unheld(found)
+            if self.windows[group] is None:
+                num_free_full += num_unheld(found)
+        return PrefixHit(num_blocks, tuple(pieces), num_free, num_free_full)
 
     def _num_found(self, keyed: KeyedBlocks, num_blocks: int, num_dropped: int) -> int:
         """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
@@ -165,8 +169,8 @@ class KVCacheManager:
             if any(piece.extent.holders for piece in pieces[group]):
                 self.has_common_window_blocks = True
         keyed.held = [Held(hit.num_blocks) for _ in pieces]
-        for held, found in zip(keyed.held, pieces, strict=True):
-            self.pool.touch(found, held)
+        for group, found in enumerate(pieces):
+            self.pool.touch(found, keyed.held[group])
         if request.passed_blocks is not None:
             request.passed_blocks = [held.first for held in keyed.held]
 
@@ -232,13 +236,13 @@ class KVCacheManager:
 
     def _keep_blocks(self, keyed: KeyedBlocks, last: int) -> None:
         """Make held blocks before number `last` findable."""
-        for cache, held in zip(self._caches, keyed.held, strict=True):
+        for group, held in enumerate(keyed.held):
             if last > held.end:
-                cache.register(keyed.spans, held, last)
+                self._caches[group].register(keyed.spans, held, last)
 
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
-        return min(held.end for held in request.keyed.held) if request.keyed else 0
+        return min([held.end for held in request.keyed.held]) if request.keyed else 0
 
     # -- release ---------------------------------------------------------------------------------------------------
 

@@ -96,8 +96,8 @@ class DecodeSteps:
         `context_tokens` is the sum of contexts after the first step; each step adds a token for each decode.
         """
         num_bits = context_tokens.bit_length()
-        for bits, panels in zip(PANEL_BITS, self._panels, strict=True):
-            shift = max(0, num_bits - bits)
+        for number, panels in enumerate(self._panels):
+            shift = max(0, num_bits - PANEL_BITS[number])
             first_tokens = context_tokens >> shift << shift
             panel = panels.get(first_tokens)
             if panel is None:

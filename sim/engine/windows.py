@@ -10,7 +10,7 @@ Blocks whose contents other requests may ask for are counted as well, unless ano
 come free.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
@@ -245,7 +245,7 @@ class WindowFrees:
 
     def num_blocks_before(self, step: int, request: Request) -> int:
         """Blocks passed in pass `step` by decodes that were admitted before a request."""
-        return sum(passing.serial < request.serial for passing in self._passings[step % self._block_size])
+        return bisect_left(self._passings[step % self._block_size], Passing(request.serial, 0, 0))
 
     def passed_by(self, request: Request, step: int) -> list[PassedBlock]:
         """Blocks of a request that are passed in pass `step`, and where they stand among all that are."""
