@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class Case:
     def identity(self) -> int:
         """Equal where recordings say the same of runs under the same rules, whichever version of vLLM each is of."""
         told = {name: said for name, said in self.recorded.items() if name not in OF_THE_VERSION}
-        return hash((json.dumps(told), repr(self.config), repr(self.modes)))
+        return hash((marshal.dumps(told, 2), repr(self.config), repr(self.modes)))  # many times as fast as JSON
 
 
 def load_case(path: Path) -> Case:
