@@ -1,7 +1,6 @@
 """What is loaded before anything runs: weights by part, and the table of rotary positions."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from sim.memory.sharding import layer_on_rank
@@ -135,9 +134,7 @@ def _rotary_tables(model: ModelSpec) -> Part:
 
     One table for each width of rotated heads, in the model's dtype; MLA models keep theirs in fp32.
     """
-    attentions = {replace(layer.attention, window=None) for layer in model.layers if layer.attention.kind != "linear"}
-    widths = {
-        (a.qk_rope_head_dim, FP32_BYTES) if a.kind == "mla" else (a.head_dim, model.dtype_bytes) for a in attentions
-    }
+    rotated = (layer.attention for layer in model.layers if layer.attention.kind != "linear")
+    widths = {(a.qk_rope_head_dim, FP32_BYTES) if a.kind == "mla" else (a.head_dim, model.dtype_bytes) for a in rotated}
     formula = " + ".join(f"{model.max_model_len:,} x {width} x {size} bytes" for width, size in sorted(widths))
     return Part("rotary tables", sum(model.max_model_len * width * size for width, size in widths), formula)

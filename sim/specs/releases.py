@@ -6,6 +6,7 @@ which. Patch releases that lie between two recorded ones follow the version that
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sim.errors import ConfigError, nearest
@@ -46,6 +47,7 @@ SWITCHES_CHUNKED_PREFILL_SINCE = "0.11.1"
 _VERSION = re.compile(r"(?:vllm[ =]*)?v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-.+ (]*[a-z].*)?", re.IGNORECASE)
 
 
+@cache
 def parse_version(text: str) -> tuple[int, int, int]:
     """`0.15.1`, `v0.15`, `vllm 0.19.0` or `0.21.0rc1` as comparable numbers; ConfigError for anything else."""
     if not (found := _VERSION.fullmatch(text.strip())):
@@ -105,6 +107,7 @@ class _Version:
         return not self.since(first)
 
 
+@cache
 def release_for(vllm_version: str | None) -> Release:
     """Defaults and rules of a version, those of the newest for None; ConfigError before 0.8, which ran another engine."""
     asked = parse_version(vllm_version or NEWEST)
