@@ -4,9 +4,9 @@ Mirrors vLLM 0.32's KV cache configuration, checked on 113 recorded ones. Delibe
 whose pages differ in size are not merged into one group, as no known model has them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sim.errors import ConfigError
 from sim.specs.engine import ResolvedEngine
@@ -14,6 +14,8 @@ from sim.specs.model import Attention, AttentionKind, ModelSpec, ceil_div
 from sim.specs.releases import parse_version
 from sim.specs.stages import Stage
 
+_From = TypeVar("_From", bound=Hashable)
+_To = TypeVar("_To")
 LINEAR_BLOCK_ALIGNMENT_TOKENS = 16  # attention blocks of hybrid linear models grow in steps of 16 tokens
 
 
@@ -124,7 +126,7 @@ def kv_cache_layout(
     The last stage keeps the KV cache of the `drafter`'s layers as well.
     Without `stage`, one GPU holds layers of the whole stack. Raises ConfigError when the pages of its layers cannot be made one size.
     """
-    caches = [layer_cache(layer.attention, engine) for layer in model.layers]
+    caches = _each_once(lambda attention: layer_cache(attention, engine), [layer.attention for layer in model.layers])
     if not hybrid:
         caches = [_unwindowed(cache) for cache in caches]
     here = range(stage.start, stage.stop) if stage else range(len(caches))
@@ -184,7 +186,13 @@ def with_one_page_size(caches: list[LayerCache]) -> list[LayerCache]:
     """The same layers with pages of one size: smaller attention blocks take more tokens, states are padded."""
     caches = _blocks_as_large_as_states(caches)
     page_bytes = max(cache.page_bytes for cache in caches)
-    return [_grown(cache, page_bytes) for cache in caches]
+    return _each_once(lambda cache: _grown(cache, page_bytes), caches)
+
+
+def _each_once(make: Callable[[_From], _To], layers: Sequence[_From]) -> list[_To]:
+    """What is made of each layer; most are alike, and a search plans thousands of times."""
+    made = {layer: make(layer) for layer in dict.fromkeys(layers)}
+    return [made[layer] for layer in layers]
 
 
 def _blocks_as_large_as_states(caches: list[LayerCache]) -> list[LayerCache]:
