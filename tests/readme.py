@@ -1,13 +1,18 @@
 """The examples of the pages, run: `python -m tests.readme` rewrites their outputs, test_readme.py compares them."""
 
-import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from code import InteractiveInterpreter
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
+
+from sim.cli import run
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -26,6 +31,9 @@ PAGES = (
     ROOT / "docs/speculation.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"""servecast ((?:[^|&;<>'"]|'[^']*'|"[^"]*")+?)(?= *(?:[12]?[<>]|[|&;]|$))""")
+"""The arguments before anything that is the shell's."""
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")
 
 
@@ -53,24 +61,24 @@ def _bare(command: str) -> str:
     return "\n".join(re.sub(r"^(\$|>>>|\.\.\.) ", "", line) for line in command.splitlines())
 
 
-def shell(command: str, folder: Path | None = None, **variables: str) -> str:
-    """What a command prints in that folder, with these variables besides its own."""
-    environment = (
-        os.environ
-        | variables
-        | {
-            "COLUMNS": "100",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-    )
-    ran = subprocess.run(
-        ["bash", "-c", f"({command}) 2>&1"], env=environment, cwd=folder, capture_output=True, text=True, check=True
-    )
-    return ran.stdout
+def shell(command: str) -> str:
+    """What a command prints. A call of servecast that it begins with is made in this process, which has imported it all."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, COLUMNS="100", PATH=PATH):
+        if call := CALL.match(command):
+            status = _servecast(shlex.split(call[1]), Path(folder))
+            command = f"(cat {folder}/out; cat {folder}/err >&2; exit {status}) {command[call.end() :]}"
+        return subprocess.check_output(["bash", "-c", f"({command}) 2>&1"], text=True)
+
+
+def _servecast(arguments: list[str], folder: Path) -> int:
+    """The exit status; what it prints and says lies in that folder."""
+    out, err = folder.joinpath("out"), folder.joinpath("err")
+    with out.open("w") as stdout, err.open("w") as stderr, redirect_stdout(stdout), redirect_stderr(stderr):
+        return run(arguments)
 
 
 def _python(statement: str, session: InteractiveInterpreter) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(out):
         session.runsource(statement)
     return out.getvalue()
 
