@@ -10,7 +10,21 @@ if TYPE_CHECKING:
     from sim.comparison import Comparison, compare
     from sim.errors import SimError
     from sim.memory.plan import MemoryPlan
+    from sim.search.analytic.config_optimizer import (
+        ClusterSpec,
+        generate_deployment_recommendations,
+        optimize_vllm_config_for_cluster,
+        vLLMConfigOptimizer,
+    )
+    from sim.search.analytic.performance_model import (
+        calculate_model_memory_from_config,
+        estimate_activation_memory_from_config,
+        get_vllm_default_capture_sizes,
+        vLLMPerformanceModel,
+    )
+    from sim.search.analytic.workload_profile import WorkloadProfile
     from sim.search.entry import capacity, optimize
+    from sim.specs.autotuning import AutotuningParameters
     from sim.specs.engine import EngineConfig
     from sim.specs.hardware import HardwareProfile
     from sim.specs.model import ModelSpec
@@ -19,6 +33,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "AutotuningParameters",
+    "ClusterSpec",
     "Comparison",
     "EngineConfig",
     "HardwareProfile",
@@ -27,18 +43,28 @@ __all__ = [
     "Result",
     "SimError",
     "Trace",
+    "WorkloadProfile",
+    "calculate_model_memory_from_config",
     "calibrate",
     "capacity",
     "compare",
+    "estimate_activation_memory_from_config",
+    "generate_deployment_recommendations",
+    "get_vllm_default_capture_sizes",
     "optimize",
+    "optimize_vllm_config_for_cluster",
     "plan_memory",
     "read_measured",
     "read_trace",
     "simulate",
+    "vLLMConfigOptimizer",
+    "vLLMPerformanceModel",
     "validate",
 ]
 
 _HOMES = {
+    "AutotuningParameters": "sim.specs.autotuning",
+    "ClusterSpec": "sim.search.analytic.config_optimizer",
     "Comparison": "sim.comparison",
     "EngineConfig": "sim.specs.engine",
     "HardwareProfile": "sim.specs.hardware",
@@ -47,14 +73,22 @@ _HOMES = {
     "Result": "sim.api",
     "SimError": "sim.errors",
     "Trace": "sim.workload.trace",
+    "WorkloadProfile": "sim.search.analytic.workload_profile",
+    "calculate_model_memory_from_config": "sim.search.analytic.performance_model",
     "calibrate": "sim.api",
     "capacity": "sim.search.entry",
     "compare": "sim.comparison",
+    "estimate_activation_memory_from_config": "sim.search.analytic.performance_model",
+    "generate_deployment_recommendations": "sim.search.analytic.config_optimizer",
+    "get_vllm_default_capture_sizes": "sim.search.analytic.performance_model",
     "optimize": "sim.search.entry",
+    "optimize_vllm_config_for_cluster": "sim.search.analytic.config_optimizer",
     "plan_memory": "sim.api",
     "read_measured": "sim.api",
     "read_trace": "sim.workload.readers",
     "simulate": "sim.api",
+    "vLLMConfigOptimizer": "sim.search.analytic.config_optimizer",
+    "vLLMPerformanceModel": "sim.search.analytic.performance_model",
     "validate": "sim.api",
 }
 

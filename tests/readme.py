@@ -28,6 +28,7 @@ PAGES = (
     ROOT / "docs/lora.md",
     ROOT / "docs/parallelism.md",
     ROOT / "docs/quantization.md",
+    ROOT / "docs/seeds.md",
     ROOT / "docs/speculation.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -51,6 +51,10 @@ def optimize(
     scorer: Annotated[
         Literal["simulated", "analytic"], typer.Option(help="Replay the trace, or trust the design's formulas.")
     ] = "simulated",
+    parameters: Annotated[
+        Path | None,
+        typer.Option(help="A YAML of the autotuning design's constants, for its formulas, bounds and advice."),
+    ] = None,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     router: GivenRouter = None,
@@ -74,10 +78,11 @@ def optimize(
     import sim
     from sim.report.search import optimization_text
     from sim.report.search_folder import VERIFY, check_answer_folder, write_optimization
+    from sim.specs.autotuning import AutotuningParameters
 
     if out:
         check_answer_folder(out)
-    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--store": store}, space, fleet)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out, "--store": store}, space, fleet, parameters)
     with _progress() as progress:
         result = sim.optimize(
             **arguments,
@@ -88,6 +93,7 @@ def optimize(
             trials=trials,
             seed=seed,
             scorer=scorer,
+            parameters=AutotuningParameters.read(parameters) if parameters else None,
             request_rate=request_rate,
             rate_scale=rate_scale,
             router=router,

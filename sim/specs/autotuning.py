@@ -3,10 +3,13 @@
 They are rules of thumb that the design states as such; the memory plan and the simulated scorer use measured numbers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, nearest
+from sim.inputs import read_yaml
 
 CompilationLevel = Literal["FULL", "PIECEWISE"]
 
@@ -51,6 +54,21 @@ class AutotuningParameters:
                     raise ConfigError(f"compilation_level must be FULL or PIECEWISE, got {value!r}.")
             elif isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
                 raise ConfigError(f"{entry.name} must be a number of at least 0, got {value!r}.")
+
+    @classmethod
+    def read(cls, path: Path) -> "AutotuningParameters":
+        """Those that a YAML file names, the others as they are. Raises ConfigError naming file and field."""
+        given = read_yaml(path, ConfigError)
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{path}: parameters are a mapping of names to numbers, got {type(given).__name__}.")
+        known = [entry.name for entry in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"{path}: {name!r} is no parameter of the design.{nearest(str(name), known)}")
+        try:
+            return cls(**given)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
 
     @property
     def compilation_memory_multiplier(self) -> float:

@@ -24,12 +24,15 @@ class NamedWorkload(NamedTuple):
     latency_budget_ms: float
 
     def spec(self) -> WorkloadSpec:
-        """1,000 requests, Poisson arrivals; prompt and output are drawn apart, so that sequences have the design's mean
-        and maximum.
-        """
-        outputs = tuple((tokens // OUTPUT_SHARE, weight) for tokens, weight in self.sequence_tokens.items())
-        prompts = tuple((tokens - tokens // OUTPUT_SHARE, weight) for tokens, weight in self.sequence_tokens.items())
-        return WorkloadSpec(rate_rps=self.rate_rps, prompt_tokens=Choice(prompts), output_tokens=Choice(outputs))
+        """As `sequences_spec` has it."""
+        return sequences_spec(self.rate_rps, self.sequence_tokens)
+
+
+def sequences_spec(rate_rps: float, sequence_tokens: Distribution) -> WorkloadSpec:
+    """1,000 requests, Poisson arrivals; prompt and output are drawn apart, so that sequences have that mean and maximum."""
+    outputs = tuple((max(1, tokens // OUTPUT_SHARE), weight) for tokens, weight in sequence_tokens.items())
+    prompts = tuple((max(1, tokens - tokens // OUTPUT_SHARE), weight) for tokens, weight in sequence_tokens.items())
+    return WorkloadSpec(rate_rps=rate_rps, prompt_tokens=Choice(prompts), output_tokens=Choice(outputs))
 
 
 PROFILES = {

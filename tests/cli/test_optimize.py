@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.specs.autotuning import AutotuningParameters
 from tests.cli.conftest import Servecast
 
 SPACE = "knobs: {max_num_seqs: [1, 4], max_num_batched_tokens: [128, 256]}"
@@ -236,3 +237,35 @@ def test_a_name_of_a_pool_is_no_path(fleet_question: list[str | Path], tmp_path:
     (tmp_path / "space.yaml").write_text("knobs: {../web.replicas: [1, 2]}")
     assert servecast("optimize", *fleet_question, "--out", tmp_path / "answer").status == 0
     assert (tmp_path / "answer" / "sensitivity-..%2Fweb.replicas.png").is_file()
+
+
+def test_parameters_come_from_a_file(tmp_path: Path, trace: Path, linear: Path, servecast: Servecast) -> None:
+    """Bounds of the derived space among them; a slip names the file."""
+    path = tmp_path / "parameters.yaml"
+    path.write_text("min_gpu_memory_utilization: 0.7\nlow_kv_cache_ratio: 0.2\n")
+    assert AutotuningParameters.read(path) == AutotuningParameters(
+        min_gpu_memory_utilization=0.7, low_kv_cache_ratio=0.2
+    )
+    line = ("optimize", "Llama-3.1-8B", "--gpu", "h100-sxm", "--max-model-len", "2048", "--trace", trace)
+    more = (
+        "--step-time-model",
+        linear,
+        "--workers",
+        "1",
+        "--trials",
+        "3",
+        "--no-intervals",
+        "--json",
+        "--parameters",
+        path,
+    )
+    status, out, _ = servecast(*line, *more)
+    assert (status, '"gpu_memory_utilization": 0.7' in out) == (0, True)
+    for text, said in (
+        ("min_gpu_utilization: 1", "parameters.yaml: 'min_gpu_utilization' is no parameter"),
+        ("low_kv_cache_ratio: -1", "parameters.yaml: low_kv_cache_ratio must be a number of at least 0"),
+        ("[1]", "parameters are a mapping of names to numbers, got list"),
+    ):
+        path.write_text(text)
+        status, _, err = servecast(*line, *more)
+        assert (status, said in err) == (2, True), err

@@ -36,7 +36,7 @@ def default_space(
         "gpu_memory_utilization": (
             None, limits.min_gpu_memory_utilization, 0.85, 0.90, 0.95, limits.max_gpu_memory_utilization
         ),
-        "cudagraph_capture_sizes": (None, *_capture_sizes(workload)),
+        "cudagraph_capture_sizes": (None, *dict.fromkeys((CONSERVATIVE_SIZES, *captured_sizes(workload)))),
         "enforce_eager": (None, True),
         "max_model_len": (None, *lengths),
         "max_num_seqs": (None, *NUM_SEQS),
@@ -54,12 +54,10 @@ def default_space(
     return Space(searched, gpus=gpus, over=scenario.blueprint)
 
 
-def _capture_sizes(workload: WorkloadProfile) -> list[tuple[int, ...]]:
-    """The design's conservative, balanced and aggressive sizes, capped by the workload's batch sizes; equal ones once."""
+def captured_sizes(workload: WorkloadProfile) -> list[tuple[int, ...]]:
+    """The design's balanced and aggressive sizes, capped by the workload's batch sizes."""
     largest = workload.get_expected_max_batch_size(percentile=0.95)
-    balanced = get_vllm_default_capture_sizes(min(BALANCED_LIMIT, largest))
-    aggressive = get_vllm_default_capture_sizes(min(AGGRESSIVE_LIMIT, largest))
-    return list(dict.fromkeys((CONSERVATIVE_SIZES, tuple(balanced), tuple(aggressive))))
+    return [tuple(get_vllm_default_capture_sizes(min(limit, largest))) for limit in (BALANCED_LIMIT, AGGRESSIVE_LIMIT)]
 
 
 def _lengths(longest: int, allowed: int) -> list[int]:

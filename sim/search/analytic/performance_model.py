@@ -10,11 +10,14 @@ from typing import Any, NamedTuple, Self
 
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.specs.autotuning import ASSUMED_VOCAB_SIZE, AutotuningParameters
+from sim.specs.capture_sizes import listed_sizes
 from sim.specs.model import ModelSpec
+from sim.specs.releases import release_for
 from sim.units import GIB
 
 ONE_BYTE_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 LARGEST_DEFAULT_SIZE = 512
+DESIGNS = ("v0", "v1")
 
 
 class SpecConfig(NamedTuple):
@@ -41,10 +44,19 @@ class SpecConfig(NamedTuple):
         )
 
 
-def get_vllm_default_capture_sizes(max_limit: int) -> list[int]:
-    """1, 2, 4 and the multiples of 8 up to 512, as far as `max_limit`."""
-    sizes = [1, 2, 4, *range(8, LARGEST_DEFAULT_SIZE + 1, 8)]
-    return [size for size in sizes if size <= max_limit]
+def get_vllm_default_capture_sizes(max_limit: int, vllm_version: str = "v1") -> list[int]:
+    """1, 2, 4 and the multiples of 8 up to 512, as far as `max_limit`: the design's, of its "v0" and "v1" alike.
+
+    Of a released version, such as "0.33.0", those that it captures by default up to that size. Raises ConfigError for another word.
+    """
+    if vllm_version in DESIGNS:
+        return [size for size in (1, 2, 4, *range(8, LARGEST_DEFAULT_SIZE + 1, 8)) if size <= max_limit]
+    most = min(max_limit, LARGEST_DEFAULT_SIZE)
+    return list(
+        listed_sizes(
+            release_for(vllm_version).capture, most, max_num_seqs=most, max_num_batched_tokens=LARGEST_DEFAULT_SIZE
+        )
+    )
 
 
 def calculate_model_memory_from_config(config: Any) -> float:
@@ -67,14 +79,14 @@ def _bits(config: Any) -> float:
 
 
 def estimate_activation_memory_from_config(
-    config: Any, batch_size: int, sequence_length: int, parameters: AutotuningParameters
+    config: Any, batch_size: int, sequence_length: int, parameters: AutotuningParameters | None = None
 ) -> float:
     """GiB at peak: queries, keys, values, attention scores and MLP of one layer in 16 bits, times the design's factor."""
     tokens, hidden = batch_size * sequence_length, config.hidden_size
     attention = 3 * tokens * hidden * 2
     scores = config.num_attention_heads * tokens * sequence_length * 2
     mlp = tokens * getattr(config, "intermediate_size", 4 * hidden) * 2
-    return float((attention + scores + mlp) * parameters.activation_memory_factor / GIB)
+    return float((attention + scores + mlp) * (parameters or AutotuningParameters()).activation_memory_factor / GIB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.specs.autotuning import AutotuningParameters
-from sim.workload.profiles import Distribution, TargetMetric, named_workload
+from sim.workload.generate import generate
+from sim.workload.profiles import Distribution, TargetMetric, named_workload, sequences_spec
 from sim.workload.trace import Trace
 
 
@@ -61,6 +62,10 @@ class WorkloadProfile:
         found = named_workload(workload_type)
         rate, budget_ms = requests_per_second or found.rate_rps, latency_budget_ms or found.latency_budget_ms
         return cls(rate, found.batch_sizes, found.sequence_tokens, found.target_metric, budget_ms)
+
+    def trace(self, seed: int = 0) -> Trace:
+        """1,000 requests at its rate, with sequences of its lengths, of which a quarter is output; it says nothing of arrivals or batches."""
+        return generate(sequences_spec(self.requests_per_second, self.sequence_length_distribution), seed)
 
     def get_expected_max_batch_size(self, percentile: float = 0.95) -> int:
         """The batch size that is not exceeded with that frequency."""
