@@ -34,7 +34,7 @@ class ReplicaRows:
         duration_s: float,
     ) -> None:
         """A pass by itself; `num_continued` requests get a token one pass after their last."""
-        num_decodes, context_tokens, chunks, num_sampled, _ = shape or NO_WORK
+        num_decodes, context_tokens, chunks, num_sampled, _, _ = shape or NO_WORK
         num_running, num_waiting, num_free_blocks = shown
         num_chunk_tokens = 0
         for num_tokens, num_computed in chunks:

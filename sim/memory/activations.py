@@ -7,12 +7,13 @@ two counts, on top of what lives through both: the hidden states, the experts' w
 from typing import NamedTuple
 
 from sim.memory.parameters import ProfilingParameters
-from sim.memory.sharding import layer_on_rank
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Experts, Layer, ModelSpec
+from sim.specs.sharding import layer_on_rank
 from sim.specs.stages import Stage
 
 FP32_BYTES = 4
+MOE_CHUNK_TOKENS = 16384  # vLLM's VLLM_FUSED_MOE_CHUNK_SIZE: more tokens go through fused experts in parts
 
 
 class ActivationShape(NamedTuple):
@@ -24,6 +25,7 @@ class ActivationShape(NamedTuple):
     experts: int
     multimodal: bool
     dtype_bytes: int
+    num_ranks: int = 1
 
 
 class ActivationPeak(NamedTuple):
@@ -33,10 +35,12 @@ class ActivationPeak(NamedTuple):
     layer_bytes: int
     experts_bytes: int
     lasting_bytes: int
+    gathered_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        return max(self.sampler_bytes, self.layer_bytes) + self.experts_bytes + self.lasting_bytes
+        passing_bytes = max(self.sampler_bytes, self.layer_bytes)
+        return passing_bytes + self.experts_bytes + self.lasting_bytes + self.gathered_bytes
 
 
 def activation_shape(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> ActivationShape:
@@ -49,6 +53,7 @@ def activation_shape(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> 
         experts=max((workspace_numbers_per_token(layer.experts) for layer in mine if layer.experts), default=0),
         multimodal=model.num_vision_parameters > 0,
         dtype_bytes=model.dtype_bytes,
+        num_ranks=engine.data_parallel_size if model.has_experts else 1,
     )
 
 
@@ -72,12 +77,15 @@ def workspace_numbers_per_token(experts: Experts) -> int:
 def activation_peak(
     shape: ActivationShape, max_num_batched_tokens: int, max_num_seqs: int, parameters: ProfilingParameters
 ) -> ActivationPeak:
-    rows = min(max_num_seqs, max_num_batched_tokens)
+    """With several ranks experts see the tokens of all, which are there before and behind them; they take so many at a time."""
+    rows, num_all_tokens = min(max_num_seqs, max_num_batched_tokens), shape.num_ranks * max_num_batched_tokens
+    at_a_time = max(max_num_batched_tokens, min(num_all_tokens, MOE_CHUNK_TOKENS))
     hidden_bytes = max_num_batched_tokens * shape.hidden * shape.dtype_bytes
     copies = parameters.hidden_copies.value + parameters.multimodal_hidden_copies.value * shape.multimodal
     return ActivationPeak(
         sampler_bytes=int(parameters.sampler_logits_copies.value * rows * shape.logits * FP32_BYTES),
         layer_bytes=max_num_batched_tokens * shape.layer * shape.dtype_bytes,
-        experts_bytes=max_num_batched_tokens * shape.experts * shape.dtype_bytes,
+        experts_bytes=at_a_time * shape.experts * shape.dtype_bytes,
         lasting_bytes=int(parameters.fixed_activation_bytes.value + copies * hidden_bytes),
+        gathered_bytes=2 * num_all_tokens * shape.hidden * shape.dtype_bytes if shape.num_ranks > 1 else 0,
     )

@@ -57,6 +57,11 @@ def _activation(
     if peak.experts_bytes:
         formula = f"{tokens:,} tokens x experts per token x (gate_up + down)"
         yield Line("activations", "experts' workspace", peak.experts_bytes, formula, "buffers of vLLM's fused experts")
+    if peak.gathered_bytes:
+        formula = f"2 x {engine.data_parallel_size} x {tokens:,} tokens x {model.hidden_size:,}"
+        yield Line(
+            "activations", "tokens of all ranks", peak.gathered_bytes, formula, "vLLM's all-gather before experts"
+        )
     fixed, copies = profiling.fixed_activation_bytes, profiling.hidden_copies
     formula = f"{fixed.value / MIB:.0f} MiB + {copies.value:.2f} x {tokens:,} tokens x {model.hidden_size:,} x 2 bytes"
     if model.num_vision_parameters:

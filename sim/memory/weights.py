@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sim.memory.sharding import layer_on_rank
 from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
+from sim.specs.sharding import layer_on_rank
 from sim.specs.stages import Stage
 from sim.specs.weight_offload import HostWeights, host_weights
 
@@ -59,9 +59,8 @@ def _layers(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Iterator[
     experts = sum(count * layer.experts.num_bytes for layer, count in mine if layer.experts)
     rest = sum(count * layer.num_other_parameters for layer, count in mine) + model.num_final_parameters * stage.is_last
     split = f"split over {engine.tensor_parallel_size}" if engine.tensor_parallel_size > 1 else "whole"
-    whole_experts = "whole" if engine.enable_expert_parallel else split
     yield Part("attention and dense layers", dense, f"{stage.stop - stage.start} layers, {_formats(mine)}, {split}")
-    yield Part("routed experts", experts, f"{_expert_layers(mine)}, {whole_experts}")
+    yield Part("routed experts", experts, f"{_expert_layers(mine)}, {_expert_split(engine)}")
     yield Part("norms and the rest", 2 * rest, f"{rest:,} x 2 bytes on every GPU")
 
 
@@ -122,6 +121,15 @@ def _expert_layers(mine: list[tuple[Layer, int]]) -> str:
     layers = sum(count for layer, count in mine if layer.experts)
     first = next((layer.experts for layer, _ in mine if layer.experts), None)
     return f"{layers} layers x {first.num_experts} experts, {first.weight.name}" if first else "none"
+
+
+def _expert_split(engine: ResolvedEngine) -> str:
+    ranks, copies = engine.num_expert_ranks, engine.num_redundant_experts
+    if engine.enable_expert_parallel:
+        return (
+            "whole" + (f" of {ranks} GPUs'" if ranks > 1 else "") + (f", {copies} copies among all" if copies else "")
+        )
+    return f"split over {ranks}" if ranks > 1 else "whole"
 
 
 def _vision(model: ModelSpec, tensor_parallel_size: int) -> Part:

@@ -5,7 +5,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from sim.specs.engine import ResolvedEngine
-from sim.steptime.graphs import GraphDispatch, GraphKind
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.protocol import GraphKind
 
 SPOKEN = {"full": "a full graph", "piecewise": "a piecewise graph", "none": "no graph"}
 

@@ -45,16 +45,14 @@ def switch(default: bool | None, help_text: str, **more: Any) -> Any:
     return argument(default, "switch", help_text, _check_switch, **more)
 
 
-def count(
-    default: int | None, help_text: str, *, at_least: int = 1, at_most: int = MAX_COUNT, since: str | None = None
-) -> Any:
+def count(default: int | None, help_text: str, *, at_least: int = 1, at_most: int = MAX_COUNT, **more: Any) -> Any:
     def check(name: str, value: object) -> None:
         if _is_integer(value) and at_least <= value <= at_most:
             return
         bound = f"most {at_most:,}" if _is_integer(value) and value > at_most else f"least {at_least}"
         raise ConfigError(f"{name} must be an integer of at {bound}, got {value!r:.40}; leave it out for the default.")
 
-    return argument(default, "integer", help_text, check, since=since)
+    return argument(default, "integer", help_text, check, **more)
 
 
 def choice(default: str | None, choices: tuple[str, ...], **more: Any) -> Any:

@@ -32,6 +32,14 @@ Policy = Literal["fcfs", "priority"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
+All2AllBackend = Literal[
+    "allgather_reducescatter",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+    "flashinfer_nvlink_one_sided",
+    "flashinfer_nvlink_two_sided",
+]
+"""Those whose times were measured; vLLM has others."""
 
 KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -48,6 +56,12 @@ class EngineConfig:
     pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp)")
     data_parallel_size: int = count(1, "engines that one server shares requests out to (-dp)")
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
+    all2all_backend: All2AllBackend = choice("allgather_reducescatter", get_args(All2AllBackend))
+    enable_eplb: bool = switch(False, "place experts by their load, the busiest on several GPUs")
+    num_redundant_experts: int = count(0, "copies of experts that it may place", at_least=0, is_flag=False)
+    prefill_schedule_interval: int = count(
+        1, "steps of data-parallel ranks of which one lets prompts in", since="0.32.0"
+    )
     max_model_len: int | Literal["auto"] | None = argument(
         None, "integer", "longest prompt plus output; auto takes what fits", check_max_model_len
     )
@@ -144,6 +158,12 @@ class EngineConfig:
                 f"offload_num_in_group must be at most offload_group_size, {self.offload_group_size}, got"
                 f" {self.offload_num_in_group}; lower it."
             )
+        if self.enable_eplb and not self.enable_expert_parallel:
+            raise ConfigError("enable_eplb places whole experts, got no enable_expert_parallel; add it.")
+        if self.num_redundant_experts and not self.enable_eplb:
+            raise ConfigError(
+                f"num_redundant_experts are placed by enable_eplb, got {self.num_redundant_experts} without it; add it."
+            )
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigError(
                 f"max_cpu_loras must be at least max_loras, {self.max_loras}, got {self.max_cpu_loras}; raise it."
@@ -153,6 +173,16 @@ class EngineConfig:
     def num_gpus(self) -> int:
         """Of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_expert_ranks(self) -> int:
+        """GPUs that share out the experts of a layer: all of a server's in one stage."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def num_balanced_copies(self) -> int | None:
+        """Copies of experts that are placed by load; None where experts lie as they come."""
+        return self.num_redundant_experts if self.enable_eplb else None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -74,8 +74,10 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
             yield f"{name} changes nothing here: without enable_lora there are no adapters."
     if engine.enable_lora:
         yield "intervals do not cover what LoRA adapters add to a step: two measured runs alone say that it is about right."
-    if engine.enable_expert_parallel:
-        yield "enable_expert_parallel decides memory; steps are timed as with sliced experts."
+    if engine.all2all_backend != "allgather_reducescatter" and not (
+        engine.enable_expert_parallel and engine.data_parallel_size > 1
+    ):
+        yield "all2all_backend changes nothing here: data-parallel ranks with enable_expert_parallel use it."
 
 
 def _of_host_memory(engine: EngineConfig) -> Iterator[str]:

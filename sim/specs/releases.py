@@ -77,6 +77,8 @@ class Release:
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too.
     `subtracts_graph_memory`: the KV budget is reduced by an estimate of the CUDA graphs.
     `counts_tokens_of_requests`: the logged cache size is concurrency x max_model_len, not blocks x block size.
+    `dp_sync_interval`: after so many steps of a wave data-parallel ranks look whether anybody has work left; `dp_looks_at_once`: after
+    the first as well. Read off 0.25.1 and 0.32.0, the versions between are taken as the former.
     """
 
     version: str
@@ -90,6 +92,8 @@ class Release:
     huge_gpu_tier: bool
     subtracts_graph_memory: bool
     counts_tokens_of_requests: bool
+    dp_sync_interval: int
+    dp_looks_at_once: bool
     capture: CaptureRules
     rules: SchedulingRules
 
@@ -128,6 +132,8 @@ def release_for(vllm_version: str | None) -> Release:
         huge_gpu_tier=v.since("0.28.0"),
         subtracts_graph_memory=v.since("0.20.0"),
         counts_tokens_of_requests=v.since("0.20.1"),
+        dp_sync_interval=16 if v.since("0.32.0") else 32,
+        dp_looks_at_once=v.since("0.32.0"),
         capture=_capture_rules(v),
         rules=_scheduling_rules(v),
     )

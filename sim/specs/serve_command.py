@@ -17,6 +17,7 @@ from sim.specs.notes import engine_notes
 from sim.specs.serve_flags import (
     APPROXIMATED,
     COMPILATION_FIELDS,
+    DEFAULT_BACKEND_NAMES,
     ENGINE_FLAGS,
     IGNORED,
     OTHER_COMPILATION_KEYS,
@@ -91,6 +92,8 @@ def _words(name: str, value: Any) -> list[str]:
         return [f"--compilation-config.cudagraph_mode={value}"]
     if name == "eviction_policy":
         return ["--kv-transfer-config", json.dumps({"kv_connector_extra_config": {name: value}})]
+    if name == "num_redundant_experts":
+        return [f"--eplb-config.num_redundant_experts={value}"]
     if isinstance(value, SpeculativeConfig):
         return [f"--{flag}", json.dumps(value.to_json())]
     if isinstance(value, bool):
@@ -177,6 +180,8 @@ def _value(known: EngineFlag, flag: Flag) -> object:
     text = flag.values[0]
     if known.field == "max_model_len" and text in {"auto", "-1"}:
         return "auto"
+    if known.field == "all2all_backend" and text in DEFAULT_BACKEND_NAMES:
+        return known.argument.choices[0]
     if known.argument.kind == "integer":
         return _integer(flag.spelled, text)
     return _number(flag.spelled, text) if known.argument.kind == "number" else text
@@ -270,6 +275,21 @@ def _apply_kv_transfer(draft: _Draft, flag: Flag) -> None:
         draft.arguments["eviction_policy"] = found.eviction_policy
 
 
+def _apply_eplb(draft: _Draft, flag: Flag) -> None:
+    """--eplb-config '{...}', one key of it behind a dot, or the flag that older versions have for the copies."""
+    key = "num_redundant_experts" if flag.name == "num-redundant-experts" else flag.key
+    config = {key: _json_or_text(flag.values[0])} if key else _json_or_text(flag.values[0])
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f'{flag.spelled} must be a JSON object such as {{"num_redundant_experts": 32}}, got {flag.values[0]!r}.'
+        )
+    for name, value in config.items():
+        if name == "num_redundant_experts":
+            draft.arguments[name] = value
+        else:
+            draft.idle[f"{name} of {flag.spelled}"] = f"{name} of {flag.spelled} changes nothing here."
+
+
 def _apply_speculative(draft: _Draft, flag: Flag) -> None:
     """--speculative-config '{...}', one key of it behind a dot, or a flag of its own for that key."""
     key = SPECULATIVE_KEYS.get(flag.name, flag.key)
@@ -288,6 +308,7 @@ def _apply_speculative(draft: _Draft, flag: Flag) -> None:
 _JSON_RULES = {
     "compilation-config": _apply_compilation,
     "kv-transfer-config": _apply_kv_transfer,
+    **dict.fromkeys(("eplb-config", "num-redundant-experts"), _apply_eplb),
     "speculative-config": _apply_speculative,
     **dict.fromkeys(SPECULATIVE_KEYS, _apply_speculative),
 }

@@ -56,10 +56,15 @@ OTHER_FLAGS: Mapping[str, Arity] = {
     "spec-tokens": "one",
     "speculative-model": "one",
     "num-speculative-tokens": "one",
+    "eplb-config": "one",
+    "num-redundant-experts": "one",
     "optimization-level": "one",
     "dtype": "one",
 }
 """Flags that need a rule of their own, in serve_command.py."""
+
+DEFAULT_BACKEND_NAMES = ("naive", "pplx")
+"""Values of --all2all-backend for which vLLM takes its default, by 0.19 at the latest."""
 
 SHORT_FLAGS: Mapping[str, str] = {
     "tp": "tensor-parallel-size",
@@ -119,7 +124,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
-    "enable-eplb": UnsimulatedFlag("expert load balancing", "none"),
     "enable-elastic-ep": UnsimulatedFlag("expert parallelism", "none"),
     "enable-dbo": UnsimulatedFlag("dual-batch overlap", "none"),
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
@@ -127,7 +131,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "kv-offloading-backend": UnsimulatedFlag("KV offloading other than vLLM's own", harmless=("native",)),
     "cpu-offload-params": UnsimulatedFlag("offloading of chosen weights alone", "many"),
     "offload-params": UnsimulatedFlag("offloading of chosen weights alone", "many"),
-    "prefill-schedule-interval": UnsimulatedFlag("a prefill cadence", harmless=("1",)),
     "stream-interval": UnsimulatedFlag("streaming several tokens at once", harmless=("1",)),
     "disable-hybrid-kv-cache-manager": UnsimulatedFlag("one block table for all kinds of attention", "none"),
     "disable-sliding-window": UnsimulatedFlag("a model without its sliding window", "none"),
@@ -151,7 +154,6 @@ APPROXIMATED: Mapping[str, tuple[Arity, str]] = {
     "moe-backend": ("one", "step times are those of the default kernels"),
     "linear-backend": ("one", "step times are those of the default kernels"),
     "kernel-config": ("one", "step times are those of the default kernels"),
-    "all2all-backend": ("one", "step times are those of the default kernels"),
     "disable-custom-all-reduce": ("none", "step times are those of the default kernels"),
     "disable-cascade-attn": ("none", "step times are those of the default kernels"),
     "mamba-cache-dtype": ("one", "the state keeps the model's own dtype"),
@@ -181,7 +183,7 @@ _IGNORED: Mapping[Arity, str] = {
         chat-template-content-format code-revision config-format cpu-distributed-timeout-seconds
         data-parallel-address data-parallel-backend data-parallel-rpc-port dbo-decode-token-threshold
         dbo-prefill-token-threshold default-chat-template-kwargs disable-access-log-for-endpoints
-        distributed-executor-backend distributed-timeout-seconds download-dir eplb-config
+        distributed-executor-backend distributed-timeout-seconds download-dir
         expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config
         guided-decoding-backend h11-max-header-count h11-max-incomplete-event-size hf-config-path hf-token host
         io-processor-plugin jit-monitor-mode kv-cache-metrics-sample kv-events-config load-format log-config-file

@@ -104,7 +104,7 @@ class _Passes:
         self, drafter: Drafter, gpu: HardwareProfile, engine: ResolvedEngine, expert_routing: ExpertRouting
     ) -> None:
         ranks = engine.tensor_parallel_size
-        self._work = TokenWork(drafter.a_pass, gpu, ranks, expert_routing)
+        self._work = TokenWork(drafter.a_pass, gpu, engine, expert_routing)
         self._attention = AttentionWork(drafter.a_pass, gpu, ranks, engine.kv_cache_dtype_bytes)
         self._head = drafter.head.per_rank(ranks)
         self._num_gpus = ranks

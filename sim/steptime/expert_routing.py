@@ -20,9 +20,13 @@ def expected_distinct_experts(tokens: float, experts: Experts, expert_routing: E
     """How many experts at least one of so many tokens chooses."""
     if expert_routing == "balanced":
         return min(float(experts.num_experts), tokens * experts.num_experts_per_tok)
-    exponent = ZIPF_EXPONENT if expert_routing == "skewed" else 0.0
-    idle = (1 - _chosen(experts.num_experts, experts.num_experts_per_tok, exponent)) ** tokens
+    idle = (1 - chosen_shares(experts.num_experts, experts.num_experts_per_tok, expert_routing)) ** tokens
     return float(experts.num_experts - idle.sum())
+
+
+def chosen_shares(num_experts: int, num_experts_per_tok: int, expert_routing: ExpertRouting) -> FloatArray:
+    """Each expert's probability to be among a token's, the most popular first."""
+    return _chosen(num_experts, num_experts_per_tok, ZIPF_EXPONENT if expert_routing == "skewed" else 0.0)
 
 
 @cache

@@ -2,13 +2,11 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from sim.specs.capture_sizes import full_graph_sizes
 from sim.specs.engine import CudagraphMode, ResolvedEngine
-from sim.steptime.protocol import StepShape
-
-GraphKind = Literal["full", "piecewise", "none"]
+from sim.steptime.protocol import GraphKind, StepShape
 
 
 class Dispatch(NamedTuple):

@@ -12,18 +12,18 @@ from sim.specs.operator_fits import MessageFit
 
 def all_reduce_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     """The sum of a message over GPUs, inside a CUDA graph; a ring moves it 2 (N - 1) / N times."""
-    num_nodes, num_inside = _nodes(num_gpus, gpu)
+    num_nodes, num_inside = nodes_of(num_gpus, gpu)
     within_s = _latency_s(num_inside, gpu) + 2 * _wire_s(message_bytes, num_inside, gpu)
     if num_nodes == 1:
         return within_s
-    return within_s + 2 * _exchange_s(message_bytes / num_inside / num_nodes, num_nodes, gpu)
+    return within_s + 2 * exchange_s(message_bytes / num_inside / num_nodes, num_nodes, gpu)
 
 
 def all_gather_s(gathered_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     """Collecting the parts of a message from GPUs: half the traffic of an all-reduce."""
-    num_nodes, num_inside = _nodes(num_gpus, gpu)
+    num_nodes, num_inside = nodes_of(num_gpus, gpu)
     within_s = _latency_s(num_inside, gpu) + _wire_s(gathered_bytes, num_inside, gpu)
-    return within_s if num_nodes == 1 else within_s + _exchange_s(gathered_bytes / num_gpus, num_nodes, gpu)
+    return within_s if num_nodes == 1 else within_s + exchange_s(gathered_bytes / num_gpus, num_nodes, gpu)
 
 
 def message_s(num_bytes: float, first: int, second: int, gpu: HardwareProfile) -> float:
@@ -44,12 +44,12 @@ def _sent_s(num_bytes: float, fit: MessageFit, bytes_per_s: float) -> float:
     return fit.base_s + num_bytes / (bytes_per_s * fit.efficiency)
 
 
-def _exchange_s(part_bytes: float, num_nodes: int, gpu: HardwareProfile) -> float:
+def exchange_s(part_bytes: float, num_nodes: int, gpu: HardwareProfile) -> float:
     """A part to every other node, one after the other."""
     return (num_nodes - 1) * _sent_s(part_bytes, gpu.operators.messages.network, gpu.network_bytes_per_s)
 
 
-def _nodes(num_gpus: int, gpu: HardwareProfile) -> tuple[int, int]:
+def nodes_of(num_gpus: int, gpu: HardwareProfile) -> tuple[int, int]:
     """How many nodes so many GPUs take, and how many GPUs of each."""
     num_nodes = ceil_div(num_gpus, gpu.num_gpus_together)
     return num_nodes, ceil_div(num_gpus, num_nodes)

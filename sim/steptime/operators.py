@@ -157,18 +157,19 @@ def experts_kernel(
     tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed"
 ) -> Kernel:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
+    routed = tokens * experts.num_experts_per_tok
+    return routed_experts(routed, expected_distinct_experts(tokens, experts, expert_routing), experts, gpu)
+
+
+def routed_experts(routed: float, distinct: float, experts: Experts, gpu: HardwareProfile) -> Kernel:
+    """So many tokens for experts of one GPU, a token counted once for each of its experts; of which so many get any."""
     if experts.weight.unpacked_first:
-        unpacked = experts_kernel(tokens, replace(experts, weight=BF16), gpu, expert_routing)
+        unpacked = routed_experts(routed, distinct, replace(experts, weight=BF16), gpu)
         all_weights = experts.num_experts * experts.num_weights_per_expert
         return Kernel(unpacked.seconds + _unpacking_s(all_weights, experts.weight, gpu), unpacked.bound)
     dtype = compute_dtype(experts.weight, gpu)
     fit = gpu.operators.experts[dtype]
-    routed = tokens * experts.num_experts_per_tok
-    weight_bytes = (
-        expected_distinct_experts(tokens, experts, expert_routing)
-        * experts.num_weights_per_expert
-        * _bytes_per_weight(experts.weight)
-    )
+    weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
     token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
     memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
     flops = 2 * routed * experts.num_weights_per_expert

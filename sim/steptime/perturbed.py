@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, cast
 
-from sim.steptime.protocol import DecodeCurve, StagedStepTime, StepShape, StepTimeModel
+from sim.steptime.protocol import AgreedStepTime, Agreement, DecodeCurve, StagedStepTime, StepShape, StepTimeModel
 
 
 class Perturbation(NamedTuple):
@@ -26,7 +26,7 @@ class ScaledCurve(NamedTuple):
 
 
 class PerturbedStepTime:
-    """A StepTimeModel that scales another, stages and messages included where it has them."""
+    """A StepTimeModel that scales another, with stages and messages, or what ranks agree on, where it has them."""
 
     def __init__(self, model: StepTimeModel, perturbation: Perturbation) -> None:
         self._model = model
@@ -46,6 +46,9 @@ class PerturbedStepTime:
 
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         return ScaledCurve(self._model.decode_curve(num_decodes), self._decode)
+
+    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        return ScaledCurve(cast("AgreedStepTime", self._model).agreed_curve(num_decodes, agreement), self._decode)
 
 
 def all_off_by(factor: float) -> Perturbation:

@@ -1,11 +1,23 @@
 """What the engine asks of a step-time model: plain numbers in, seconds out."""
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+GraphKind = Literal["full", "piecewise", "none"]
+
+
+class Agreement(NamedTuple):
+    """What data-parallel ranks that step together agree on before a step: its CUDA graph, and the tokens of all of them.
+
+    Each computes `num_tokens`, padding included; 0 where nobody pads, so that each computes its own.
+    """
+
+    graph: GraphKind
+    num_tokens: int
+    num_all_tokens: int
 
 
 class StepShape(NamedTuple):
@@ -13,7 +25,7 @@ class StepShape(NamedTuple):
 
     A request with one scheduled token, or with one and drafts behind it, is a decode; the others are chunks of
     `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step.
-    The decodes verify `num_drafts` drafts together.
+    The decodes verify `num_drafts` drafts together. `agreement` is that of ranks in lock step.
     """
 
     num_decodes: int
@@ -21,6 +33,7 @@ class StepShape(NamedTuple):
     chunks: tuple[tuple[int, int], ...]
     num_sampled: int
     num_drafts: int = 0
+    agreement: Agreement | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -60,6 +73,14 @@ class StepTimeModel(Protocol):
 
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         """Steps that decode `num_decodes` requests: at a context sum c, `step_s(StepShape(num_decodes, c, (), num_decodes))`."""
+        ...
+
+
+class AgreedStepTime(StepTimeModel, Protocol):
+    """Of ranks in lock step, whose shapes have their agreement."""
+
+    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        """As `decode_curve`, of a rank under an agreement."""
         ...
 
 

@@ -19,7 +19,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.lora import LoraWork
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
-from sim.steptime.protocol import FloatArray, StepShape
+from sim.steptime.protocol import Agreement, FloatArray, GraphKind, StepShape
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
@@ -55,7 +55,7 @@ class RooflineStepTime:
         ranks = engine.tensor_parallel_size
         truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
         lora = LoraWork(stage.distinct_layers(model), gpu, engine) if engine.enable_lora else None
-        self._token_work = TokenWork(model, gpu, ranks, options.expert_routing, lora, stage)
+        self._token_work = TokenWork(model, gpu, engine, options.expert_routing, lora, stage)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
         self._graphs = GraphDispatch.of(engine)
         self._drafting = (
@@ -71,15 +71,19 @@ class RooflineStepTime:
         self._samplers = cache(sampling.kernels)
         self._decode_attention = cache(self._attention.decode)
         self._curve = cache(self._time_decodes)
-        self.decode_curve: Callable[[int], DecodeCurve] = cache(lambda num_decodes: self._curve(num_decodes, 0))
+        self.decode_curve: Callable[[int], DecodeCurve] = cache(lambda num_decodes: self._curve(num_decodes, 0, None))
 
     def step_s(self, shape: StepShape) -> float:
         """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
-        num_decodes, context_tokens, chunks, num_sampled, num_drafts = shape
+        num_decodes, context_tokens, chunks, num_sampled, num_drafts, agreement = shape
         if not chunks and num_sampled == num_decodes:
-            return self._curve(num_decodes, num_drafts).at(context_tokens)
+            return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
         gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
         return self._with_host_s(gpu_s + self._drafting_s(shape), num_decodes + len(chunks))
+
+    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        """That of a rank in lock step with others."""
+        return self._curve(num_decodes, 0, agreement)
 
     def _drafting_s(self, shape: StepShape) -> float:
         return self._drafting.seconds(shape) if self._drafting else 0.0
@@ -129,7 +133,7 @@ class RooflineStepTime:
 
     def _pass_s(self, shape: StepShape) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
-        tokens_s, launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
+        tokens_s, launches_s = self._batch_of(shape)
         prefill_s, decode_s = self._attention_s(shape)
         num_rows = shape.num_sampled + shape.num_drafts
         return max(tokens_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
@@ -139,7 +143,7 @@ class RooflineStepTime:
 
         Decodes that run in the chunks' kernel cost what they add to it.
         """
-        attention, (num_decodes, context_tokens, chunks, _, num_drafts) = self._attention, shape
+        attention, (num_decodes, context_tokens, chunks, _, num_drafts, _) = self._attention, shape
         decode_s = self._decode_attention(num_decodes, num_drafts).at(context_tokens)
         if not chunks:
             return 0.0, decode_s
@@ -151,16 +155,28 @@ class RooflineStepTime:
             decode_s = max(decode_s, mixed_s - prefill_s)
         return prefill_s, decode_s
 
+    def _batch_of(self, shape: StepShape) -> Batch:
+        if shape.agreement is None:
+            return self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
+        graph, num_agreed, num_all_tokens = shape.agreement
+        work = self._token_work
+        tokens_s = work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens)
+        return Batch(tokens_s, self._launches_s(graph))
+
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
+        tokens_s = sum(self._token_work.seconds_by_operator(num_padded).values())
+        return Batch(tokens_s, self._launches_s(graph))
+
+    def _launches_s(self, graph: GraphKind) -> float:
+        """What the host takes to launch what no graph holds."""
         work = self._token_work
         num_launches = {"full": 0, "piecewise": work.num_piecewise_launches, "none": work.num_launches}[graph]
-        tokens_s = sum(work.seconds_by_operator(num_padded).values())
-        return Batch(tokens_s, num_launches * self._host.launch_s)
+        return num_launches * self._host.launch_s
 
-    def _time_decodes(self, num_decodes: int, num_drafts: int) -> DecodeCurve:
-        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts)
-        batch, after_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape)), self._after_s(num_decodes)
+    def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
+        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts, agreement)
+        batch, after_s = self._batch_of(shape), self._after_s(num_decodes)
         attention = self._decode_attention(num_decodes, num_drafts)
         step = DecodeCurve(
             constant_s=batch.tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,

@@ -1,17 +1,20 @@
 """The kernels whose time depends on nothing but how many tokens a step computes: matrices, experts, adapters, norms, all-reduces."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TypeVar
 
+from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
 from sim.specs.stages import Stage, whole
+from sim.steptime.all_to_all import gathered_s
 from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.experts_work import ExpertsWork
 from sim.steptime.links import all_reduce_s
 from sim.steptime.lora import LoraWork
-from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, experts_kernel, gemm
+from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, gemm
 from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
@@ -25,40 +28,50 @@ EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activ
 
 
 class TokenWork:
-    """One GPU's share of a pipeline stage, kernel by kernel; equal kernels are timed once and multiplied."""
+    """One GPU's share of a pipeline stage, kernel by kernel; equal kernels are timed once and multiplied.
+
+    Of data-parallel ranks, kernels of experts are those of the tokens of all ranks.
+    """
 
     def __init__(
         self,
         model: ModelSpec,
         gpu: HardwareProfile,
-        tensor_parallel_size: int,
+        engine: ResolvedEngine,
         expert_routing: ExpertRouting = "skewed",
         lora: LoraWork | None = None,
         stage: Stage | None = None,
     ) -> None:
+        tensor_parallel_size = engine.tensor_parallel_size
         stage = stage or whole(model)
         distinct_layers, num_layers = stage.distinct_layers(model), stage.stop - stage.start
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in distinct_layers.items()]
         norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
         self._gpu = gpu
-        self._expert_routing = expert_routing
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
+        self._num_gathers = _num_gathers(distinct_layers, engine)
         self._num_all_reduces = stage.is_first + 2 * num_layers if tensor_parallel_size > 1 else 0
+        self._num_all_reduces -= self._num_gathers
         self._linears = _count((linear, n) for layer, n in layers for linear in layer.linears)
-        self._experts = _count((layer.experts, n) for layer, n in layers if layer.experts)
+        self._experts = ExpertsWork(distinct_layers, gpu, engine, expert_routing)
+        self._num_ranks = engine.data_parallel_size
         self._elementwise = _count(
             (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
         )
         self._elementwise[norm_bytes] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
         self._lora = lora
         self.kernels = cache(self._time_kernels)
+        self.experts = cache(self._experts.kernels)
+        self.own_s = cache(self._time_own)
+        self.experts_s = cache(self._time_experts)
         self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
         self.num_launches += lora.num_launches if lora else 0
+        self.num_launches += self._experts.num_exchanges
         self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * num_layers  # one graph between two attentions
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
-        """Seconds of each kind of kernel over all layers, without attention and the output head."""
+        """Seconds of each kind of kernel over all layers, without attention and the output head; all ranks have as many tokens."""
         seconds: defaultdict[str, float] = defaultdict(float)
         for operator, _, kernel_s in self.kernels(num_tokens):
             seconds[operator] += kernel_s
@@ -66,14 +79,27 @@ class TokenWork:
 
     def _time_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         """Each different kernel's name, bound and seconds over all layers, without attention and the output head."""
-        gpu, rows = self._gpu, float(num_tokens)
+        experts = self.experts(self._num_ranks * num_tokens)
+        return [*self._matrices(num_tokens), *experts, *self._others(num_tokens)]
+
+    def _time_own(self, num_tokens: int) -> float:
+        """Seconds of all kernels but those of experts."""
+        return sum(seconds for _, _, seconds in (*self._matrices(num_tokens), *self._others(num_tokens)))
+
+    def _time_experts(self, num_all_tokens: int) -> float:
+        """Seconds of those of experts, with what ranks exchange for them."""
+        return sum(seconds for _, _, seconds in self.experts(num_all_tokens))
+
+    def _matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         found: list[tuple[str, Bound, float]] = []
         for linear, count in self._linears.items():
-            seconds, bound = gemm(rows, linear, gpu)
+            seconds, bound = gemm(float(num_tokens), linear, self._gpu)
             found.append((linear.name, bound, count * seconds))
-        for experts, count in self._experts.items():
-            seconds, bound = experts_kernel(rows, experts, gpu, self._expert_routing)
-            found.append(("experts", bound, count * seconds))
+        return found
+
+    def _others(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
+        gpu, rows = self._gpu, float(num_tokens)
+        found: list[tuple[str, Bound, float]] = []
         if self._lora:
             found += [("lora", kernel.bound, kernel.seconds) for kernel in self._lora.kernels(num_tokens)]
         for moved_bytes, count in self._elementwise.items():
@@ -81,7 +107,16 @@ class TokenWork:
         if self._num_all_reduces:
             message_s = all_reduce_s(rows * self._message_bytes, self._num_gpus, gpu)
             found.append(("all_reduce", "link", self._num_all_reduces * message_s))
+        if self._num_gathers:
+            message_s = gathered_s(rows * self._message_bytes, self._num_gpus, gpu)
+            found.append(("all_gather", "link", self._num_gathers * message_s))
         return found
+
+
+def _num_gathers(layers: Mapping[Layer, int], engine: ResolvedEngine) -> int:
+    """Layers whose ranks split their tokens before experts and gather them behind, instead of a sum (sequence-parallel experts)."""
+    splits = engine.enable_expert_parallel and engine.tensor_parallel_size > 1 and engine.data_parallel_size > 1
+    return sum(count for layer, count in layers.items() if layer.experts) if splits else 0
 
 
 def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:

@@ -1,6 +1,7 @@
 """Which layers, experts and ends each GPU holds under pipeline and expert parallelism."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -145,3 +146,28 @@ def test_llama_4_scout_weighs_what_vllm_logged() -> None:
     model = load_model("meta-llama/Llama-4-Scout-17B-16E-Instruct")
     total = sum(weights(model, EngineConfig(tensor_parallel_size=2))[0].values())
     assert total / GIB == pytest.approx(103.7674, rel=0.001)
+
+
+def test_data_parallel_ranks_share_out_experts_alone() -> None:
+    """Of eight experts each of four GPUs holds two, whole or as quarters, and all of the rest; copies take their room."""
+    model = make_model(MIXTRAL)
+
+    def parts(**arguments: Any) -> dict[str, int]:
+        return weights(model, EngineConfig(data_parallel_size=4, **arguments))[0]
+
+    alone, sliced, whole = weights(model, EngineConfig())[0], parts(), parts(enable_expert_parallel=True)
+    copied = parts(enable_expert_parallel=True, enable_eplb=True, num_redundant_experts=4)
+    assert sliced["routed experts"] == whole["routed experts"] == alone["routed experts"] // 4
+    assert copied["routed experts"] == alone["routed experts"] * 3 // 8
+    for name in set(alone) - {"routed experts"}:
+        assert sliced[name] == whole[name] == alone[name]
+
+
+def test_experts_see_the_tokens_of_all_ranks() -> None:
+    """Which are gathered before and added up behind them: twice 8,192 tokens of 4,096 numbers a rank."""
+    plan = planned(make_model(MIXTRAL), EngineConfig(data_parallel_size=4, max_num_batched_tokens=8192))
+    gathered = [line.num_bytes for line in plan.ledger if line.name == "tokens of all ranks"]
+    assert gathered == [2 * 4 * 8192 * 4096 * 2]
+    dense = make_model(LLAMA_8B)
+    plans = [planned(dense, EngineConfig(data_parallel_size=ranks)) for ranks in (1, 4)]
+    assert plans[0].num_gpu_blocks == plans[1].num_gpu_blocks

@@ -1,0 +1,59 @@
+"""The routed experts of all layers: the kernels of the GPU that all others wait for, and what ranks exchange before and behind them."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from sim.specs.engine import ResolvedEngine
+from sim.specs.hardware import HardwareProfile
+from sim.specs.model import Experts, Layer
+from sim.specs.sharding import experts_on_rank
+from sim.steptime.all_to_all import AllToAll
+from sim.steptime.busiest_rank import busiest_rank
+from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.operators import Kernel, experts_kernel, routed_experts
+from sim.steptime.parts import Bound
+
+
+class ExpertsWork:
+    """Of a pipeline stage, by the tokens of all data-parallel ranks; equal layers are timed once and multiplied.
+
+    Slices of experts are alike on all GPUs; of whole ones, the busiest GPU counts.
+    """
+
+    def __init__(
+        self, layers: Mapping[Layer, int], gpu: HardwareProfile, engine: ResolvedEngine, expert_routing: ExpertRouting
+    ) -> None:
+        experts: Counter[Experts] = Counter()
+        for layer, count in layers.items():
+            if layer.experts:
+                experts[layer.experts] += count
+        self._gpu = gpu
+        self._engine = engine
+        self._expert_routing = expert_routing
+        ranks = engine.num_expert_ranks
+        self._experts = [(one, experts_on_rank(one, engine), count) for one, count in experts.items()]
+        backend = engine.all2all_backend if engine.enable_expert_parallel else "allgather_reducescatter"
+        self._exchanges = (
+            [(AllToAll(one, ranks, gpu, backend), count) for one, count in experts.items()]
+            if engine.data_parallel_size > 1
+            else []
+        )
+        self.num_exchanges = 2 * sum(count for _, count in self._exchanges)
+
+    def kernels(self, num_all_tokens: int) -> list[tuple[str, Bound, float]]:
+        """Each different kernel's name, bound and seconds over all layers."""
+        found: list[tuple[str, Bound, float]] = []
+        for whole, mine, count in self._experts:
+            seconds, bound = self._kernel(float(num_all_tokens), whole, mine)
+            found.append(("experts", bound, count * seconds))
+        for exchange, count in self._exchanges:
+            found.append(("all_to_all", "link", count * exchange.seconds(float(num_all_tokens))))
+        return found
+
+    def _kernel(self, tokens: float, whole: Experts, mine: Experts) -> Kernel:
+        engine = self._engine
+        if not engine.enable_expert_parallel or engine.num_expert_ranks == 1:
+            return experts_kernel(tokens, mine, self._gpu, self._expert_routing)
+        copies = engine.num_balanced_copies
+        load = busiest_rank(tokens, whole, engine.num_expert_ranks, self._expert_routing, copies)
+        return routed_experts(load.routed, load.distinct, mine, self._gpu)
