@@ -242,7 +242,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     cache in CPU memory, as nano-vllm does and vLLM does not. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `keep_records` False
     leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `progress` is called with (done, all) requests, `step_log` with
-    each step. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
+    each step, of ranks in lock step with each of every rank. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
     started_s = time.perf_counter()
@@ -265,7 +265,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         raise ConfigError(
             "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
         )
-    if step_log is not None and (deployed.num_replicas > 1 or deployed.dynamics):
+    if step_log is not None and not deployed.first.lock_step and (deployed.num_replicas > 1 or deployed.dynamics):
         what = "a fleet that changes" if deployed.dynamics else f"{deployed.num_replicas} replicas"
         raise ConfigError(f"a step log has the steps of one engine, got {what}; log a run of one replica that stays.")
     replayed = _Replayed(deployed, load, slos, clients, seed)

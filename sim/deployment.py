@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sim.cluster.adapters import lora_slots
+from sim.cluster.lock_step import LockStepRules
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
 from sim.engine.records import Floats
@@ -25,6 +26,7 @@ from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
 from sim.specs.notes import engine_notes, layout_notes
+from sim.specs.releases import release_for
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.layerwise import HostKV, LayerwiseStepTime
@@ -58,7 +60,8 @@ class Deployment:
     host_kv: HostKV | None = None
 
     def __str__(self) -> str:
-        return f"{self.model.name} on {self.engine.num_gpus} x {self.gpu.name}"
+        num_gpus = self.engine.num_gpus * self.engine.data_parallel_size
+        return f"{self.model.name} on {num_gpus} x {self.gpu.name}"
 
     @cached_property
     def config(self) -> SchedulerConfig:
@@ -73,7 +76,23 @@ class Deployment:
     def modes_for(self, trace: Trace | None, seed: int = 0) -> Modes:
         """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
         modes = _with_cpu_tier(_with_stages(_with_adapters(PLAIN, self), self.engine), self.offload)
+        modes = _with_interval(modes, self)
         return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
+
+    @cached_property
+    def lock_step(self) -> LockStepRules | None:
+        """Where its ranks step together, as those with experts do."""
+        engine = self.engine
+        if engine.data_parallel_size == 1 or not self.model.has_experts:
+            return None
+        release = release_for(engine.vllm_version)
+        return LockStepRules(
+            release.dp_sync_interval,
+            release.dp_looks_at_once,
+            engine.prefill_schedule_interval,
+            None if self.step_times.given else self.graph_dispatch,
+            engine.uniform_query_len - 1,
+        )
 
     @cached_property
     def accepted(self) -> AcceptedRates | None:
@@ -141,6 +160,7 @@ class Deployment:
     def require_runnable(self) -> "Deployment":
         """Returns itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError if it does not start."""
         self._check_speculation()
+        self.check_lock_step()
         if self.offload is not None and self.modes.num_stages > 1:
             raise ConfigError(
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
@@ -154,6 +174,31 @@ class Deployment:
         if reason := self.why_not():
             raise DoesNotFitError(f"{self} does not start: {reason}")
         return self
+
+    def check_lock_step(self) -> None:
+        """Raises ConfigError for what was not recorded of ranks that step together, and for what those alone do."""
+        engine = self.engine
+        if self.lock_step is None:
+            if engine.prefill_schedule_interval > 1:
+                raise ConfigError(
+                    f"prefill_schedule_interval {engine.prefill_schedule_interval} is simulated for data-parallel ranks with experts"
+                    " alone, which step together; leave it out."
+                )
+            return
+        beside = {
+            "kv_offloading_size": self.offload is not None,
+            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
+            "enable_lora": engine.enable_lora,
+            "cpu_offload_gb": engine.cpu_offload_gb > 0,
+            "offload_group_size": engine.offload_group_size > 0,
+            "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
+        }
+        for name, is_there in beside.items():
+            if is_there:
+                raise ConfigError(
+                    f"{name} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                    " tensor_parallel_size in place of data_parallel_size."
+                )
 
     def _check_speculation(self) -> None:
         """No schedule with both was recorded, or none is simulated."""
@@ -188,6 +233,11 @@ def _with_adapters(modes: Modes, of: Deployment) -> Modes:
 
 def _with_cpu_tier(modes: Modes, offload: OffloadConfig | None) -> Modes:
     return modes if offload is None else replace(modes, offload=offload, idle_sleep_s=POLLING_S)
+
+
+def _with_interval(modes: Modes, of: Deployment) -> Modes:
+    interval = of.engine.prefill_schedule_interval
+    return replace(modes, throttle_interval=interval) if of.lock_step and interval > 1 else modes
 
 
 def _with_stages(modes: Modes, engine: ResolvedEngine) -> Modes:

@@ -68,12 +68,7 @@ class DeployedFleet:
 
     @classmethod
     def of_ranks(cls, deployment: Deployment, given: EngineConfig) -> "DeployedFleet":
-        """The engines of one server, behind its own balancer. Raises ConfigError for experts, whose engines wait for each other."""
-        if any(layer.experts for layer in deployment.model.distinct_layers):
-            raise ConfigError(
-                f"data_parallel_size {deployment.engine.data_parallel_size} is simulated for dense models alone, whose engines"
-                " are independent; with experts they run in lock step: use tensor_parallel_size, or replicas."
-            )
+        """The engines of one server, behind its own balancer; with experts they step together."""
         return cls.alike(deployment, given, deployment.engine.data_parallel_size, RANKS_ROUTER)
 
     def sharing_kv(
@@ -156,6 +151,7 @@ class DeployedFleet:
                 role=pool.role,
                 kv=pool.kv,
                 modes=pool.deployment.modes_for(trace, seed),
+                lock_step=pool.deployment.lock_step,
             )
             for pool in self.pools
         ]

@@ -1,4 +1,4 @@
-"""`--data-parallel-size` of a dense model: one server's engines behind vLLM's balancer."""
+"""`--data-parallel-size`: one server's engines behind vLLM's balancer, which step together where they share experts."""
 
 from typing import Any
 
@@ -6,38 +6,149 @@ import pytest
 
 import sim
 from sim.errors import ConfigError
-from sim.specs.serve_command import serve_command
+from sim.specs.serve_command import parse_serve_command, serve_command
 from tests.workload.makers import make_trace
 
 TRACE = make_trace([0.1 * number for number in range(40)], prompt_tokens=[500] * 40, output_tokens=[50] * 40)
+LOPSIDED = make_trace([0.0, 0.0, 60.0], prompt_tokens=[4000, 10, 10], output_tokens=[2, 400, 5])
+MOE, DENSE = "Qwen3-30B-A3B", "Llama-3.1-8B"
 
 
 def served(**arguments: Any) -> sim.EngineConfig:
-    return sim.EngineConfig(max_model_len=4096, **arguments)
+    return sim.EngineConfig(max_model_len=8192, **arguments)
+
+
+def ran(trace: Any = TRACE, model: str = MOE, **arguments: Any) -> sim.Result:
+    return sim.simulate(model, "h100-sxm", trace, engine=served(**arguments), intervals=False)
 
 
 def test_engines_of_a_server_are_replicas_behind_its_balancer() -> None:
     """Request for request, and as many GPUs."""
-    ranks = sim.simulate("Llama-3.1-8B", "l4", TRACE, engine=served(data_parallel_size=4), intervals=False)
-    replicas = sim.simulate("Llama-3.1-8B", "l4", TRACE, engine=served(), replicas=4, router="vllm_dp", intervals=False)
+    ranks = ran(model=DENSE, data_parallel_size=4)
+    replicas = sim.simulate(DENSE, "h100-sxm", TRACE, engine=served(), replicas=4, router="vllm_dp", intervals=False)
     assert ranks.requests.equals(replicas.requests)
     assert ranks.summary["fleet"]["router"] == "vllm_dp"
     assert ranks.summary["cost_usd"] == replicas.summary["cost_usd"]
+    assert "dummy_step_share" not in ranks.summary
     assert (
-        serve_command("M", served(data_parallel_size=4)) == "vllm serve M --data-parallel-size 4 --max-model-len 4096"
+        serve_command("M", served(data_parallel_size=4)) == "vllm serve M --data-parallel-size 4 --max-model-len 8192"
     )
 
 
+def test_ranks_with_experts_wait_for_the_slowest() -> None:
+    """Beside a long prompt a short answer takes as long; an idle rank runs dummies until all look, at the 16th step of a wave."""
+    found = ran(LOPSIDED, data_parallel_size=2, enable_expert_parallel=True)
+    steps = found.steps
+    first = {rank: steps[steps["replica"] == rank].iloc[0] for rank in (0, 1)}
+    assert first[0]["end_s"] == first[1]["end_s"]
+    assert [first[rank]["num_chunk_tokens"] for rank in (0, 1)] == [4000, 10]
+    summary = found.summary
+    assert summary["num_waves"] == 2
+    assert summary["num_lock_steps"] % 16 == 0
+    assert 0.4 < summary["dummy_step_share"] < 0.6
+    assert 0 < summary["rank_waiting_share"] < summary["dummy_step_share"]
+    assert 0 < summary["rank_padding_share"] < 0.2  # beside a prompt without a graph nobody pads; a dummy is one token
+    text = str(found)
+    assert f"Dummy steps of ranks (%):{summary['dummy_step_share'] * 100:>22.2f}".split() == next(
+        line.split() for line in text.splitlines() if line.startswith("Dummy steps")
+    )
+
+
+def test_given_step_times_know_of_no_other_rank() -> None:
+    """The step of all takes what the longest takes by itself."""
+    from sim.steptime.linear import LinearStepTime
+
+    linear = LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)
+    found = sim.simulate(
+        MOE,
+        "h100-sxm",
+        make_trace([0.0, 0.0], prompt_tokens=[100, 300], output_tokens=[2, 2]),
+        engine=served(data_parallel_size=2, async_scheduling=False),
+        step_time_model=linear,
+        intervals=False,
+    )
+    assert found.requests["first_token_s"].tolist() == pytest.approx([0.04, 0.04])
+    assert found.requests["finish_s"].tolist() == pytest.approx([0.0501, 0.0501])
+
+
+def test_steps_are_logged_rank_by_rank() -> None:
+    """Each step of a wave has a row a rank, dummies too."""
+    rows: list[dict[str, Any]] = []
+    engine = served(data_parallel_size=2)
+    found = sim.simulate(MOE, "h100-sxm", LOPSIDED, engine=engine, intervals=False, step_log=rows.append)
+    assert len(rows) == 2 * found.summary["num_lock_steps"]
+    assert {row["rank"] for row in rows} == {0, 1}
+    assert len({(row["wave"], row["step"], row["rank"]) for row in rows}) == len(rows)
+
+
+def test_prompts_come_in_every_so_many_th_step() -> None:
+    """Decodes are disturbed in fewer steps, and prompts wait."""
+    often, seldom = (
+        ran(data_parallel_size=2, enable_expert_parallel=True, prefill_schedule_interval=interval)
+        for interval in (1, 8)
+    )
+    prefilling = [(found.steps["num_chunk_tokens"] > 0).mean() for found in (often, seldom)]
+    assert seldom.summary["mean_ttft_ms"] > often.summary["mean_ttft_ms"]
+    assert prefilling[1] <= prefilling[0]
+
+
+def test_a_line_of_vllm_serve_says_it_all() -> None:
+    """Read and written; two old names of the default backend are that."""
+    line = (
+        "vllm serve M --data-parallel-size 8 --enable-expert-parallel --all2all-backend deepep_low_latency --enable-eplb"
+        " --eplb-config.num_redundant_experts=32 --prefill-schedule-interval 4"
+    )
+    parsed = parse_serve_command(line)
+    assert parsed.engine == sim.EngineConfig(
+        data_parallel_size=8,
+        enable_expert_parallel=True,
+        all2all_backend="deepep_low_latency",
+        enable_eplb=True,
+        num_redundant_experts=32,
+        prefill_schedule_interval=4,
+    )
+    assert serve_command("M", parsed.engine) == line
+    older = parse_serve_command(
+        'vllm serve M -dp 8 -ep --all2all-backend pplx --enable-eplb --eplb-config \'{"num_redundant_experts": 32, "window_size": 9}\''
+    )
+    assert older.engine.all2all_backend == "allgather_reducescatter"
+    assert older.engine.num_redundant_experts == 32
+    assert "window_size of --eplb-config changes nothing here." in older.warnings
+
+
 @pytest.mark.parametrize(
-    ("model", "more", "message"),
+    ("model", "arguments", "more", "message"),
     [
-        ("Llama-3.1-8B", {"replicas": 2}, "simulated for one server: ask for 2 times as many replicas, behind router"),
-        ("Llama-3.1-8B", {"router": "random"}, "is simulated for one server"),
-        ("Llama-3.1-8B", {"fleet": {"pools": [{"name": "all"}]}}, "all: data_parallel_size 2 is simulated for one"),
-        ("Qwen3-30B-A3B", {}, "simulated for dense models alone"),
+        (DENSE, {}, {"replicas": 2}, "simulated for one server: ask for 2 times as many replicas, behind router"),
+        (DENSE, {}, {"router": "random"}, "is simulated for one server"),
+        (DENSE, {}, {"fleet": {"pools": [{"name": "all"}]}}, "all: data_parallel_size 2 is simulated for one"),
+        (
+            DENSE,
+            {"prefill_schedule_interval": 4},
+            {},
+            "prefill_schedule_interval 4 is simulated for data-parallel ranks",
+        ),
+        (MOE, {"pipeline_parallel_size": 2}, {}, "pipeline_parallel_size is not simulated for data-parallel ranks"),
+        (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
     ],
 )
-def test_what_is_not_simulated_is_refused(model: str, more: dict[str, Any], message: str) -> None:
-    """Servers of several engines behind a router, and experts, whose engines wait for each other."""
+def test_what_is_not_simulated_is_refused(
+    model: str, arguments: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    """Servers of several engines behind a router, and ranks with more than they were recorded with."""
+    engine = served(data_parallel_size=2, **arguments)
     with pytest.raises(ConfigError, match=message):
-        sim.simulate(model, "h100-sxm", TRACE, engine=served(data_parallel_size=2), intervals=False, **more)
+        sim.simulate(model, "h100-sxm", TRACE, engine=engine, intervals=False, **more)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"all2all_backend": "nixl_ep"}, "all2all_backend must be .*deepep_low_latency.* got 'nixl_ep'"),
+        ({"enable_eplb": True}, "enable_eplb places whole experts"),
+        ({"enable_expert_parallel": True, "num_redundant_experts": 8}, "are placed by enable_eplb"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sim.EngineConfig(**arguments)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from sim.cluster.fleet_plan import Pool
-from sim.cluster.replica import Core
+from sim.cluster.lock_step import RankCore
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
 from sim.engine.request_table import RequestTable
@@ -18,7 +18,7 @@ StepLog = Callable[[LogRow], None]
 
 def engine_core(
     pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
-) -> Core:
+) -> RankCore:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time, modes = pool.config, pool.step_time, pool.modes
     if modes == PLAIN:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.lock_step import LockStepRules
 from sim.cluster.network import NetworkCosts
 from sim.cluster.sharing import Sharing
 from sim.engine.config import SchedulerConfig
@@ -25,7 +26,8 @@ Role = Literal["both", "prefill", "decode"]
 class Pool(NamedTuple):
     """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves.
 
-    `modes` are what they do beyond the plain engine.
+    `modes` are what they do beyond the plain engine. With `lock_step` they are the ranks of one server that step together, and the
+    only pool.
     """
 
     config: SchedulerConfig
@@ -35,6 +37,7 @@ class Pool(NamedTuple):
     role: Role = "both"
     kv: ReplicaKV = ReplicaKV((), 1)
     modes: Modes = PLAIN
+    lock_step: LockStepRules | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,11 @@ class FleetPlan:
         dynamics: Dynamics | None = None,
         start_up_s: float = 0.0,
         modes: Modes = PLAIN,
+        lock_step: LockStepRules | None = None,
     ) -> Self:
         """One pool."""
-        return cls((Pool(config, step_time, num_replicas, start_up_s, modes=modes),), router, dynamics)
+        pool = Pool(config, step_time, num_replicas, start_up_s, modes=modes, lock_step=lock_step)
+        return cls((pool,), router, dynamics)
 
     @property
     def pool_of(self) -> tuple[int, ...]:
@@ -82,6 +87,11 @@ class FleetPlan:
     @property
     def num_replicas(self) -> int:
         return sum(pool.num_replicas for pool in self.pools)
+
+    @property
+    def lock_step(self) -> LockStepRules | None:
+        """Where all replicas are the ranks of one server that step together."""
+        return self.pools[0].lock_step
 
     @property
     def configs(self) -> tuple[SchedulerConfig, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
+from sim.cluster.rank_records import RankRecords
 from sim.cluster.shared_records import SharedRecords
 from sim.engine.leap_records import LeapRecords
 from sim.engine.records import (
@@ -30,7 +31,8 @@ class ClusterRecords:
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
     number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
-    `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do.
+    `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do, and `ranks` what
+    replicas in lock step cost each other.
     """
 
     merged: Records
@@ -40,6 +42,7 @@ class ClusterRecords:
     lives: tuple[Life, ...] = ()
     handovers: HandoverRecords | None = None
     shared: SharedRecords | None = None
+    ranks: RankRecords | None = None
 
     @classmethod
     def of(
@@ -50,10 +53,11 @@ class ClusterRecords:
         lives: tuple[Life, ...] = (),
         handovers: HandoverRecords | None = None,
         shared: SharedRecords | None = None,
+        ranks: RankRecords | None = None,
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
         merged = _merged(parts, requests.records())
-        return cls(merged, tuple(parts), requests.replica, pool_of, lives, handovers, shared)
+        return cls(merged, tuple(parts), requests.replica, pool_of, lives, handovers, shared, ranks)
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:

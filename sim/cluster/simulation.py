@@ -16,7 +16,9 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
+from sim.cluster.lock_step import LockStep, LockStepRules
 from sim.cluster.queue_limits import QueueLimits, live_replica
+from sim.cluster.rank_log import RankLog
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import Core, LazyReplica, LiveReplica
 from sim.cluster.routers.router import Fleet
@@ -44,11 +46,11 @@ def simulate(
     """Replay a trace through a fleet; times count from the trace's own zero.
 
     If `clients` wait for answers, records have the times at which requests were sent. `on_progress` is called with
-    (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone. Requests that no pool can ever
+    (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone or of ranks in lock step. Requests that no pool can ever
     run are rejected with their reason and delay no others; those that some can run go to these. `seed` is that of the router's
     draws. Raises ConfigError for an unknown router, and for one that cannot work with pools so unlike.
     """
-    assert step_log is None or plan.num_replicas == 1, "steps of several replicas are not logged"
+    assert step_log is None or plan.num_replicas == 1 or plan.lock_step, "steps of several replicas are not logged"
     clients.check(trace)
     _check_adapters(trace, plan)
     if clients.users:
@@ -63,6 +65,8 @@ def simulate(
         found = _serve_disaggregated(load, table, plan, seed)
     elif plan.sharing:
         found = _serve_sharing(load, table, plan, seed)
+    elif plan.lock_step:
+        found = _serve_in_lock_step(load, table, plan, plan.lock_step, seed, step_log)
     else:
         found = _serve_fixed(load, table, plan, seed, step_log)
     if on_progress:
@@ -121,6 +125,41 @@ def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics:
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives)
+
+
+def _serve_in_lock_step(
+    load: _Load, table: RequestTable, plan: FleetPlan, rules: LockStepRules, seed: int, step_log: StepLog | None
+) -> ClusterRecords:
+    """The ranks of one server."""
+    env, source, pool = load.env, load.source, plan.pools[0]
+    log = RankLog(step_log) if step_log else None
+    cores = [
+        engine_core(
+            pool,
+            table,
+            rank,
+            start_s=env.now,
+            num_keys=source.num_keys(),
+            step_log=log.of_rank(rank) if log else None,
+        )
+        for rank in range(plan.num_replicas)
+    ]
+    gateway = _gateway(env, plan, source, table, seed)
+    ranks = LockStep(
+        env,
+        cores,
+        pool.step_time,
+        rules,
+        gateway.answered,
+        num_batches_in_flight=pool.config.num_batches_in_flight,
+        scrape_interval_s=gateway.router.scrape_interval_s,
+        log=log,
+    )
+    gateway.replicas = ranks.ranks
+    load.start(gateway.submit, gateway.ask)
+    env.run()
+    parts = [core.records() for core in cores]
+    return ClusterRecords.of(parts, table, plan.pool_of, ranks=ranks.records)
 
 
 def _serve_fixed(

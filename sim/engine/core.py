@@ -25,7 +25,7 @@ from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
-from sim.steptime.protocol import StepTimeModel
+from sim.steptime.protocol import StepShape, StepTimeModel
 
 
 class Plan(NamedTuple):
@@ -39,6 +39,14 @@ class Plan(NamedTuple):
     num_passes: int
     num_chunk_tokens: int
     end_s: float
+
+
+class DecodesAhead(NamedTuple):
+    """Passes that run so many decodes and nothing else; the sum of their contexts after the first of them."""
+
+    num_passes: int
+    num_decodes: int
+    context_tokens: int
 
 
 class Abort(NamedTuple):
@@ -81,6 +89,7 @@ class EngineCore:
         self._num_usable_blocks = config.num_usable_blocks
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
+        self._scheduled: Batch | None = None
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
         self.state = self._scheduler.state
@@ -275,17 +284,25 @@ class EngineCore:
 
     def launch(self) -> bool:
         """Schedule a pass and launch its batch; returns whether another may be launched before a batch comes back."""
-        if not self.state.has_requests:
+        batch = self._schedule()
+        if batch is None:
             return False
+        start_s = max(self.now_s, self._device_free_s)
+        self._launch(batch, start_s, self._step_time.step_s(batch.shape) if batch.shape else 0.0)
+        return self.num_in_flight < self._most_in_flight
+
+    def _schedule(self) -> Batch | None:
+        """The next pass; None if there is nothing that it could do."""
+        if not self.state.has_requests:
+            return None
         batch = self._scheduler.schedule(self._num_launched)
         self._passes_left -= 1
         if batch.did_nothing:
-            return False
+            return None
         if batch.preempted or self._fruitless.num_preemptions:
             num_sampled = batch.shape.num_sampled if batch.shape else 0
             self._fruitless.passed(len(batch.preempted), num_sampled, self.load, self.now_s)
-        self._launch(batch)
-        return self.num_in_flight < self._most_in_flight
+        return batch
 
     @property
     def next_collect_s(self) -> float:
@@ -298,6 +315,40 @@ class EngineCore:
         num_in_flight = self.num_in_flight
         self._ends_s.pop(0)
         return self._take_in(self._num_launched - num_in_flight, is_full=num_in_flight == self._most_in_flight)
+
+    # -- in lock step with other ranks -----------------------------------------------------------------------------
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any has not ended."""
+        return self.state.has_requests
+
+    @property
+    def decodes(self) -> DecodesAhead | None:
+        """The next passes that only decode for certain, up to the first after which a request may finish."""
+        num_passes = 0 if self.state.prefills else self._num_certain()
+        if num_passes == 0:
+            return None
+        step, decodes = self._num_launched, self.state.decodes
+        return DecodesAhead(self._planner.num_to_release(step, num_passes), decodes.count, decodes.context_sum(step))
+
+    def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
+        """Do passes that only decode, at the times of the slowest rank; returns the requests that finish with the last of them."""
+        return self._do_steady(leap, num_passes)
+
+    def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None:
+        """Schedule a pass of this rank, which `run` launches; None if it computes nothing."""
+        assert not is_throttled, "an engine that leaps defers no prefills"
+        self.now_s = now_s
+        self._scheduled = self._schedule()
+        return self._scheduled.shape if self._scheduled else None
+
+    def run(self, start_s: float, duration_s: float) -> bool:
+        """Launch what was scheduled; False if nothing was."""
+        if self._scheduled is None:
+            return False
+        self._launch(self._scheduled, start_s, duration_s)
+        return True
 
     # -- both ways -------------------------------------------------------------------------------------------------
 
@@ -330,9 +381,7 @@ class EngineCore:
             self._ends_s.append(end_s(leap, number))
             self.now_s = max(self.now_s, self._ends_s.pop(0))
 
-    def _launch(self, batch: Batch) -> None:
-        start_s = max(self.now_s, self._device_free_s)
-        duration_s = self._step_time.step_s(batch.shape) if batch.shape else 0.0
+    def _launch(self, batch: Batch, start_s: float, duration_s: float) -> None:
         self._device_free_s = start_s + duration_s
         self._ends_s.append(self._device_free_s)
         self._num_launched += 1

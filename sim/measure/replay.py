@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from sim.cluster.clients import Clients
-from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.deployment import Deployment, deploy
 from sim.engine.records import Floats, Records, RequestRecords
 from sim.errors import RunsError, nearest
+from sim.fleet import DeployedFleet
 from sim.measure.likeness import Traits, traits_of
 from sim.measure.requests import Asked, asked
 from sim.measure.runs import OpenLoop, Run
@@ -58,8 +58,6 @@ def engine_config(run: Run) -> EngineConfig:
     """The run's engine arguments. Raises RunsError for those that are not simulated."""
     known = EngineConfig.__dataclass_fields__
     given = {name: value for name, value in run.engine.items() if value is not None and name not in WITHOUT_EFFECT}
-    if given.pop("data_parallel_size", 1) != 1:
-        raise RunsError("data parallel engines that share experts are not simulated.")
     for name in given:
         if name not in known:
             raise RunsError(f"the engine argument {name!r} is not simulated.{nearest(name, known)}")
@@ -82,9 +80,8 @@ class Prepared:
         delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
         users = None if requests.concurrency is None else Users(requests.concurrency, delay_s)
         clients = Clients(users, open_loop=users is None)
-        return simulate(
-            requests.trace, FleetPlan.alike(served.config, step_time, modes=served.modes), clients=clients
-        ).merged
+        plan = DeployedFleet.of_ranks(served, served.engine).plan(lambda _: step_time)
+        return simulate(requests.trace, plan, clients=clients).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from sim import sharing
@@ -28,6 +29,7 @@ ROUTER = "router"
 AUTOSCALE = "autoscale"
 RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
+SERVED_RANKS = "data_parallel_size"
 SECTIONS = {
     ROUTER: router_options,
     "prefill_router": router_options,
@@ -72,8 +74,14 @@ class Blueprint:
 
     def is_layout(self, knob: str) -> bool:
         """Whether the knob decides on a number of GPUs."""
-        sizes = {prefix + name for prefix in self.pools for name in (REPLICAS, RANKS, STAGES)}
-        return knob in {*sizes, RANKS, STAGES}
+        sizes = {prefix + name for prefix in self.pools for name in (REPLICAS, RANKS, STAGES, SERVED_RANKS)}
+        return knob in {*sizes, RANKS, STAGES, SERVED_RANKS}
+
+    def is_one_server(self, params: Params) -> bool:
+        """Whether a server of several data-parallel engines, if it is one, is the only one: no more are simulated."""
+        if self.fleet is not None or self._size(SERVED_RANKS, "", params) == 1:
+            return True
+        return self.num_replicas(params) == 1
 
     def replicas_of(self, prefix: str, params: Params) -> int:
         return int(params.get(prefix + REPLICAS, self.pools[prefix].replicas))
@@ -86,8 +94,9 @@ class Blueprint:
         return sum(self.replicas_of(prefix, params) * self._gpus_each(prefix, params) for prefix in self.pools)
 
     def _gpus_each(self, prefix: str, params: Params) -> int:
-        """Of a replica: the ranks of each of its stages."""
-        return self._size(RANKS, prefix, params) * self._size(STAGES, prefix, params)
+        """Of a replica: the ranks of each of its stages, for each of the engines that it serves with."""
+        sizes = (RANKS, STAGES, SERVED_RANKS)
+        return prod(self._size(name, prefix, params) for name in sizes)
 
     def _size(self, name: str, prefix: str, params: Params) -> int:
         """By the first that says it: the pool's knob, the pool, the knob for all, the arguments for all."""

@@ -58,6 +58,8 @@ def capacity(
     if rate is not None and not (rate > 0 and is_sane(rate)):
         raise ConfigError(f"--rate must be above 0, and from {SMALLEST:g} to {LARGEST:g} requests/s, got {rate:g}.")
     prober = prober_of(scenario, pool, rate)
+    if rate is not None or replicas is not None:
+        _require_servers(prober.fleet)
     replicas = _replicas(prober, replicas)
     kept, broken = highest_rate(prober, replicas, on_probe)
     curve = _curve(prober, kept or broken, replicas, on_probe)
@@ -75,6 +77,16 @@ def capacity(
         "confidence": _confidence(prober, kept, intervals=intervals),
     }
     return summary, check.load if check else None
+
+
+def _require_servers(fleet: DeployedFleet) -> None:
+    """Raises ConfigError where what could be counted are the data-parallel engines of one server."""
+    size = fleet.first.engine.data_parallel_size
+    if size > 1:
+        raise ConfigError(
+            f"the highest rate is that of one server of data_parallel_size {size}; leave out --rate and --replicas, and divide"
+            " a rate by it."
+        )
 
 
 def _replicas(prober: RateProber, replicas: int | None) -> int:

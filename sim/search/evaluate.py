@@ -125,9 +125,13 @@ class Scenario:
     def deploy_fleet(self, params: Params) -> DeployedFleet:
         """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
         if self.fleet is None:
-            require_one_rank(self.engine(params))
-            router, count = self.blueprint.router_of(params), self.blueprint.num_replicas(params)
-            return DeployedFleet.alike(self.deploy(params), self.engine(params), count, router)
+            engine, count = self.engine(params), self.blueprint.num_replicas(params)
+            if engine.data_parallel_size > 1 and count == 1:
+                deployment = self.deploy(params)
+                deployment.check_lock_step()
+                return DeployedFleet.of_ranks(deployment, engine)
+            require_one_rank(engine)
+            return DeployedFleet.alike(self.deploy(params), engine, count, self.blueprint.router_of(params))
         return deploy_fleet(
             self._model_of(params), self.gpu, self.engine(params), self.blueprint.fleet_file(params),
             router=None if ROUTER in params else self.router, vllm_version=self.vllm_version, step_times=self.step_times,

@@ -1,100 +1,109 @@
-"""Recorded ranks in lock step, replayed by the product's ranks and its balancer."""
+"""Recorded ranks in lock step, replayed by the product's process, its ranks' engines and its balancer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import simpy
+
+from sim.cluster.arrivals import arrivals
+from sim.cluster.gateway import Gateway
+from sim.cluster.lock_step import LockStep, LockStepRules, RankCore
+from sim.cluster.rank_log import RankLog
+from sim.cluster.replica import Replica
+from sim.cluster.routers.router import Router
 from sim.cluster.routers.vllm_dp import Balancer
+from sim.engine.core import EngineCore
 from sim.engine.metrics import Metrics
+from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
-from sim.engine.walking.batch import Batch
-from sim.engine.walking.lockstep import LockStep
+from sim.engine.request_table import RequestTable
+from sim.engine.step_log import LogRow, StepLogger
+from sim.engine.walking.core import WalkingCore
+from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.step_log import WalkLogger
 from tests.conformance.case import load_parts
 
 
-class Served:
-    """Requests as they come, the rank of each, and what the ranks did step by step, as it is recorded."""
+class RecordedRouter(Router):
+    """The balancer, told as the recorder told it: what ranks were like after the last step, at the first arrival of each interval."""
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        trace, config, step_time = load_parts(data)
-        source, parallel = RequestSource(trace, config, capacity_too=False), data["dp"]
-        self._arriving = list(source)
-        self._ranks = LockStep(
-            config,
-            step_time,
-            parallel["ranks"],
-            num_keys=source.num_keys(),
-            sync_interval=parallel.get("sync_interval", 16),
-            prefill_interval=parallel.get("prefill_schedule_interval", 1),
-        )
-        self._num_usable_blocks = config.num_usable_blocks
-        self._counts_interval_s = parallel.get("lb_interval_ns", 100_000_000)
-        self._published = -1
-        self._counts = self._counts_now()
-        self._balancer = Balancer(parallel["ranks"])
+    listens = True
+
+    def __init__(self, num_ranks: int, interval_s: float, rows: Sequence[LogRow]) -> None:
+        self.ranks: LockStep | None = None
+        self._rows = rows
         self.routes: list[list[Any]] = []
-        self.iterations: list[list[Any]] = []
+        self._interval_s = interval_s
+        self._published = -1
+        self._balancer = Balancer(num_ranks)
 
-    def serve(self) -> None:
-        """Everything until the last answer."""
-        ranks, now_s = self._ranks, 0.0
-        routed: list[tuple[Request, int]] = []
-        while self._arriving or routed or not ranks.is_paused:
-            if ranks.is_paused and not routed:
-                now_s = max(now_s, self._arriving[0].arrival_s)
-            for request, rank in [*routed, *self._routed(now_s, at_once=True)]:
-                ranks.add_request(request, rank)
-            wave, counter, start_s = ranks.wave, ranks.counter, now_s
-            now_s = ranks.launch(start_s)
-            self._counts = self._counts_now()
-            steps = [
-                _step(batch, scheduler.state.num_free_blocks)
-                for batch, scheduler in zip(ranks.batches, ranks.schedulers, strict=True)
-            ]
-            routed = self._routed(now_s, at_once=False)
-            finished = [[progress.request.request_id for progress in rank] for rank in ranks.collect(now_s)]
-            for rank, names in enumerate(finished):
-                for _ in names:
-                    self._balancer.answered(rank)
-            self.iterations.append([int(start_s), int(now_s), wave, counter, steps, finished])
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+        published = int(request.arrival_s // self._interval_s)
+        if published > self._published:
+            self._published = published
+            self._balancer.update(self._counts(request.arrival_s))
+        rank = self._balancer.choose()
+        self.routes.append([int(request.arrival_s), request.request_id, rank])
+        return replicas[rank]
 
-    def _routed(self, until_s: float, *, at_once: bool) -> list[tuple[Request, int]]:
-        """Ranks for those that arrive before then, or also `at_once`, each by what is known when it arrives."""
-        chosen = []
-        while self._arriving:
-            request = self._arriving[0]
-            if request.arrival_s > until_s or (request.arrival_s == until_s and not at_once):
-                break
-            self._arriving.pop(0)
-            published = int(request.arrival_s // self._counts_interval_s)
-            if published > self._published:
-                self._published = published
-                self._balancer.update(self._counts)
-            rank = self._balancer.choose()
-            self.routes.append([int(request.arrival_s), request.request_id, rank])
-            chosen.append((request, rank))
-        return chosen
+    def _counts(self, now_s: float) -> list[Metrics]:
+        """Those of the last step that was launched; what came back after it is not yet told."""
+        assert self.ranks is not None, "ranks are made with a gateway, which has a router"
+        at_s = self._rows[-1]["end"] if self.ranks.is_paused and self._rows else now_s
+        return [self.ranks.metrics_before(rank, at_s) for rank in self.ranks.ranks]
 
-    def _counts_now(self) -> list[Metrics]:
-        return [
-            Metrics(state.num_waiting, state.num_running, 1.0 - state.num_free_blocks / self._num_usable_blocks)
-            for state in (scheduler.state for scheduler in self._ranks.schedulers)
-        ]
+    def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - the interface
+        self._balancer.answered(replica)
 
 
-def _step(batch: Batch | None, num_free_blocks: int) -> Any:
-    """What a rank did; 0 for a dummy batch."""
-    if batch is None:
-        return 0
-    rows = [
-        [row.progress.request.request_id, row.num_tokens, row.num_computed_before, row.num_new_blocks]
-        for row in batch.rows
-    ]
-    return [rows, [request.request_id for request in batch.preempted], num_free_blocks]
-
-
-def ranks_in_lock_step(data: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any], list[Any]]:
     """Routes and iterations."""
-    served = Served(data)
-    served.serve()
-    return served.routes, served.iterations
+    trace, config, step_time = load_parts(data)
+    parallel, source = data["dp"], RequestSource(trace, config, capacity_too=False)
+    table, rows = RequestTable(source), list[LogRow]()
+    interval = parallel.get("prefill_schedule_interval", 1)
+    log = RankLog(rows.append)
+    modes = PLAIN if interval == 1 else Modes(throttle_interval=interval)
+
+    def core(rank: int) -> RankCore:
+        emit, num_keys = log.of_rank(rank), source.num_keys()
+        if engine == "walking" or modes != PLAIN:
+            recorder, logger = WalkRecorder(table, rank), WalkLogger(emit)
+            return WalkingCore(config, step_time, recorder, start_s=0.0, modes=modes, num_keys=num_keys, log=logger)
+        return EngineCore(
+            config, step_time, Recorder(table, rank), start_s=0.0, num_keys=num_keys, log=StepLogger(emit)
+        )
+
+    env = simpy.Environment()
+    router = RecordedRouter(parallel["ranks"], parallel.get("lb_interval_ns", 100_000_000), rows)
+    gateway = Gateway(env, router)
+    router.ranks = LockStep(
+        env,
+        [core(rank) for rank in range(parallel["ranks"])],
+        step_time,
+        LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval),
+        gateway.answered,
+        num_batches_in_flight=config.num_batches_in_flight,
+        log=log,
+    )
+    gateway.replicas = router.ranks.ranks
+    env.process(arrivals(env, source, gateway.submit))
+    env.run()
+    return router.routes, _iterations(rows, parallel["ranks"])
+
+
+def _iterations(rows: Sequence[LogRow], num_ranks: int) -> list[Any]:
+    """Rows of ranks, put together step by step."""
+    steps: dict[tuple[int, int], list[LogRow]] = {}
+    for row in rows:
+        steps.setdefault((row["wave"], row["step"]), []).append(row)
+    iterations = []
+    for (wave, step), found in sorted(steps.items()):
+        assert len(found) == num_ranks, "each rank has a row"
+        ranks = sorted(found, key=lambda row: int(row["rank"]))
+        did = [[row["sched"], row["preempted"], row["free"]] if "sched" in row else 0 for row in ranks]
+        finished = [row.get("finished", []) for row in ranks]
+        iterations.append([int(ranks[0]["t"]), int(ranks[0]["end"]), wave, step, did, finished])
+    return iterations

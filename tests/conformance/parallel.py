@@ -81,7 +81,7 @@ def choices_difference(data: Data, engine: str) -> str | None:
 
 def wave_difference(data: Data, engine: str) -> str | None:
     """Where the ranks' steps part from the recorded ones, or None."""
-    routes, iterations = naive_ranks(data) if engine == "reference" else ranks_in_lock_step(data)
+    routes, iterations = naive_ranks(data) if engine == "reference" else ranks_in_lock_step(data, engine)
     compact = json.dumps([routes, iterations], separators=(",", ":"))
     if sha256(compact.encode()).hexdigest() == data["result"]["digest"]:
         return None

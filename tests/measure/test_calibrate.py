@@ -90,8 +90,8 @@ def test_runs_of_other_gpus_are_no_evidence(tmp_path: Path) -> None:
     """A run on an H100 says nothing of an L4; one that cannot be replayed is an error that names it."""
     with pytest.raises(RunsError, match="none of the 1 runs was measured on l4"):
         calibrate([make_run(tmp_path)], "l4")
-    with pytest.raises(RunsError, match="run 'a' cannot be calibrated on: data parallel"):
-        calibrate([make_run(tmp_path, engine={"data_parallel_size": 2})], "h100")
+    with pytest.raises(RunsError, match="run 'a' cannot be calibrated on: the engine argument"):
+        calibrate([make_run(tmp_path, engine={"max_num_seq": 2})], "h100")
 
 
 @needs_shared

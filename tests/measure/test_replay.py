@@ -65,10 +65,16 @@ def test_another_gpu_in_its_place(tmp_path: Path) -> None:
     assert replay(run, gpu=slow).figures[None]["tpot_mean"] > 1.5 * replay(run).figures[None]["tpot_mean"]
 
 
+def test_data_parallel_engines_share_out_the_requests(tmp_path: Path) -> None:
+    """Two of them have half the batch each."""
+    one, two = (replay(make_run(tmp_path, engine={"data_parallel_size": size})).figures[None] for size in (1, 2))
+    assert two["tpot_mean"] < one["tpot_mean"]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"engine": {"data_parallel_size": 2}}, "data parallel engines that share experts are not simulated"),
+        ({"engine": {"prefill_schedule_interval": 2}}, "prefill_schedule_interval is unknown to vLLM 0.15.1"),
         ({"engine": {"max_num_seq": 2}}, "'max_num_seq' is not simulated. Did you mean max_num_seqs"),
         ({"model": "meta-llama/Llama-3.1-405B"}, "does not start"),
         ({"gpu": "h100-sxmm"}, "is neither a known name"),

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.core import Abort, Plan
+from sim.engine.core import Abort, DecodesAhead, Plan
 from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.last_collect import LastCollect
+from sim.engine.leaps import Leap
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
@@ -28,7 +29,7 @@ from sim.engine.walking.step_log import WalkLogger
 from sim.engine.walking.stored import Stored
 from sim.engine.walking.vain_calls import VainCalls
 from sim.specs.engine import batches_in_flight
-from sim.steptime.protocol import StepTimeModel
+from sim.steptime.protocol import StepShape, StepTimeModel
 
 
 class WalkingCore:
@@ -223,7 +224,7 @@ class WalkingCore:
             if not self._in_flight:
                 self._num_calls_since_idle = 0
             return False
-        batch = self._schedule()
+        batch = self._schedule(is_throttled=self._is_throttled)
         self._launch(batch)
         self._scheduled = batch
         if len(self._in_flight) < self._most_in_flight and (batch.rows or self.state.has_work):
@@ -231,11 +232,13 @@ class WalkingCore:
             return not self._is_stuck
         return False
 
-    def _schedule(self) -> Batch:
+    @property
+    def _is_throttled(self) -> bool:
+        return self._throttle_interval > 0 and self._num_calls_since_idle % self._throttle_interval != 0
+
+    def _schedule(self, *, is_throttled: bool) -> Batch:
         if self.state.has_requests:
             self._passes_left -= 1
-        interval = self._throttle_interval
-        is_throttled = interval > 0 and self._num_calls_since_idle % interval != 0
         self._num_calls_since_idle += 1
         batch = self._scheduler.schedule(is_throttled=is_throttled, logs=self._log is not None)
         if batch.preempted or self._fruitless.num_preemptions:
@@ -253,12 +256,55 @@ class WalkingCore:
         if self._connector is not None:
             start_s = self._connector.begin(self.now_s, start_s)
         self._device.run(batch, start_s)
+        self._enter(batch)
+
+    def _enter(self, batch: Batch) -> None:
+        """A batch is on the device."""
         for request in batch.admitted:
             if math.isnan(request.first_scheduled_s):
                 request.first_scheduled_s = self.now_s
         if self._log:
             self._log.launched(self.state, batch, self.now_s, self._in_flight)
         self._in_flight.append(batch)
+
+    # -- in lock step with other ranks -----------------------------------------------------------------------------
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any has not ended."""
+        return self.state.has_requests
+
+    @property
+    def decodes(self) -> DecodesAhead | None:
+        """No pass is certain."""
+        return None
+
+    def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
+        """There are no plans."""
+        raise NotImplementedError
+
+    def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None:
+        """Call the scheduler for a pass of this rank, which `run` launches; None if it computes nothing."""
+        self.now_s = now_s
+        self._scheduled = None
+        if not self.state.has_requests:
+            return None
+        batch = self._schedule(is_throttled=is_throttled)
+        if batch.did_nothing:
+            return None
+        self._scheduled = batch
+        return batch.shape
+
+    def run(self, start_s: float, duration_s: float) -> bool:
+        """Launch what was scheduled; False if nothing was."""
+        batch = self._scheduled
+        if batch is None:
+            return False
+        batch.start_s, batch.end_s, batch.duration_s = start_s, start_s + duration_s, duration_s
+        self._enter(batch)
+        return True
+
+    # --------------------------------------------------------------------------------------------------------------
 
     @property
     def next_collect_s(self) -> float:

@@ -3,7 +3,7 @@
 from sim.errors import ConfigError
 from sim.search.analytic.performance_model import get_vllm_default_capture_sizes
 from sim.search.analytic.workload_profile import WorkloadProfile
-from sim.search.blueprint import RANKS, REPLICAS, STAGES
+from sim.search.blueprint import RANKS, REPLICAS, SERVED_RANKS, STAGES
 from sim.search.evaluate import Scenario
 from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
@@ -50,6 +50,8 @@ def default_space(
             STAGES: pipeline_parallel_sizes(gpus, scenario.model, scenario.gpu),
             REPLICAS: replica_counts(min(gpus, LAID_OUT_REPLICAS, len(scenario.trace))),
         }
+        if scenario.model.has_experts:
+            knobs |= {SERVED_RANKS: data_parallel_sizes(gpus), "enable_expert_parallel": (None, True)}
     searched = {name: values for name, values in knobs.items() if len(values) > 1}
     return Space(searched, gpus=gpus, over=scenario.blueprint)
 
@@ -75,6 +77,11 @@ def pipeline_parallel_sizes(most: int, model: ModelSpec, gpu: HardwareProfile) -
     if most <= gpu.num_linked_gpus:
         return (1,)
     return tuple(1 << power for power in range(min(most, model.num_layers).bit_length()))
+
+
+def data_parallel_sizes(most: int) -> tuple[int | None, ...]:
+    """One, and powers of two up to `most`: engines that share out experts, each with attention and a cache of its own."""
+    return (None, *(1 << power for power in range(1, max(1, most).bit_length())))
 
 
 def check_gpus(gpus: int, most_ranks: int) -> None:

@@ -1,0 +1,31 @@
+"""The log of ranks in lock step: the rows of each rank's engine with its number, wave and step of the wave, and a row for each dummy batch."""
+
+from collections.abc import Callable, Sequence
+
+from sim.engine.step_log import LogRow
+
+
+class RankLog:
+    """Passes rows to `emit`: those of engines as their batches come back, those of dummies as they begin."""
+
+    def __init__(self, emit: Callable[[LogRow], None]) -> None:
+        self._emit = emit
+        self._places: dict[float, tuple[int, int]] = {}  # (wave, step) of each step, by its end in seconds
+
+    def of_rank(self, rank: int) -> Callable[[LogRow], None]:
+        """What takes the rows of a rank's engine."""
+
+        def take(row: LogRow) -> None:
+            wave, step = self._places[row["end"]]
+            self._emit({"rank": rank, "wave": wave, "step": step, **row})
+
+        return take
+
+    def steps(self, place: tuple[int, int], ran: Sequence[bool], now_s: float, start_s: float, end_s: float) -> None:
+        """A step of all ranks, some of which ran a batch, before it comes back; `place` is (wave, step)."""
+        wave, step = self._places[end_s] = place
+        for rank, has_run in enumerate(ran):
+            if not has_run:
+                self._emit(
+                    {"rank": rank, "wave": wave, "step": step, "t": now_s, "start": start_s, "end": end_s, "n": 0}
+                )

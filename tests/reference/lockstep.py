@@ -1,0 +1,210 @@
+"""Ranks in lock step behind vLLM's balancer, and clients that wait for them: one step after the other, every rank in every step.
+
+The rules are those of `golden/RULES_SCALING.md`, section 7, and of vLLM's v1/worker/dp_utils.py; async scheduling is the batch queue
+of v1/engine/core.py, whose calls all ranks make together.
+"""
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.options import named
+from sim.engine.config import SchedulerConfig
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.protocol import Agreement, StepShape, StepTimeModel
+from sim.workload.trace import Trace
+from tests.reference.arrivals import AFTER_ALL, Due
+from tests.reference.clients import Senders
+from tests.reference.cluster import Gateway, Served, send
+from tests.reference.front_door import let_in, make_requests
+from tests.reference.modes import Modes
+from tests.reference.recorder import Recorder
+from tests.reference.replica import step_shape
+from tests.reference.request import Request
+from tests.reference.routers import ROUTERS
+from tests.reference.scheduler import Batch, Scheduler
+from tests.reference.waves import DUMMY_BATCH
+
+
+class Rank:
+    """A scheduler, and what has come since its last step."""
+
+    def __init__(self, ranks: "Ranks", config: SchedulerConfig, modes: Modes) -> None:
+        self._ranks = ranks
+        self._num_usable_blocks = config.num_usable_blocks
+        self.inbox: list[Request] = []
+        self.scheduler = Scheduler(config, modes)
+        self.recorder = Recorder()
+
+    def submit(self, request: Request) -> None:
+        self.inbox.append(request)
+        if not self._ranks.woken.triggered:
+            self._ranks.woken.succeed()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        return len(self.inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+
+    @property
+    def metrics(self) -> tuple[int, int, float]:
+        return *self.load, 1.0 - self.scheduler.kv.pool.num_free_blocks / self._num_usable_blocks
+
+
+class Launched(NamedTuple):
+    """A step of all ranks; None for whoever had nothing to do."""
+
+    batches: list[Batch | None]
+    end_s: float
+
+
+class Ranks:
+    """All ranks, and the steps in flight; `num_dummies` counts those of each rank, `num_waves` the waves that are over."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: SchedulerConfig,
+        step_time: StepTimeModel,
+        num_ranks: int,
+        *,
+        sync_interval: int,
+        looks_at_once: bool,
+        prefill_interval: int,
+        dispatch: GraphDispatch | None,
+    ) -> None:
+        modes = Modes(throttle_interval=prefill_interval if prefill_interval > 1 else 0)
+        self._env = env
+        self._step_time = step_time
+        self._sync_interval = sync_interval
+        self._looks_at_once = looks_at_once
+        self._prefill_interval = prefill_interval
+        self._dispatch = dispatch
+        self._depth = config.num_batches_in_flight
+        self._in_flight: deque[Launched] = deque()
+        self._free_s = env.now
+        self.woken = env.event()
+        self.ranks = [Rank(self, config, modes) for _ in range(num_ranks)]
+        self.num_dummies = [0] * num_ranks
+        self.num_waves = 0
+        self.finished: Any = None
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        while True:
+            while not any(rank.inbox for rank in self.ranks):
+                self.woken = self._env.event()
+                yield self.woken
+            counter, is_over = 0, False
+            while not is_over:
+                yield Due(self._env, 0, AFTER_ALL)
+                for rank in self.ranks:
+                    for request in rank.inbox:
+                        rank.scheduler.add_request(request)
+                    rank.inbox.clear()
+                self._launch(is_throttled=counter % self._prefill_interval != 0)
+                counter += 1
+                if len(self._in_flight) == self._depth:
+                    step = self._in_flight.popleft()
+                    yield self._env.timeout(step.end_s - self._env.now)
+                    self._collect(step)
+                looks = counter % self._sync_interval == 0 or (counter == 1 and self._looks_at_once)
+                is_over = looks and not any(rank.scheduler.has_requests for rank in self.ranks)
+            self._in_flight.clear()
+            self.num_waves += 1
+
+    def _launch(self, *, is_throttled: bool) -> None:
+        batches: list[Batch | None] = []
+        for number, rank in enumerate(self.ranks):
+            batch = rank.scheduler.schedule(is_throttled=is_throttled) if rank.scheduler.has_requests else None
+            batches.append(batch)
+            self.num_dummies[number] += batch is None or not batch.rows
+        shapes = [step_shape(batch) if batch and batch.rows else DUMMY_BATCH for batch in batches]
+        agreed = self._agreement(shapes)
+        start_s = max(self._env.now, self._free_s)
+        seconds = [self._step_time.step_s(shape._replace(agreement=agreed)) for shape in shapes]
+        self._free_s = start_s + max(seconds)
+        for rank, batch, shape in zip(self.ranks, batches, shapes, strict=True):
+            if batch is None:
+                continue
+            for row in batch.rows:
+                if row.request.first_scheduled_s is None:
+                    row.request.first_scheduled_s = self._env.now
+            rank.recorder.preempted(batch)
+            if batch.rows:
+                rank.recorder.step(batch, shape, [(start_s, self._free_s)], rank.scheduler)
+        self._in_flight.append(Launched(batches, self._free_s))
+
+    def _agreement(self, shapes: Sequence[StepShape]) -> Agreement | None:
+        if self._dispatch is None:
+            return None
+        graphs = [self._dispatch.dispatch(s.num_tokens, is_uniform_decode=self._dispatch.is_uniform(s)) for s in shapes]
+        if any(graph == "none" for graph, _ in graphs):
+            return Agreement("none", 0, sum(shape.num_tokens for shape in shapes))
+        graph = "piecewise" if any(graph == "piecewise" for graph, _ in graphs) else "full"
+        most = max(padded for _, padded in graphs)
+        return Agreement("piecewise" if graph == "piecewise" else "full", most, most * len(shapes))
+
+    def _collect(self, step: Launched) -> None:
+        for rank, batch in zip(self.ranks, step.batches, strict=True):
+            if batch is None:
+                continue
+            sampled, finished = rank.scheduler.update(batch)
+            for request in sampled:
+                rank.recorder.token(request, step.end_s)
+            for request in finished:
+                request.finish_s = step.end_s
+                self.finished(request)
+
+
+def simulate_lock_step(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    *,
+    num_ranks: int,
+    router: str = "vllm_dp",
+    clients: Clients = AT_THEIR_TIMES,
+    sync_interval: int = 16,
+    looks_at_once: bool = True,
+    prefill_interval: int = 1,
+    dispatch: GraphDispatch | None = None,
+) -> tuple[Served, Ranks]:
+    """Every step of every rank."""
+    if clients.users:
+        trace = replace(trace, arrival_s=np.zeros(len(trace)))
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    requests = make_requests(trace, config)
+    name, options = named("router", router)
+    chooser = ROUTERS[name](trace, config, num_ranks, Random(0), options)  # noqa: S311
+    gateway = Gateway(env, chooser, len(let_in(requests)), None)
+    senders = Senders(env, gateway.submit, clients.max_concurrency)
+    senders.expect(let_in(requests))
+    ranks = Ranks(
+        env,
+        config,
+        step_time,
+        num_ranks,
+        sync_interval=sync_interval,
+        looks_at_once=looks_at_once,
+        prefill_interval=prefill_interval,
+        dispatch=dispatch,
+    )
+
+    def finished(request: Request) -> None:
+        gateway.one_answered()
+        senders.tokens_back(request)
+
+    ranks.finished = finished
+    gateway.replicas = ranks.ranks  # type: ignore[assignment]  # as routers see them
+    env.process(ranks.run())
+    if chooser.scrape_interval_s and num_ranks > 1:
+        env.process(gateway.scrape(chooser.scrape_interval_s))
+    send(env, senders, trace, requests, clients)
+    env.run()
+    parts = [rank.recorder.records(requests, rank.scheduler) for rank in ranks.ranks]
+    return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests]), ranks
