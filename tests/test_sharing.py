@@ -140,6 +140,12 @@ def test_windows_go_with_pulls_alone() -> None:
     assert result.summary["kv_pulls"]["requests"] > 0
 
 
+def test_ranks_of_a_server_share_nothing() -> None:
+    """They may step together."""
+    with pytest.raises(ConfigError, match="kv_store is not simulated with data_parallel_size"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", engine=sim.EngineConfig(data_parallel_size=2), kv_store={})
+
+
 def test_said_twice_is_refused() -> None:
     """In the file and beside it."""
     with pytest.raises(ConfigError, match="kv_pull is asked for, and the fleet file says how KV is shared"):

@@ -86,6 +86,9 @@ class Rank:
     def num_cached_blocks(self, request: Request) -> int:
         return self.core.num_cached_blocks(request)
 
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return self.core.num_offloaded_blocks(request, num_cached_blocks)
+
     @property
     def is_idle(self) -> bool:
         return not (self.core.has_requests or self.core.num_in_flight)

@@ -55,6 +55,7 @@ class Core(Protocol):
     def metrics_before(self, time_s: float) -> Metrics: ...
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
     def num_cached_blocks(self, request: Request) -> int: ...
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int: ...
     def plan(self) -> Plan | None: ...
     def num_begun(self, plan: Plan, now_s: float) -> int: ...
     def cut(self, plan: Plan, now_s: float) -> Plan: ...
@@ -96,6 +97,10 @@ class Replica(Protocol):
         """Leading blocks of a request's prompt that the replica holds now."""
         ...
 
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        """Blocks behind these that it holds in host memory."""
+        ...
+
 
 class LazyReplica:
     """An engine whose answers no client or router waits for: it catches up when it is called."""
@@ -121,6 +126,9 @@ class LazyReplica:
     def num_cached_blocks(self, request: Request) -> int:
         self._core.advance(self._env.now)
         return self._core.num_cached_blocks(request)
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return self._core.num_offloaded_blocks(request, num_cached_blocks)
 
     def finish(self) -> None:
         """No more requests will arrive: run until all have ended."""
@@ -240,6 +248,9 @@ class LiveReplica:
 
     def num_cached_blocks(self, request: Request) -> int:
         return self._core.num_cached_blocks(request)
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return self._core.num_offloaded_blocks(request, num_cached_blocks)
 
     def _run(self) -> Process:
         try:

@@ -182,6 +182,10 @@ class EngineCore:
         """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
         return self._scheduler.num_cached_blocks(request, self._num_launched)
 
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:  # noqa: ARG002 - an engine's interface
+        """There is no host memory for KV."""
+        return 0
+
     # -- all that begins before a time -----------------------------------------------------------------------------
 
     @property

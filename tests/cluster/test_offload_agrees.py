@@ -24,7 +24,14 @@ from tests.reference.cluster import Served, simulate_cluster
 from tests.workloads import step_times, tight_config, traces
 
 POLLING_S = 2.0  # times of these workloads are whole seconds
-ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "llm_d_precise:scrape_interval_s=7")
+ROUTERS = (
+    "round_robin",
+    "least_loaded",
+    "llm_d:scrape_interval_s=7,lru_blocks=3",
+    "llm_d_precise:scrape_interval_s=7",
+    "llm_d:scrape_interval_s=7,lru_blocks=3,prefix=1,cpu_prefix=1,cpu_lru_blocks=12",
+    "llm_d_precise:scrape_interval_s=7,cpu_weight=0.5",
+)
 tiers = st.builds(
     OffloadConfig,
     cpu_chunks=st.integers(1, 40),

@@ -66,6 +66,14 @@ class OffloadConnector:
                 return None
         return num_tokens
 
+    def num_stored_behind(self, request: Request, hit: PrefixHit) -> int:
+        """Tokens behind the local hit whose chunks have been stored, without a gap."""
+        first = end = hit.num_tokens // self._chunk_tokens
+        keys = self._keys(request, request.num_prompt_tokens // self._chunk_tokens)
+        while end < len(keys) and self._cpu.is_ready(keys[end]):
+            end += 1
+        return end * self._chunk_tokens - hit.num_tokens if end > first else 0
+
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
         first = hit.num_tokens // self._chunk_tokens
         end = (hit.num_tokens + num_external) // self._chunk_tokens

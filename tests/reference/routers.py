@@ -10,6 +10,7 @@ from sim.engine.config import SchedulerConfig
 from sim.workload.trace import Trace
 from tests.reference.content import tokens_of
 from tests.reference.front_door import prompts_as_sent
+from tests.reference.offload import OffloadConnector
 from tests.reference.replica import Replica
 from tests.reference.request import Request
 
@@ -157,14 +158,25 @@ class LlmD(Router):
     is_precise = False
 
     def start(self) -> None:
-        names = ("queue", "kv", "prefix", "running", "load_aware", "token_load", "active_request", "no_hit_lru")
+        names = (
+            "queue",
+            "kv",
+            "prefix",
+            "cpu_prefix",
+            "running",
+            "load_aware",
+            "token_load",
+            "active_request",
+            "no_hit_lru",
+        )
         self.weight = {name: self.options.get(name, self.weights.get(name, 0.0)) for name in names}
         self.threshold = self.options.get("affinity_threshold", self.affinity_threshold)
         self.most = self.options.get("max_penalty_tokens", 286_720)
         if any(self.weight[name] for name in ("queue", "kv", "running", "load_aware")):
             self.scrape_interval_s = self.options.get("scrape_interval_s", 0.05)
         self.recent: list[list[tuple[Token, ...]]] = [[] for _ in range(self.num_replicas)]
-        self.uncached: dict[Request, int] = {}
+        self.recent_on_cpu: list[list[tuple[Token, ...]]] = [[] for _ in range(self.num_replicas)]
+        self.uncached: dict[Request, float] = {}
         self.cold: list[int] = []
 
     def blocks(self, row: int) -> list[tuple[Token, ...]]:
@@ -172,14 +184,23 @@ class LlmD(Router):
         prompt, size = self.prompt(row), self.options.get("block_size", self.config.block_size)
         return [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
 
-    def matched(self, request: Request, replicas: Sequence[Replica]) -> list[int]:
+    def matched(self, request: Request, replicas: Sequence[Replica]) -> list[float]:
         if self.is_precise:
-            return [
-                replica.scheduler.kv.find_prefix(request).num_tokens // self.config.block_size for replica in replicas
-            ]
-        counts = [0] * self.num_replicas
+            return [self.held(request, replica) for replica in replicas]
+        return self.sent_to(request, self.recent)
+
+    def held(self, request: Request, replica: Replica) -> float:
+        hit = replica.scheduler.kv.find_prefix(request)
+        num_blocks, connector = hit.num_tokens // self.config.block_size, replica.scheduler.connector
+        if not isinstance(connector, OffloadConnector):
+            return num_blocks
+        num_behind = connector.num_stored_behind(request, hit) // self.config.block_size
+        return num_blocks + float(self.options.get("cpu_weight", 0.8)) * num_behind
+
+    def sent_to(self, request: Request, index: Sequence[list[tuple[Token, ...]]]) -> list[float]:
+        counts = [0.0] * self.num_replicas
         for block in self.blocks(request.index):
-            holders = [replica for replica, recent in enumerate(self.recent) if block in recent]
+            holders = [replica for replica, recent in enumerate(index) if block in recent]
             if not holders:
                 break
             for replica in holders:
@@ -189,9 +210,11 @@ class LlmD(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         matched, blocks = self.matched(request, replicas), self.blocks(request.index)
         self.share = [count / len(blocks) if blocks else 0.0 for count in matched]
+        on_cpu = self.sent_to(request, self.recent_on_cpu)
+        self.share_on_cpu = [count / len(blocks) if blocks else 0.0 for count in on_cpu]
         size = self.options.get("block_size", self.config.block_size)
         self.to_compute = [request.num_prompt_tokens - count * size for count in matched]
-        self.tokens: list[int] = [
+        self.tokens: list[float] = [
             sum(map(self.still_to_compute, self.in_flight(replica), [request] * len(self.sent)))
             for replica in range(self.num_replicas)
         ]
@@ -205,9 +228,11 @@ class LlmD(Router):
         capacity = self.options.get("lru_blocks", self.config.num_gpu_blocks)
         self.recent[chosen] = [block for block in self.recent[chosen] if block not in blocks] + blocks
         self.recent[chosen] = self.recent[chosen][-capacity:]
+        others = [block for block in self.recent_on_cpu[chosen] if block not in blocks]
+        self.recent_on_cpu[chosen] = (others + blocks)[-self.options.get("cpu_lru_blocks", 82_000) :]
         return chosen
 
-    def still_to_compute(self, request: Request, arriving: Request) -> int:
+    def still_to_compute(self, request: Request, arriving: Request) -> float:
         has_begun = request.first_token_s is not None and request.first_token_s < arriving.arrival_s
         return 0 if has_begun else self.uncached[request]
 
@@ -237,10 +262,12 @@ class LlmD(Router):
                 return 1 - usage
             case "prefix":
                 return self.share[replica]
+            case "cpu_prefix":
+                return self.share_on_cpu[replica]
             case "load_aware":
                 return 0.5 * (1 - min(waiting, 128) / 128)
             case "token_load":
-                num_tokens: int = self.tokens[replica] + self.to_compute[replica]
+                num_tokens: float = self.tokens[replica] + self.to_compute[replica]
                 return 1 - min(num_tokens, 4_194_304) / 4_194_304
             case "active_request":
                 active = [len(self.in_flight(other)) for other in candidates]

@@ -1,9 +1,9 @@
 """llm-d's endpoint picker: a filter, scorers with weights, and the highest sum; equals are drawn from.
 
 After llm-d/llm-d-router @ebab6879, pkg/epp/: default weights in config/loader/defaults.go, scorers, filter and in-flight
-tokens in framework/plugins/. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
+tokens in framework/plugins/; weights of GPU and CPU blocks in llm-d/llm-d-kv-cache @5fe8e205, pkg/kvcache/backend.go. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
 Deliberate differences: precise prefixes are those that a replica's cache holds at this instant and its admission could
-use, where the index follows KV events by some milliseconds; LoRA affinity is left out. Of unlike replicas the first says how
+use, and the blocks behind them in host memory, where the index follows KV events by some milliseconds; LoRA affinity is left out. Of unlike replicas the first says how
 large a block is, and each how many its part of the index holds, as in llm-d.
 """
 
@@ -23,6 +23,7 @@ from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
 from sim.cluster.routers.scrape import Scrape
 from sim.engine.records import Floats
 from sim.engine.request import Request
+from sim.errors import ConfigError
 
 MAX_INDEXED_TOKENS = 131_072
 """Of a prompt, the most that the approximate index looks at."""
@@ -31,6 +32,8 @@ MAX_INDEXED_TOKENS = 131_072
 @dataclass(frozen=True)
 class LlmDOptions(RouterOptions):
     """Weights of scorers, 0 for none. 0 blocks and a block size of 0 are the engine's own, as llm-d takes them over.
+
+    `cpu_prefix` weighs a second index of what was sent, of `cpu_lru_blocks` a replica, 82,000 as in llm-d's guide to tiers.
 
     With an `affinity_threshold`, replicas that hold such a share of the prompt are the only candidates, unless the best of
     them has over `max_penalty_tokens` more in flight than the best of the others; 0 switches that exception off.
@@ -41,6 +44,7 @@ class LlmDOptions(RouterOptions):
     queue: float = option(2.0, at_least=0)
     kv: float = option(2.0, at_least=0)
     prefix: float = option(3.0, at_least=0)
+    cpu_prefix: float = option(0.0, at_least=0)
     running: float = option(0.0, at_least=0)
     load_aware: float = option(0.0, at_least=0)
     token_load: float = option(0.0, at_least=0)
@@ -50,7 +54,13 @@ class LlmDOptions(RouterOptions):
     max_penalty_tokens: float = option(286_720.0, at_least=0)
     block_size: int = option(0, at_least=0)
     lru_blocks: int = option(0, at_least=0)
+    cpu_lru_blocks: int = option(82_000, at_least=1)
     scrape_interval_s: float = option(0.05, at_least=0.001)
+
+    @property
+    def weight_on_cpu(self) -> float:
+        """Of a block in host memory among those of a prefix, where they are known."""
+        return 0.0
 
     def router(self, fleet: Fleet) -> Router:
         return LlmD(self, fleet)
@@ -58,9 +68,22 @@ class LlmDOptions(RouterOptions):
 
 @dataclass(frozen=True)
 class LlmDPreciseOptions(LlmDOptions):
-    """Prefixes as the replicas' caches hold them."""
+    """Prefixes as the replicas hold them, in their caches and behind those in host memory, whose blocks count `cpu_weight` each."""
 
     is_precise: ClassVar[bool] = True
+
+    cpu_weight: float = option(0.8, at_least=0, at_most=1)
+
+    @property
+    def weight_on_cpu(self) -> float:
+        return self.cpu_weight
+
+    def router(self, fleet: Fleet) -> Router:
+        if self.cpu_prefix:
+            raise ConfigError(
+                "router llm_d_precise knows what is in host memory, and weighs it by cpu_weight; leave cpu_prefix out."
+            )
+        return LlmD(self, fleet)
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,8 @@ class LlmD(Router):
         num_blocks = self._prompts.num_blocks(self._block_size, MAX_INDEXED_TOKENS)
         capacities = [options.lru_blocks or config.num_gpu_blocks for config in fleet.configs]
         self._index = None if options.is_precise else PrefixIndex(self._prompts, num_blocks, capacities)
+        on_cpu = [options.cpu_lru_blocks] * fleet.num_replicas
+        self._cpu_index = PrefixIndex(self._prompts, num_blocks, on_cpu) if options.cpu_prefix else None
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = self._prompts.path(request.index)
@@ -124,6 +149,7 @@ class LlmD(Router):
         everyone = Candidates(
             *scraped,
             self._num_matched(request, path, replicas),
+            self._cpu_index.num_matched(path) if self._cpu_index else nothing,
             self._prefilling.num_tokens,
             self._num_active,
             self._last_cold,
@@ -139,10 +165,11 @@ class LlmD(Router):
         """Leading blocks of the prompt, by number of the replica; only those of candidates mean anything."""
         if self._index is not None:
             return self._index.num_matched(path)
-        num_cached = np.zeros(len(self._nothing))
+        held, weight = np.zeros(len(self._nothing)), self._options.weight_on_cpu
         for replica in replicas:
-            num_cached[replica.number] = replica.num_cached_blocks(request)
-        return num_cached
+            num_cached = replica.num_cached_blocks(request)
+            held[replica.number] = num_cached + weight * replica.num_offloaded_blocks(request, num_cached)
+        return held
 
     def _best(self, candidates: Candidates, *, is_cold: bool) -> int:
         """The place of the best candidate."""
@@ -178,6 +205,8 @@ class LlmD(Router):
     def _sent(self, request: Request, path: Sequence[int], replica: int, candidates: Candidates, place: int) -> None:
         if self._index is not None:
             self._index.add(path, replica)
+        if self._cpu_index is not None:
+            self._cpu_index.add(path, replica)
         if self.listens:
             self._prefilling.add(request, replica, float(candidates.num_uncached_tokens[place]))
             self._num_active[replica] += 1
@@ -189,3 +218,5 @@ class LlmD(Router):
     def left(self, replica: int) -> None:
         if self._index is not None:
             self._index.forget(replica)
+        if self._cpu_index is not None:
+            self._cpu_index.forget(replica)

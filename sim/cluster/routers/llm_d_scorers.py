@@ -16,7 +16,7 @@ NEUTRAL = 0.5
 class Candidates(NamedTuple):
     """The router's view of the replicas, a column a figure; the first three as they were scraped.
 
-    `num_matched` are the leading blocks of the prompt that each holds, `last_cold` the number of the last request without any
+    `num_matched` are the leading blocks of the prompt that each holds, `num_on_cpu` those in its host memory, `last_cold` the number of the last request without any
     match that it was sent, -1 for none. The prompt has `num_tokens`, and `num_blocks` that may match.
     """
 
@@ -24,6 +24,7 @@ class Candidates(NamedTuple):
     num_running: Floats
     kv_cache_usage: Floats
     num_matched: Floats
+    num_on_cpu: Floats
     num_tokens_in_flight: Floats
     num_active: Floats
     last_cold: Floats
@@ -48,6 +49,7 @@ class Candidates(NamedTuple):
             self.num_running[kept],
             self.kv_cache_usage[kept],
             self.num_matched[kept],
+            self.num_on_cpu[kept],
             self.num_tokens_in_flight[kept],
             self.num_active[kept],
             self.last_cold[kept],
@@ -87,6 +89,10 @@ def _prefix(candidates: Candidates) -> Floats:
     return candidates.matched_share
 
 
+def _cpu_prefix(candidates: Candidates) -> Floats:
+    return candidates.num_on_cpu / max(1, candidates.num_blocks)
+
+
 def _load_aware(candidates: Candidates) -> Floats:
     return 0.5 * (1.0 - np.minimum(candidates.num_waiting, FULL_QUEUE) / FULL_QUEUE)
 
@@ -116,6 +122,7 @@ SCORERS: dict[str, Scorer] = {
     "queue": _queue,
     "kv": _kv,
     "prefix": _prefix,
+    "cpu_prefix": _cpu_prefix,
     "running": _running,
     "load_aware": _load_aware,
     "token_load": _token_load,

@@ -93,6 +93,10 @@ class Connector:
         """Blocks are there: the load begins with the batch of this pass."""
         raise NotImplementedError
 
+    def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:  # noqa: ARG002 - for those that keep blocks here
+        """Blocks of a request that has not come in which lie behind those in the GPU's cache, in host memory."""
+        return 0
+
     def preempted(self, progress: Progress) -> None:
         """A request is about to lose its blocks."""
 

@@ -159,6 +159,10 @@ class WalkingCore:
         """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
         return self.state.slots.kv.find_prefix(request).num_blocks
 
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        """Those behind the cached ones that are in host memory."""
+        return self._connector.num_blocks_behind(request, num_cached_blocks) if self._connector else 0
+
     def plan(self) -> Plan | None:
         """Nothing is certain: every pass has to be launched."""
         return None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.engine.records import Ints, OffloadRecords
+from sim.engine.request import Request
 from sim.engine.walking.chunk_keys import chunk_keys
 from sim.engine.walking.chunks import Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
@@ -110,6 +111,19 @@ class Offload(Connector):
             if not self._cpu.is_ready(key) or (self._caches_prefixes and self._cpu.is_loading(key)):
                 return -1
         return num_tokens
+
+    def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:
+        """Those that have been stored, in whole chunks."""
+        keyed, count = request.keyed, self._chunk_blocks
+        if keyed is None:
+            return 0
+        last = first = num_hit_blocks // count
+        while last < request.num_shared_blocks // count:
+            key = keyed.key((last + 1) * count - 1)
+            if not (self._cpu.holds(key) and self._cpu.is_ready(key)):
+                break
+            last += 1
+        return last * count - num_hit_blocks if last > first else 0
 
     def loads_in_step(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
         return False

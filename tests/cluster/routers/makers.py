@@ -22,6 +22,7 @@ class Shown:
     num_running: int = 0
     kv_cache_usage: float = 0.0
     num_cached: int = 0
+    num_offloaded: int = 0
     number: int = 0
     pool: int = 0
 
@@ -37,6 +38,9 @@ class Shown:
 
     def num_cached_blocks(self, request: Request) -> int:  # noqa: ARG002
         return self.num_cached
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:  # noqa: ARG002
+        return self.num_offloaded
 
 
 def prompts(*paths: Sequence[Segment], session_id: tuple[str, ...] | None = None) -> Trace:

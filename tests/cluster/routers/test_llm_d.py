@@ -1,5 +1,8 @@
 """llm-d's filter and scorers, by hand."""
 
+import pytest
+
+from sim.errors import ConfigError
 from tests.cluster.routers.makers import Requests, Shown, prompts
 
 PROMPT = ((1, 160),)
@@ -35,6 +38,23 @@ def test_equals_are_drawn() -> None:
 def test_precise_prefixes_are_those_of_the_caches() -> None:
     replicas = [Shown(), Shown(num_cached=5), Shown(num_cached=9)]
     assert Requests("llm_d_precise", prompts(PROMPT), replicas).choose(0) == 2
+
+
+def test_precise_prefixes_go_on_in_host_memory() -> None:
+    """Blocks there count 0.8 each, or as they are told to; an index of what was sent there has no place beside that."""
+    replicas = [Shown(num_cached=5), Shown(num_cached=1, num_offloaded=7)]
+    assert Requests("llm_d_precise", prompts(PROMPT), replicas).choose(0) == 1
+    assert Requests("llm_d_precise:cpu_weight=0.5", prompts(PROMPT), replicas).choose(0) == 0
+    with pytest.raises(ConfigError, match="llm_d_precise knows what is in host memory, and weighs it by cpu_weight"):
+        Requests("llm_d_precise:cpu_prefix=1", prompts(PROMPT), replicas)
+
+
+def test_an_index_of_host_memory_remembers_what_the_other_has_forgotten() -> None:
+    """Three prompts of ten blocks, of which the first index holds one."""
+    trace = prompts(((1, 160),), ((2, 160),), ((3, 160),), ((1, 160),))
+    for router, is_known in (("lru_blocks=10", False), ("lru_blocks=10,cpu_prefix=1", True)):
+        chosen = [Requests(f"llm_d:queue=0,kv=0,{router}", trace, [Shown()] * 9, seed=seed).all() for seed in range(20)]
+        assert all(first == last for first, *_, last in chosen) is is_known
 
 
 def test_cold_requests_go_where_the_last_was_longest_ago() -> None:
