@@ -75,7 +75,7 @@ class Deployment:
 
     def modes_for(self, trace: Trace | None, seed: int = 0) -> Modes:
         """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
-        modes = _with_cpu_tier(_with_stages(_with_adapters(PLAIN, self), self.engine), self.offload)
+        modes = _with_cpu_tier(_with_stages(_with_adapters(_what_ifs(self.engine), self), self.engine), self.offload)
         modes = _with_interval(modes, self)
         return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
 
@@ -215,6 +215,14 @@ class Deployment:
         for name, is_there in beside.items():
             if is_there:
                 raise ConfigError(f"speculative_config is not simulated with {name}; leave one of them out.")
+
+
+def _what_ifs(engine: ResolvedEngine) -> Modes:
+    return replace(
+        PLAIN,
+        batches_statically=engine.batching == "static",
+        allocates_contiguously=engine.kv_allocation == "contiguous",
+    )
 
 
 def _with_drafts(modes: Modes, of: Deployment, lengths: Floats | None, seed: int) -> Modes:

@@ -182,7 +182,7 @@ def configs(
         num_gpu_blocks=2,
         block_size=block_size,
         enable_prefix_caching=draw(st.booleans()),
-        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
+        scheduling_policy=draw(st.sampled_from(("fcfs", "priority", "sjf"))),
         async_scheduling=draw(st.booleans()),
         kv_groups=groups,
         **draw(limits()),

@@ -46,7 +46,7 @@ def shared_block_keys(trace: Trace, answers: Ints, block_size: int) -> tuple[Spa
 
 
 def _keys_of_paths(paths: Sequence[Path], totals: Ints, block_size: int) -> tuple[Spans, int]:
-    """Ints of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
+    """Keys of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
     depths = np.fromiter(map(len, paths), dtype=np.int64)
     segments = np.fromiter(flattened(flattened(paths)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
@@ -115,7 +115,7 @@ def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[Spans, int]
 
 
 def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
-    """Ints of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
+    """Keys of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
 
     A piece is (content id, first token of that content, number of tokens).
     """

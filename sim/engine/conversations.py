@@ -1,4 +1,4 @@
-"""Ints of the blocks that turns of a conversation share, for traces that name sessions but not the contents of prompts."""
+"""Keys of the blocks that turns of a conversation share, for traces that name sessions but not the contents of prompts."""
 
 from array import array
 from itertools import pairwise
@@ -23,7 +23,7 @@ class SharedBlocks:
 
 
 def key_ranges(shared: SharedBlocks) -> tuple[Ints, Ints, Ints, int]:
-    """Ints of shared blocks as ranges: `(first key of each range, its length, ranges of each row, number of all keys)`.
+    """Keys of shared blocks as ranges: `(first key of each range, its length, ranges of each row, number of all keys)`.
 
     A conversation that only grows has one range. Where a prompt is shorter than the conversation before it, later turns
     keep the ranges up to that point and get new keys behind it.

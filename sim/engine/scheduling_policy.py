@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue, WaitingQueue
 from sim.engine.request import Request
+from sim.engine.shortest_job import ShortestJobQueue
 from sim.specs.rules import SchedulingRules
 
 
@@ -61,11 +62,24 @@ class Priority(SchedulingPolicy):
         return line.index(max(line, key=_urgency))
 
 
+class ShortestJob(SchedulingPolicy):
+    """A what-if: short jobs overtake long ones; the last admitted makes room."""
+
+    ranks_by: str | None = "output_tokens"
+    may_overtake = True
+
+    def make_queue(self) -> WaitingQueue:
+        return ShortestJobQueue()
+
+    def victims_place(self, line: Sequence[Request]) -> int:
+        return len(line) - 1
+
+
 def _urgency(request: Request) -> tuple[int, float]:
     return (request.priority, request.arrival_s)
 
 
-POLICIES: dict[str, type[SchedulingPolicy]] = {"fcfs": Fcfs, "priority": Priority}
+POLICIES: dict[str, type[SchedulingPolicy]] = {"fcfs": Fcfs, "priority": Priority, "sjf": ShortestJob}
 
 
 def scheduling_policy(name: str, rules: SchedulingRules) -> SchedulingPolicy:

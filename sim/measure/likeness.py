@@ -176,6 +176,7 @@ def _beside(of: Deployment) -> str:
         "LoRA adapters": of.engine.enable_lora,
         "weights in host memory": of.engine.cpu_offload_gb > 0 or of.engine.offload_group_size > 0,
         "KV in host memory": of.offload is not None or of.host_kv is not None,
+        "a what-if": bool(of.engine.what_ifs),
     }
     return " and ".join(name for name, is_there in has.items() if is_there) or NOTHING_BESIDE
 

@@ -34,6 +34,7 @@ class Argument:
     since: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     is_flag: bool = True  # else serve_command.py has a rule for its flag
+    what_ifs: tuple[str, ...] = ()  # values that no vLLM has
 
 
 def argument(default: Any, kind: Kind, help_text: str, check: Check, **more: Any) -> Any:

@@ -28,7 +28,9 @@ from sim.specs.rules import SchedulingRules
 from sim.specs.speculation import Speculation
 from sim.specs.speculative_config import SpeculativeConfig
 
-Policy = Literal["fcfs", "priority"]
+Policy = Literal["fcfs", "priority", "sjf"]
+Batching = Literal["continuous", "static"]
+KVAllocation = Literal["paged", "contiguous"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
@@ -118,7 +120,9 @@ class EngineConfig:
     fully_sharded_loras: bool = switch(False, "share out all of an adapter, not half of it, by tensor parallelism")
     enable_prefix_caching: bool | None = switch(None, "reuse the KV blocks of equal prefixes", defaults={"0.8.0": True})
     enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
-    scheduling_policy: Policy = choice("fcfs", get_args(Policy))
+    scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf",))
+    batching: Batching = choice("continuous", get_args(Batching), what_ifs=("static",))
+    kv_allocation: KVAllocation = choice("paged", get_args(KVAllocation), what_ifs=("contiguous",))
     async_scheduling: bool | None = switch(None, "schedule a step while the one before runs", since="0.10.0")
     long_prefill_token_threshold: int = count(0, "tokens a request gets in a step at most; 0 is off", at_least=0)
     long_prefill_token_threshold_adaptive: bool = switch(
@@ -158,6 +162,10 @@ class EngineConfig:
                 f"offload_num_in_group must be at most offload_group_size, {self.offload_group_size}, got"
                 f" {self.offload_num_in_group}; lower it."
             )
+        if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
+            raise ConfigError(
+                "kv_allocation contiguous shares nothing, got enable_prefix_caching; leave one of them out."
+            )
         if self.enable_eplb and not self.enable_expert_parallel:
             raise ConfigError("enable_eplb places whole experts, got no enable_expert_parallel; add it.")
         if self.num_redundant_experts and not self.enable_eplb:
@@ -183,6 +191,12 @@ class EngineConfig:
     def num_balanced_copies(self) -> int | None:
         """Copies of experts that are placed by load; None where experts lie as they come."""
         return self.num_redundant_experts if self.enable_eplb else None
+
+    @property
+    def what_ifs(self) -> dict[str, str]:
+        """Those given that no vLLM has."""
+        values = {name: getattr(self, name) for name in ARGUMENTS}
+        return {name: value for name, value in values.items() if value in ARGUMENTS[name].what_ifs}
 
     @property
     def given(self) -> dict[str, Any]:

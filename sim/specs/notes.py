@@ -21,7 +21,12 @@ GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_c
 
 def engine_notes(engine: EngineConfig, vllm_version: str | None) -> tuple[str, ...]:
     """For that version of vLLM, the newest for None. Raises ConfigError for one that cannot be simulated."""
-    return (*_of_version(vllm_version), *_of_chunked_prefill(engine, vllm_version), *_of_arguments(engine))
+    return (
+        *_of_version(vllm_version),
+        *_of_what_ifs(engine),
+        *_of_chunked_prefill(engine, vllm_version),
+        *_of_arguments(engine),
+    )
 
 
 def layout_notes(engine: EngineConfig, gpu: HardwareProfile) -> tuple[str, ...]:
@@ -50,6 +55,11 @@ def _of_version(vllm_version: str | None) -> Iterator[str]:
         age = "newer" if is_newer_than_known(version) else "older" if asked < parse_version(OLDEST) else ""
         known = f"{age} than any known ({OLDEST} to {NEWEST})" if age else "not one of the versions known"
         yield f"vLLM {'.'.join(map(str, asked))} is {known}; it is taken as {taken_as}."
+
+
+def _of_what_ifs(engine: EngineConfig) -> Iterator[str]:
+    for name, value in engine.what_ifs.items():
+        yield f"{name} {value} is a what-if: no vLLM has it."
 
 
 def _of_chunked_prefill(engine: EngineConfig, vllm_version: str | None) -> Iterator[str]:

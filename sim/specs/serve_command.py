@@ -82,8 +82,11 @@ def serve_command(model: str, engine: EngineConfig) -> str:
     """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
     words = ["vllm", "serve", model]
     for name, value in engine.given.items():
-        words += _words(name, value)
-    return shlex.join(words)
+        words += [] if name in engine.what_ifs else _words(name, value)
+    if not engine.what_ifs:
+        return shlex.join(words)
+    asked = listed([f"{name} {value}" for name, value in engine.what_ifs.items()])
+    return f"{shlex.join(words)}  # without {asked}, which no vLLM has"
 
 
 def _words(name: str, value: Any) -> list[str]:

@@ -70,6 +70,8 @@ def _as_given(engine: EngineConfig, version: str) -> dict[str, Any]:
     """The arguments in which nothing but the version has a say: as given, else at its default in that version."""
     decided = {name for name in ResolvedEngine.__annotations__ if name in ARGUMENTS and not ARGUMENTS[name].defaults}
     given = {name: getattr(engine, name) for name in ARGUMENTS if name not in decided}
+    if engine.kv_allocation == "contiguous":
+        given["enable_prefix_caching"] = False
     return {name: default_of(ARGUMENTS[name], version) if value is None else value for name, value in given.items()}
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -89,18 +90,23 @@ def the_queue_is_served_in_order(workload: Workload, done: Run) -> None:
     for moment in moments(workload, done):
         step = moment.step
         queue = [*reversed(step["preempted"]), *moment.queue]
-        if workload.config.engine.scheduling_policy == "priority":
+        if workload.config.engine.scheduling_policy != "fcfs":
             queue.sort(key=rank.__getitem__)
         assert moment.admitted + step["waiting"] == queue
         assert sorted(moment.admitted) == sorted(step["new"] + step["resumed"])
         assert not (step["preempted"] and moment.admitted)
 
 
-def _ranks(workload: Workload) -> dict[str, tuple[int, float, str]]:
-    trace = workload.trace
+def _ranks(workload: Workload) -> dict[str, Any]:
+    """In what order requests wait, where it is not that of their arrival."""
+    trace, most = workload.trace, workload.config.max_model_len
+    if workload.config.engine.scheduling_policy == "sjf":
+        lengths = np.minimum(trace.prompt_tokens + trace.output_tokens, most).tolist()
+        jobs = zip(lengths, trace.arrival_s.tolist(), range(len(trace)), strict=True)
+        return dict(zip(trace.request_id, jobs, strict=True))
     priority = [0] * len(trace) if trace.priority is None else trace.priority.tolist()
     columns = zip(priority, trace.arrival_s.tolist(), trace.request_id, strict=True)
-    return {name: (urgency, arrival, name) for urgency, arrival, name in columns}
+    return dict(zip(trace.request_id, columns, strict=True))
 
 
 def victims_are_chosen_by_policy(workload: Workload, done: Run) -> None:

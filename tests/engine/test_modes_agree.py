@@ -121,7 +121,7 @@ def cases(draw: st.DrawFn) -> Case:
         max_num_seqs=draw(st.integers(1, 6)),
         max_num_batched_tokens=draw(st.integers(16, 60)),
         enable_prefix_caching=kind == "offload" or draw(st.booleans()),  # else who takes a block is known but once
-        scheduling_policy=draw(st.sampled_from(("fcfs", "priority"))),
+        scheduling_policy=draw(st.sampled_from(("fcfs", "priority", "sjf"))),
         long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
         watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
         rules=SchedulingRules(counts_loras_of_all_running=draw(st.booleans())),

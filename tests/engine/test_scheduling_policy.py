@@ -18,7 +18,7 @@ def test_every_policy_that_an_engine_can_be_given_is_in_the_table() -> None:
     assert tuple(POLICIES) == ARGUMENTS["scheduling_policy"].choices
 
 
-@pytest.mark.parametrize(("name", "place"), [("fcfs", 3), ("priority", 1)])
+@pytest.mark.parametrize(("name", "place"), [("fcfs", 3), ("priority", 1), ("sjf", 3)])
 def test_who_makes_room(name: str, place: int) -> None:
     """The last admitted; or the largest (priority, arrival), of B and C the first in line."""
     assert scheduling_policy(name, SchedulingRules()).victims_place(LINE) == place

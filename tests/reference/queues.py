@@ -3,8 +3,8 @@
 import bisect
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
 
 from sim.errors import EngineCrashError
 from sim.specs.engine import Policy
@@ -60,16 +60,17 @@ class FcfsQueue:
 
 
 class PriorityQueue:
-    """Smallest (priority, arrival, id) first; ids compare as strings, as in vLLM."""
+    """The smallest rank first: (priority, arrival, id) in vLLM, where ids compare as strings."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Callable[[Request], Any] | None = None) -> None:
         self._requests: list[Request] = []
+        self._rank = rank or _rank
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def add(self, request: Request) -> None:
-        bisect.insort(self._requests, request, key=_rank)
+        bisect.insort(self._requests, request, key=self._rank)
 
     def put_back(self, request: Request) -> None:
         self.add(request)
@@ -145,7 +146,13 @@ def _rank(request: Request) -> tuple[int, float, str]:
     return (request.priority, request.arrival_s, request.request_id)
 
 
+def _length(request: Request) -> tuple[int, float, int]:
+    return (request.num_prompt_tokens + request.max_tokens, request.arrival_s, request.index)
+
+
 def waiting_queue(policy: Policy, *, orders_ties: bool) -> WaitingQueue:
     if policy == "fcfs":
         return FcfsQueue()
+    if policy == "sjf":
+        return PriorityQueue(_length)
     return PriorityQueue() if orders_ties else HeapQueue()

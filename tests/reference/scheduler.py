@@ -236,8 +236,8 @@ class Scheduler:
         return num_tokens
 
     def _victim(self) -> Request:
-        """FCFS: the last admitted. Priority: the largest (priority, arrival), the first in line among equals."""
-        if self._config.engine.scheduling_policy == "fcfs":
+        """The last admitted, but under priority the largest (priority, arrival), the first in line among equals."""
+        if self._config.engine.scheduling_policy != "priority":
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_s))
 
@@ -274,7 +274,7 @@ class Scheduler:
 
     @property
     def _ends_scan_at_own_preemption(self) -> bool:
-        return self._config.engine.scheduling_policy == "fcfs" or not self._config.engine.rules.preempts_past_itself
+        return self._config.engine.scheduling_policy != "priority" or not self._config.engine.rules.preempts_past_itself
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class Modes:
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU and without a `store`.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
-    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone.
+    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last two are what-ifs.
     """
 
     speculation: Speculation | None = None
@@ -46,6 +46,8 @@ class Modes:
     store: Store | None = None
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0
+    batches_statically: bool = False
+    allocates_contiguously: bool = False
 
 
 PLAIN = Modes()

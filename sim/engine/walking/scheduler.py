@@ -15,6 +15,7 @@ from sim.engine.walking.outputs import Outputs
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.running import Running
 from sim.engine.walking.state import State
+from sim.engine.walking.static_batching import StaticBatching
 from sim.engine.walking.throttle import Throttle
 from sim.errors import EngineCrashError
 from sim.steptime.protocol import StepShape
@@ -28,7 +29,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, modes: Modes, connector: Connector | None, num_keys: int) -> None:
         self.state = State(config, modes, num_keys, connector)
         self._running = Running(self.state)
-        self._admission = Admission(self.state)
+        self._admission = StaticBatching(self.state) if modes.batches_statically else Admission(self.state)
         self._outputs = Outputs(self.state)
         self._throttle = Throttle(self.state)
         self._connector = connector

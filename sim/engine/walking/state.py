@@ -9,6 +9,7 @@ from sim.engine.scheduling_policy import scheduling_policy
 from sim.engine.walking.adapters import AdapterCache
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
+from sim.engine.walking.contiguous_slots import ContiguousSlots
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
@@ -28,7 +29,8 @@ class State:
         self.is_async = config.engine.async_scheduling
         self.is_fcfs = config.engine.scheduling_policy == "fcfs"
         self.policy = scheduling_policy(config.engine.scheduling_policy, config.engine.rules)
-        self.slots = Slots(config, modes.speculation, num_keys)
+        slots = ContiguousSlots if modes.allocates_contiguously else Slots
+        self.slots = slots(config, modes.speculation, num_keys)
         self.connector = connector
         self.adapters = AdapterCache(modes.lora) if modes.lora else None
         self.defers_frees = (
