@@ -1,5 +1,6 @@
 """The commands and what each is for; only the one that runs is imported, so that help is fast."""
 
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -44,7 +45,13 @@ class LazyGroup(TyperGroup):
                 f"{args[0]!r} is no command; there are {', '.join(COMMANDS)}.{nearest(args[0], COMMANDS)}"
             )
         name, _, rest = super().resolve_command(ctx, args)
-        return name, typer.main.get_command(import_module(f"sim.cli.{name}").app), rest
+        return name, _command(args[0]), rest
+
+
+@cache
+def _command(name: str) -> Any:
+    """Its flags are made of annotations once, however often it is called."""
+    return typer.main.get_command(import_module(f"sim.cli.{name}").app)
 
 
 app = typer.Typer(
