@@ -1,9 +1,12 @@
-"""Tests that take over half a second of CPU. `EXAMPLES=0.2 python -m tests.slow` writes slow.txt, which conftest.py reads."""
+"""Tests that take over half a second of CPU, which conftest.py reads in slow.txt, and the seconds.
+
+`EXAMPLES=0.2 python -m tests.slow` writes it again; `... tests.slow tests/search tests/test_api.py` what it says of those.
+"""
 
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,21 @@ SLOW_S = 0.5
 
 def slow_tests() -> list[str]:
     """Functions as pytest names them, without parameters; the slowest first."""
-    return LIST.read_text(encoding="utf-8").split()
+    return list(listed_s())
+
+
+def listed_s() -> dict[str, float]:
+    """What each took when it was measured."""
+    lines = LIST.read_text(encoding="utf-8").splitlines()
+    return {name: float(cpu_s) for cpu_s, name in (line.split() for line in lines)}
+
+
+def merged_s(listed_s: Mapping[str, float], measured_s: Mapping[str, float]) -> dict[str, float]:
+    """The slow ones, slowest first, where what is listed of files that were measured is forgotten."""
+    files = {name.split("::")[0] for name in measured_s}
+    others_s = {name: cpu_s for name, cpu_s in listed_s.items() if name.split("::")[0] not in files}
+    both_s = others_s | {name: cpu_s for name, cpu_s in measured_s.items() if cpu_s > SLOW_S}
+    return dict(sorted(both_s.items(), key=lambda entry: -entry[1]))
 
 
 def function(item: pytest.Item) -> str:
@@ -39,7 +56,7 @@ class Stopwatch:
 if __name__ == "__main__":
     watch = Stopwatch()
     status = pytest.main(["-q", *sys.argv[1:]], plugins=[watch])
-    slowest_first = sorted(watch.cpu_s.items(), key=lambda entry: -entry[1])
     if not status:
-        LIST.write_text("".join(f"{name}\n" for name, cpu_s in slowest_first if cpu_s > SLOW_S))
+        taken_s = merged_s(listed_s(), watch.cpu_s)
+        LIST.write_text("".join(f"{cpu_s:.1f} {name}\n" for name, cpu_s in taken_s.items()))
     sys.exit(status)
