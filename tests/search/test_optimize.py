@@ -48,9 +48,9 @@ def all_scores(scenario: Scenario, space: Space) -> list[tuple[tuple[float, ...]
     return sorted(feasible, key=lambda item: item[0])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_choice_is_the_true_best_or_tied_with_it(seed: int) -> None:
-    """On random workloads whose spaces can be enumerated: three for each objective, some with limits."""
+    """On random workloads whose spaces can be enumerated: two for each objective, some with limits."""
     rng = np.random.default_rng(seed)
     goal = ("latency", "throughput", "cost", "goodput")[seed % 4]
     slo = ("ttft_p99=600ms", "e2el_p99=4s") if goal == "goodput" or seed % 3 == 0 else ()
@@ -126,16 +126,17 @@ def test_limits_are_kept_where_that_costs_throughput() -> None:
 
 def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool() -> None:
     """Whatever the order in which trials come in; and the space is too large to enumerate."""
-    knobs = {**KNOBS, "long_prefill_token_threshold": tuple(range(0, 300, 5)), "watermark": (0.0, 0.01, 0.05)}
+    others = {"watermark": (0.0, 0.01, 0.02, 0.05), "block_size": (16, 32), "scheduler_reserve_full_isl": (True, False)}
+    knobs = {**KNOBS, **others, "long_prefill_token_threshold": tuple(range(0, 300, 25))}
     assert math.prod(map(len, knobs.values())) > ENUMERABLE
-    here, again, pooled = (json.dumps(answer(space=knobs, trials=16, seed=7, workers=count)) for count in (1, 1, 2))
-    assert here == again == pooled
+    here, pooled = (json.dumps(answer(space=knobs, trials=16, seed=7, workers=count)) for count in (1, 2))
+    assert here == pooled
     assert json.dumps(answer(space=knobs, trials=16, seed=8)) != here
 
 
 def test_the_number_of_trials_is_kept() -> None:
     """Apart from the winner with flags taken back, nothing more is tried."""
-    knobs = {**KNOBS, "long_prefill_token_threshold": tuple(range(0, 300, 10))}
+    knobs = {**KNOBS, "long_prefill_token_threshold": tuple(range(0, 300, 25))}
     assert answer(space=knobs, trials=20)["evaluated"] == 20
 
 

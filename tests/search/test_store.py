@@ -132,7 +132,7 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     write_trace(make_trace(1500), trace)
     (tmp_path / "steps.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 1.0e-4, per_context_token_s: 0.0}")
     (tmp_path / "space.yaml").write_text("knobs: {max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [256, 1024]}")
-    flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "2", "--json"]
+    flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "1", "--json"]
     places: list[str | Path] = [
         "--trace",
         trace,
@@ -170,6 +170,6 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     marks = [row["metrics"]["std_e2el_ms"] == MARK for row in resumed["candidates"]]
     assert sum(marks) == len(stored)
     assert bool(stores()) == bool(store)
-    fresh = search("--workers", "1")
+    fresh = search()
     assert [row["score"] for row in fresh["candidates"]] == [row["score"] for row in resumed["candidates"]]
     assert fresh["best"] == resumed["best"]
