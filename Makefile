@@ -16,7 +16,7 @@ demo: .venv/installed  ## replay a bundled chat trace on Llama-3.1-8B and one H1
 	$(BIN)/servecast simulate Llama-3.1-8B --gpu h100-sxm --trace traces/chat.csv
 
 test: .venv/installed-dev  ## every check there is; what the gate runs
-	$(MAKE) --no-print-directory -j 2 compiled lint floors types interpreted
+	$(MAKE) --no-print-directory -j 2 compiled interpreted lint floors types
 	$(MAKE) --no-print-directory units
 
 test-quick: .venv/installed-dev  ## in less than a minute: all but the compiled engine and the slow tests
@@ -39,10 +39,10 @@ floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it
-	EXAMPLES=0.3 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append
+	EXAMPLES=0.3 ENGINE_EXAMPLES=0.1 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append
 
 interpreted: .venv/installed-dev  ## the engine's tests on its sources, which is what runs in a checkout; beside the compiler, so in one process
-	EXAMPLES=0.2 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not [reference and not every_version and not further_modes'
+	EXAMPLES=0.3 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not further_modes'
 
 compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled, optimized less
 

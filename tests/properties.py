@@ -5,9 +5,16 @@ import os
 from hypothesis import settings
 
 EFFORT = float(os.environ.get("EXAMPLES", "1"))
-"""A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` a third, fewer of the interpreted engine."""
+"""A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` a third."""
+ENGINE_EFFORT = float(os.environ.get("ENGINE_EXAMPLES", EFFORT))
+"""The same for the engine's tests: `make test` takes a third where its sources run, a tenth where they are compiled."""
 
 
-def examples(count: int, *, steps: int = 50) -> settings:
+def examples(count: int, *, steps: int = 50, effort: float = EFFORT) -> settings:
     """So many where a test is run by itself; `steps` at most are those of a state machine."""
-    return settings(max_examples=max(1, round(count * EFFORT)), stateful_step_count=steps)
+    return settings(max_examples=max(1, round(count * effort)), stateful_step_count=steps)
+
+
+def engine_examples(count: int, *, steps: int = 50) -> settings:
+    """The same of the engine, which is one logic, interpreted or compiled."""
+    return examples(count, steps=steps, effort=ENGINE_EFFORT)

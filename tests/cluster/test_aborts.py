@@ -29,7 +29,7 @@ from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import gaps
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.recorder import Recorder as NaiveRecorder
 from tests.reference.replica import Replica as NaiveReplica

@@ -20,7 +20,7 @@ from sim.engine import leaps
 from sim.engine.records import RequestRecords
 from tests.cluster.test_clusters_agree import gaps, panel_bits
 from tests.engine.test_engines_agree import Telling, assert_same_steps
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.managed import Pool, ServedChanging, simulate_changing
 from tests.workloads import Workload, step_times, workloads
 

@@ -15,7 +15,7 @@ from sim.engine.records import RequestRecords
 from sim.errors import ConfigError
 from sim.workload.trace import Trace
 from tests.makers import ONE_SECOND, make_config
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import conversations
 
 

@@ -19,7 +19,7 @@ from tests.configs import scheduler_config
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
 STEP_TIME = LinearStepTime(0.01, 0.0001, 0.0)

@@ -19,7 +19,7 @@ from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.search.makers import STEPS, make_trace
 from tests.workloads import Workload, workloads
 

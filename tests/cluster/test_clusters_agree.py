@@ -18,7 +18,7 @@ from sim.engine.records import EngineRecords, RequestRecords
 from sim.workload.trace import Trace
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling, assert_same_steps
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference import pools
 from tests.reference.cluster import Served, simulate_cluster
 from tests.reference.routers import ROUTERS

@@ -28,7 +28,7 @@ from sim.specs.speculation import Speculation
 from tests.cluster.test_changes_agree import dynamics
 from tests.cluster.test_disaggregation_agrees import Fleet, costs, fleets
 from tests.cluster.test_disaggregation_agrees import simulate as simulate_disaggregated
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 routers = st.sampled_from(sorted(ROUTERS))

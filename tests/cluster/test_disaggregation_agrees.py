@@ -21,7 +21,7 @@ from sim.memory.transfers import ReplicaKV
 from sim.workload.trace import Trace
 from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.disaggregation import Pool, simulate_disaggregated
 from tests.workloads import configs, step_times, traces
 

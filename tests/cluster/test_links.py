@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ARRIVAL, At
 from sim.cluster.links import Links, Port, fair_rates
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.links import Flow, finish_times
 
 NAMES = ("p0", "p1", "p2", "d0", "d1")

@@ -19,7 +19,7 @@ from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.cluster import Served, simulate_cluster
 from tests.workloads import step_times, tight_config, traces
 

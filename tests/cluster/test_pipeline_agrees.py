@@ -21,7 +21,7 @@ from tests.configs import changed, scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.makers import ONE_SECOND, Ask, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.cluster import simulate_cluster
 from tests.reference.modes import Pipeline
 from tests.workloads import step_times, tight_config, traces

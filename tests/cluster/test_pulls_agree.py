@@ -16,7 +16,7 @@ from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.kv_pulls import simulate_pulls
 from tests.workloads import step_times
 

@@ -24,7 +24,7 @@ from tests.cluster.test_conservation import assert_all_ended_once
 from tests.configs import changed, scheduler_config
 from tests.engine.test_engines_agree import Telling
 from tests.makers import Ask, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.cluster import simulate_cluster
 from tests.reference.managed import Pool, simulate_changing
 from tests.workloads import SINCE_0_12, Workload, workloads

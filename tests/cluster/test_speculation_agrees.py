@@ -20,7 +20,7 @@ from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.engine.test_modes_agree import derived
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.cluster import simulate_cluster
 from tests.reference.modes import Modes, Script
 from tests.workloads import step_times, traces

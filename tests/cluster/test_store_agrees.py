@@ -22,7 +22,7 @@ from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.cluster import Served
 from tests.reference.kv_store import simulate_store
 from tests.workloads import step_times

@@ -9,7 +9,7 @@ from sim.engine.block_pool import BlockPool
 from sim.engine.kv_cache_manager import num_unheld
 from sim.engine.prefix_cache import Held, PrefixCache
 from sim.engine.spans import Span
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 
 NUM_BLOCKS, LONGEST = 12, 6
 PROMPTS = (

@@ -18,7 +18,7 @@ from tests.engine.test_content import written_out
 from tests.engine.test_engines_agree import OTHERS, assert_agreement
 from tests.engines import Engine
 from tests.makers import ONE_SECOND, make_config
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.front_door import make_requests
 from tests.workloads import configs, conversations, step_times
 

@@ -19,7 +19,7 @@ from sim.engine.request_table import RequestTable
 from tests.conformance.case import Case
 from tests.conformance.engines import run_fast, run_reference
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
 

@@ -20,7 +20,7 @@ from tests.conformance.case import RecordedStepTime
 from tests.engine.test_metamorphic import facts
 from tests.engines import ENGINES
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace, replay
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
 OTHERS = sorted(set(ENGINES) - {"reference"})

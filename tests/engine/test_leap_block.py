@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.engine.leap_block import INTEGERS, LEAP, LeapBlock
 from sim.engine.leaps import Leap, end_s
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 
 coefficient = st.floats(-1.0, 1.0)
 leaps = st.builds(Leap, st.integers(1, 5), st.floats(0, 1e6), coefficient, coefficient, coefficient)

@@ -14,7 +14,7 @@ from tests.configs import changed
 from tests.engine.moments import moments
 from tests.engines import Engine
 from tests.makers import Run, replay
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, roomy_workloads, workloads
 
 TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")

@@ -16,7 +16,7 @@ from tests.configs import changed, scheduler_config
 from tests.conformance.case import Case
 from tests.conformance.engines import run_reference, run_walking
 from tests.conformance.modes import stages_ns
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference import modes as naive
 from tests.workloads import step_times, traces
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.narrow import ROWS_AT_ONCE, Narrow, NarrowRows, RowLog
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 
 PAIR = np.dtype([("one", "i8"), ("other", "i4")])
 numbers = st.integers(-(2**31), 2**31 - 1)

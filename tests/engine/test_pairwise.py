@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.pairwise import AT_ONCE, pairwise_sum
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 
 
 @examples(60)

@@ -5,7 +5,7 @@ from hypothesis import given
 from tests.engine.laws import LAWS
 from tests.engines import Engine
 from tests.makers import replay
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 

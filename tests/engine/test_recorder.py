@@ -13,7 +13,7 @@ from sim.engine import decode_stretches, leap_log, leap_records, narrow
 from tests.engine.test_engines_agree import assert_same_records
 from tests.engines import simulate
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
 

@@ -12,7 +12,7 @@ from sim.engine.request_source import RequestSource
 from sim.engine.request_table import OUTCOME, RequestTable
 from sim.workload.trace import Trace
 from tests.makers import ONE_SECOND, make_config
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
 NUM_REQUESTS = 8_000

@@ -10,7 +10,7 @@ from sim.engine import leaps
 from sim.engine.config import KVGroup, SchedulerConfig
 from tests.engine.test_engines_agree import OTHERS, assert_agreement
 from tests.makers import ONE_SECOND, Ask, Part, make_config, make_trace
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 
 GROUPS = ((KVGroup(),), (KVGroup(),), (KVGroup(), KVGroup(window=3)))
 

@@ -21,7 +21,7 @@ from sim.steptime.pipeline import Message, PipelineStepTime, pipeline_step_time
 from sim.steptime.protocol import StepShape
 from sim.steptime.roofline import RooflineStepTime
 from sim.units import US
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.steptime.makers import FITS, h100, make_engine, make_model
 
 shapes = st.builds(

@@ -15,7 +15,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.weight_offload import HostWeights
 from sim.steptime.protocol import StepShape
 from sim.steptime.weight_offload import OffloadedStepTime, copies_s
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.workload.makers import make_trace
 
 

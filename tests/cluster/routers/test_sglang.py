@@ -9,7 +9,7 @@ from sim.cluster.routers.prompts import PromptTree
 from sim.cluster.routers.sglang import WorkerTree
 from sim.workload.trace import Trace
 from tests.cluster.routers.makers import CONFIG, Requests, Shown, prompts
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.front_door import make_requests
 from tests.reference.routers import SglangCacheAware
 from tests.workloads import conversations, traces
