@@ -338,7 +338,7 @@ def test_the_default_space_leaves_what_is_said() -> None:
         (
             ROLES,
             {"space": {"prompts.replica": (1,)}},
-            "a pool has replicas and vLLM's engine arguments. Did you mean repl",
+            "a pool has replicas, a policy to autoscale and vLLM's engine arguments. Did you mean repl",
         ),
         (ROLES, {"router": "random"}, "fleet has a router, 'round_robin', and 'random' is asked for"),
         (ROLES, {"scorer": "analytic"}, "--scorer analytic has formulas for one deployment"),
