@@ -1,5 +1,6 @@
 """The compiled engine: the same results as the interpreted one, made of the same sources."""
 
+import json
 import os
 import subprocess
 import sys
@@ -16,29 +17,27 @@ COMPILED = ROOT / "build/compiled"
 is_compiled = pytest.mark.skipif(
     not list(COMPILED.glob("sim/_engine*")), reason="the engine is not compiled: `make compiled` does it"
 )
-RUNS = {
-    "chat": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4", "--limit", "300"],
-    "shared prompts": ["Llama-3.1-8B", "--trace", "multi-turn", "--limit", "300", "--num-gpu-blocks-override", "9000"],
-    "windows": ["gpt-oss-20b", "--trace", "chat", "--rate-scale", "8", "--limit", "300"],
-    "preemptions": ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "9", "--limit", "300", "--num-gpu-blocks-override", "600", "--max-model-len", "8192"],
-}  # fmt: skip
+RUNS = [
+    ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "4", "--limit", "300"],  # chat
+    ["Llama-3.1-8B", "--trace", "multi-turn", "--limit", "300", "--num-gpu-blocks-override", "9000"],  # shared prompts
+    ["gpt-oss-20b", "--trace", "chat", "--rate-scale", "8", "--limit", "300"],  # windows
+    ["Llama-3.1-8B", "--trace", "chat", "--rate-scale", "9", "--limit", "300", "--num-gpu-blocks-override", "600", "--max-model-len", "8192"],  # preemptions
+]  # fmt: skip
+RUN_ALL = "import json, sys; from sim.cli import run; sys.exit(sum([run(call) for call in json.loads(sys.argv[1])]))"
 
 
-def run(folder: Path, *arguments: str) -> str:
-    """What the command prints, with `sim` as that folder has it."""
-    call = [sys.executable, "-P", "-c", "from sim.cli import main; main()", *arguments]
-    return subprocess.check_output(call, env=os.environ | {"PYTHONPATH": str(folder)}, text=True)
+def printed(folder: Path, calls: list[list[str]]) -> list[str]:
+    """The lines that the commands print, one after the other, with `sim` as that folder has it; but for how long it took."""
+    process = [sys.executable, "-P", "-c", RUN_ALL, json.dumps(calls)]
+    lines = subprocess.check_output(process, env=os.environ | {"PYTHONPATH": str(folder)}, text=True).splitlines()
+    return [line for line in lines if "wall_time_s" not in line]
 
 
 @is_compiled
-@pytest.mark.parametrize("name", RUNS)
-def test_both_engines_print_the_same(name: str) -> None:
+def test_both_engines_print_the_same() -> None:
     """Whatever the schedule, down to the last digit."""
-    arguments = ["simulate", *RUNS[name], "--gpu", "h100-sxm", "--json"]
-    compiled, interpreted = run(COMPILED, *arguments).splitlines(), run(ROOT, *arguments).splitlines()
-    assert [line for line in compiled if "wall_time_s" not in line] == [
-        line for line in interpreted if "wall_time_s" not in line
-    ]
+    calls = [["simulate", *arguments, "--gpu", "h100-sxm", "--json"] for arguments in RUNS]
+    assert printed(COMPILED, calls) == printed(ROOT, calls)
 
 
 @is_compiled
@@ -46,8 +45,9 @@ def test_what_is_compiled_is_what_is_here() -> None:
     """The wheel beside whose machine code they lie has these very sources; both engines say what they are."""
     for module in hatch_build.modules(ROOT):
         assert COMPILED.joinpath(module.relative_to(ROOT)).read_bytes() == module.read_bytes(), "run `make compiled`"
-    assert run(COMPILED, "version").endswith("(compiled engine)\n")
-    assert run(ROOT, "version").endswith("(interpreted engine)\n")
+    (compiled,), (interpreted,) = (printed(folder, [["version"]]) for folder in (COMPILED, ROOT))
+    assert compiled.endswith("(compiled engine)")
+    assert interpreted.endswith("(interpreted engine)")
 
 
 @pytest.fixture
