@@ -7,6 +7,7 @@ from sim.specs.model import WeightFormat
 from sim.specs.quantization import (
     EVERYTHING,
     FP8,
+    INT8,
     MXFP8,
     NF4,
     NVFP4,
@@ -17,7 +18,7 @@ from sim.specs.quantization import (
 )
 from sim.specs.quantization_config import READERS
 
-# vLLM's online methods, and the precisions by which checkpoints are named (fp4 as NVFP4, int4 as AWQ's groups)
+# vLLM's online methods, and what checkpoints are stored in (fp4 is NVFP4, int4 AWQ's groups, llm-compressor's schemes)
 ONLINE_FORMATS: Mapping[str, WeightFormat] = {
     "fp8": FP8,
     "fp8_per_tensor": FP8,
@@ -26,9 +27,12 @@ ONLINE_FORMATS: Mapping[str, WeightFormat] = {
     "bitsandbytes": NF4,
     "fp4": NVFP4,
     "int4": weight_only_int(4, 128),
+    "W4A16": weight_only_int(4, 128),
+    "W8A16": weight_only_int(8, None),
+    "W8A8": INT8,
 }
-AHEAD_OF_TIME = ("fp4", "int4")
-"""No flag of vLLM's: what a checkpoint is stored in."""
+AHEAD_OF_TIME = ("fp4", "int4", "W4A16", "W8A16", "W8A8")
+"""No flag of vLLM's: what a checkpoint is stored in. The last are llm-compressor's schemes of integers."""
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("fp8", "fp8_block", "mxfp8"),
     "fp4": ("nvfp4", "mxfp4"),

@@ -40,6 +40,7 @@ class Traits:
 
 V4_NOTE = "the uncompressed window of compressed layers and the hash-routing tables are not counted"
 KIMI_LINEAR_NOTE = "K3's attention residuals are not counted"
+OPT_NOTE = "its table of positions and the biases of its norms are not counted"
 NEMOTRON_NOTE = "each mixer is one layer with the feed-forward after it, so num_layers counts mixers"
 COMMON_DECODER = Traits()
 QWEN2 = Traits(
@@ -99,5 +100,6 @@ TRAITS: Mapping[str, Traits] = {
     "deepseek_v4": Traits(correction_bias=True, approximation=V4_NOTE),
     "kimi_linear": Traits(moe_module="block_sparse_moe", correction_bias=True, approximation=KIMI_LINEAR_NOTE),
     "nemotron_h": Traits(gated_mlp=False, correction_bias=True, approximation=NEMOTRON_NOTE),
+    "opt": Traits(gated_mlp=False, approximation=OPT_NOTE),
     "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True),
 }

@@ -209,3 +209,24 @@ def test_a_quantization_that_cannot_be_is_refused(name: str, quantization: str, 
     """Unknown methods, methods that need their own checkpoint, and contradictions each say so."""
     with pytest.raises(ConfigError, match=expected):
         load_model(name, quantization=quantization)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "bits", "compute"),
+    [("W4A16", 4 + 16 / 128, "bf16"), ("W8A16", 8.0, "bf16"), ("W8A8", 8.0, "int8"), ("int4", 4 + 16 / 128, "bf16")],
+)
+def test_schemes_of_llm_compressor_are_what_a_checkpoint_would_be(scheme: str, bits: float, compute: str) -> None:
+    """Of a 16-bit model from the catalogue, its vocabulary left as it is."""
+    model = load_model("Llama-2-13b-hf", quantization=scheme)
+    weight = model.layers[0].linears[0].weight
+    assert (weight.bits + weight.scale_bits, weight.compute) == (bits, compute)
+    assert load_model("Llama-2-13b-hf").num_parameters == pytest.approx(13.02e9, rel=1e-3)
+
+
+def test_gpt_3_has_its_papers_parameters() -> None:
+    """175 B in 96 layers of two matrices for the feed-forward; 4.5 MiB of KV a token."""
+    model = load_model("GPT-3")
+    assert model.num_parameters == pytest.approx(174.6e9, rel=1e-3)
+    layer = model.layers[0]
+    assert [linear.name for linear in layer.linears[-2:]] == ["up_proj", "down_proj"]
+    assert model.num_layers * layer.attention.kv_numbers_per_token * 2 == 96 * 2 * 12288 * 2
