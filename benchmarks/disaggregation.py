@@ -1,7 +1,9 @@
 """Prefill and decode in pools of their own against whole replicas: `python -m benchmarks.disaggregation ../shared/fleet`.
 
-llm-d's guide pd-disaggregation @027a0532: gpt-oss-120b on 16 H200, 5,000 tokens in and 250 out, 45 requests/s for two minutes. Weights of
-the routers are those of its sample configuration; what the guide leaves open is as vLLM has it, in the newest version. Nothing was fitted.
+llm-d's guide pd-disaggregation @027a0532: gpt-oss-120b on 16 H200, 5,000 tokens in and 250 out, 45 requests/s for two minutes. Engine arguments and
+scorers of the pools are the guide's (modelserver/gpu/vllm/base @04291b76 and @34272a64, router @83bb7c18); the whole replicas are plain ones behind a
+Kubernetes Service (baseline/manifest.yaml @561fb873), which draws one for each connection, and their figures are older than the others', as the guide
+says. What it leaves open is as vLLM has it, in the newest version. Nothing was fitted.
 """
 
 import csv
@@ -13,9 +15,22 @@ import sim
 
 MEASURED = "measured/llmd_pd_const45_gptoss120b_16xH200.csv"
 WORKLOAD = "workloads/guide_pd-disaggregation_1.yaml.in"
-ROUTER = "llm_d:queue=1,prefix=2,kv=0"
-PREFILL = {"name": "prefill", "role": "prefill", "replicas": 8}
-DECODE = {"name": "decode", "role": "decode", "replicas": 2, "engine": {"tensor_parallel_size": 4}}
+PREFILL = {
+    "name": "prefill",
+    "role": "prefill",
+    "replicas": 8,
+    "engine": {"block_size": 128, "gpu_memory_utilization": 0.9},
+}
+DECODE = {
+    "name": "decode",
+    "role": "decode",
+    "replicas": 2,
+    "engine": {"tensor_parallel_size": 4, "block_size": 128},
+}
+ROUTERS = {
+    "router": "llm_d:queue=0,kv=0,prefix=0,active_request=1",
+    "prefill_router": "llm_d:queue=0,kv=0,prefix=0,token_load=1,affinity_threshold=0.8",
+}
 MOST_ERROR = 0.25
 
 
@@ -27,8 +42,8 @@ class Arm(NamedTuple):
 
 
 ARMS = (
-    Arm("pd 8xTP1 P + 2xTP4 D", {"pools": [PREFILL, DECODE]}),
-    Arm("aggregated 16xTP1", {"pools": [{"replicas": 16}]}),
+    Arm("pd 8xTP1 P + 2xTP4 D", {"pools": [PREFILL, DECODE], **ROUTERS}),
+    Arm("aggregated 16xTP1", {"pools": [{"replicas": 16}], "router": "random"}),
 )
 FIGURES = {
     ("ttft", "mean"): "mean_ttft_ms",
@@ -43,9 +58,7 @@ FIGURES = {
 def main(folder: Path) -> None:
     print("| arm | figure | measured | simulated | off |\n|---|---|---|---|---|")
     for arm in ARMS:
-        summary = sim.simulate(
-            "gpt-oss-120b", "h200-sxm", folder / WORKLOAD, fleet=arm.fleet, router=ROUTER, intervals=False
-        ).summary
+        summary = sim.simulate("gpt-oss-120b", "h200-sxm", folder / WORKLOAD, fleet=arm.fleet, intervals=False).summary
         for (metric, stat), measured_ms in measured(folder, arm).items():
             simulated_ms = summary[FIGURES[metric, stat]]
             error = simulated_ms / measured_ms - 1

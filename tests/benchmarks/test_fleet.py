@@ -27,3 +27,12 @@ def test_where_nothing_saturates_all_stages_are_judged() -> None:
         "output tok/s off by 3% (worst -6%), within 12%",
         "mean TTFT off by 10% (worst -20%), within 30%",
     ]
+
+
+def test_a_client_may_add_its_time() -> None:
+    """Beside the engine's own."""
+    stages = [Stage(3, Figures(1000, 0.2), Figures(1000, 0.17))]
+    assert list(verdict(ARM._replace(client_s=0.02), stages))[-2:] == [
+        "mean TTFT off by 15% (worst -15%), within 30%",
+        "mean TTFT with the client's 20 ms off by 5% (worst -5%), within 30%",
+    ]

@@ -28,7 +28,7 @@ panel_bits = st.sampled_from((leaps.PANEL_BITS, (1,)))
 WITH_OPTIONS = {
     "vllm_dp": "vllm_dp:interval_s=7",
     "prompt_length": "prompt_length:threshold=9",
-    "llm_d": "llm_d:scrape_interval_s=7,running=1,load_aware=1,no_hit_lru=1,lru_blocks=3,cpu_prefix=1,cpu_lru_blocks=9",
+    "llm_d": "llm_d:scrape_interval_s=7,running=1,load_aware=1,no_hit_lru=1,lru_blocks=3,cpu_prefix=1,cpu_lru_blocks=9,max_prefix_tokens=30",
     "llm_d_precise": "llm_d_precise:scrape_interval_s=7",
     "llm_d_optimized_baseline": "llm_d_optimized_baseline:affinity_threshold=0.5,max_penalty_tokens=8,active_request=0.01",
     "production_stack_prefix": "production_stack_prefix:chunk_tokens=3",

@@ -182,7 +182,8 @@ class LlmD(Router):
     def blocks(self, row: int) -> list[tuple[Token, ...]]:
         """Each full block with all that comes before it."""
         prompt, size = self.prompt(row), self.options.get("block_size", self.config.block_size)
-        return [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
+        most = len(prompt) if self.is_precise else self.options.get("max_prefix_tokens", 131_072)
+        return [tuple(prompt[:end]) for end in range(size, min(len(prompt), most) + 1, size)]
 
     def matched(self, request: Request, replicas: Sequence[Replica]) -> list[float]:
         if self.is_precise:

@@ -25,14 +25,12 @@ from sim.engine.records import Floats
 from sim.engine.request import Request
 from sim.errors import ConfigError
 
-MAX_INDEXED_TOKENS = 131_072
-"""Of a prompt, the most that the approximate index looks at."""
-
 
 @dataclass(frozen=True)
 class LlmDOptions(RouterOptions):
     """Weights of scorers, 0 for none. 0 blocks and a block size of 0 are the engine's own, as llm-d takes them over.
 
+    Indexes look at the first `max_prefix_tokens` of a prompt (llm-d's maxPrefixTokensToMatch, or older maxPrefixBlocksToMatch, 256 of 16).
     `cpu_prefix` weighs a second index of what was sent, of `cpu_lru_blocks` a replica, 82,000 as in llm-d's guide to tiers.
 
     With an `affinity_threshold`, replicas that hold such a share of the prompt are the only candidates, unless the best of
@@ -55,6 +53,7 @@ class LlmDOptions(RouterOptions):
     block_size: int = option(0, at_least=0)
     lru_blocks: int = option(0, at_least=0)
     cpu_lru_blocks: int = option(82_000, at_least=1)
+    max_prefix_tokens: int = option(131_072, at_least=1)
     scrape_interval_s: float = option(0.05, at_least=0.001)
 
     @property
@@ -121,7 +120,7 @@ class LlmD(Router):
         if options.is_precise:
             fleet.require_same_blocks("llm_d_precise")
         self._block_size = fleet.block_size if options.is_precise else options.block_size or fleet.block_size
-        num_blocks = self._prompts.num_blocks(self._block_size, MAX_INDEXED_TOKENS)
+        num_blocks = self._prompts.num_blocks(self._block_size, options.max_prefix_tokens)
         capacities = [options.lru_blocks or config.num_gpu_blocks for config in fleet.configs]
         self._index = None if options.is_precise else PrefixIndex(self._prompts, num_blocks, capacities)
         on_cpu = [options.cpu_lru_blocks] * fleet.num_replicas
@@ -145,7 +144,7 @@ class LlmD(Router):
         scraped = self._scrape.columns(now_s, replicas) if self._scrape else (nothing, nothing, nothing)
         if self.listens:
             self._prefilling.refresh(now_s)
-        num_matchable = num_tokens if self._index is None else min(num_tokens, MAX_INDEXED_TOKENS)
+        num_matchable = num_tokens if self._index is None else min(num_tokens, self._options.max_prefix_tokens)
         everyone = Candidates(
             *scraped,
             self._num_matched(request, path, replicas),

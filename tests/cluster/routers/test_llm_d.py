@@ -50,9 +50,13 @@ def test_precise_prefixes_go_on_in_host_memory() -> None:
 
 
 def test_an_index_of_host_memory_remembers_what_the_other_has_forgotten() -> None:
-    """Three prompts of ten blocks, of which the first index holds one."""
+    """Three prompts of ten blocks, of which the first index holds one; or three, where it looks at three blocks of each."""
     trace = prompts(((1, 160),), ((2, 160),), ((3, 160),), ((1, 160),))
-    for router, is_known in (("lru_blocks=10", False), ("lru_blocks=10,cpu_prefix=1", True)):
+    for router, is_known in (
+        ("lru_blocks=10", False),
+        ("lru_blocks=10,cpu_prefix=1", True),
+        ("lru_blocks=10,max_prefix_tokens=48", True),
+    ):
         chosen = [Requests(f"llm_d:queue=0,kv=0,{router}", trace, [Shown()] * 9, seed=seed).all() for seed in range(20)]
         assert all(first == last for first, *_, last in chosen) is is_known
 
