@@ -1,5 +1,6 @@
 """One verdict a commit: Hypothesis draws the same examples each time and does not judge how busy the machine is."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if function(item) in rank:
             item.add_marker("slow")
     items.sort(key=lambda item: rank.get(function(item), len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among all that was imported."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", params=sorted(ENGINES))
