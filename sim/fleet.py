@@ -201,7 +201,9 @@ def deploy_fleet(
         _refuse_stages_with_roles(pools)
         _refuse_speculation_beside_roles(pools)
         _refuse_queue_limits(pools, is_one_server=bool(dynamics) and router_options(chosen).is_of_one_server)
-        handing_over = disaggregation(asked, [pool.deployment.gpu for pool in pools])
+        handing_over = disaggregation(
+            asked, [pool.deployment.gpu for pool in pools], pools[0].deployment.engine.vllm_version
+        )
         whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
         return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sim.cluster.deciders import decider
 from sim.cluster.fleet_plan import Disaggregation
+from sim.cluster.leases import Lease
 from sim.cluster.network import NetworkCosts
 from sim.cluster.routers.table import router_options
 from sim.errors import ConfigError
@@ -16,7 +17,7 @@ SECTIONS = ("prefill_router", "decider", "transfer")
 DEFAULT_DECIDER = "always"
 
 
-def disaggregation(asked: FleetFile, gpus: Sequence[HardwareProfile]) -> Disaggregation | None:
+def disaggregation(asked: FleetFile, gpus: Sequence[HardwareProfile], vllm_version: str) -> Disaggregation | None:
     """None where all pools serve whole requests; `gpus` are those of the pools. Raises ConfigError for what does not go together."""
     roles = {pool.role for pool in asked.pools}
     given = [name for name in SECTIONS if getattr(asked, name) is not None]
@@ -30,15 +31,18 @@ def disaggregation(asked: FleetFile, gpus: Sequence[HardwareProfile]) -> Disaggr
         raise ConfigError(
             f"pools of role prefill compute prompts for those of role decode, but none has the role {missing[0]}; add one."
         )
-    if asked.changes:
-        raise ConfigError(
-            f"{next(iter(asked.changes))} is not simulated for pools that hand KV over; leave it or the roles out."
-        )
     asked_decider = asked.decider or DEFAULT_DECIDER
     decider(asked_decider)
     if asked.prefill_router is not None:
         router_options(asked.prefill_router)
-    return Disaggregation(network_costs(asked.transfer, gpus), asked_decider, asked.prefill_router)
+    transfer = asked.transfer or TransferBlock()
+    return Disaggregation(
+        network_costs(transfer, gpus),
+        asked_decider,
+        asked.prefill_router,
+        Lease.of(vllm_version, transfer.kv_lease_duration),
+        transfer.kv_load_failure_policy,
+    )
 
 
 def network_costs(given: TransferBlock | None, gpus: Sequence[HardwareProfile]) -> NetworkCosts:

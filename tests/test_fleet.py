@@ -213,7 +213,8 @@ def test_a_slower_link_delays_first_tokens_and_nothing_before() -> None:
             "non_cached_tokens must be an integer of at least 0, got -1",
         ),
         ({"transfer": {"bandwidth_gb_s": 0}}, "transfer.bandwidth_gb_s`? should be greater than or equal to 0.001"),
-        ({"admission": {"timeout_s": 60.0}}, "admission is not simulated for pools that hand KV over"),
+        ({"transfer": {"kv_lease_duration": 0}}, "transfer.kv_lease_duration`? should be greater than or equal to 1"),
+        ({"transfer": {"kv_load_failure_policy": "retry"}}, "transfer.kv_load_failure_policy"),
         ({"prefill_router": "least"}, "router must be one of .*, got 'least'"),
     ],
 )

@@ -1,98 +1,60 @@
-"""A gateway that sends requests over two replicas: prefill at one, decode at another.
-
-As llm-d does it (llm-d/llm-d-router @ebab6879): the decode replica is chosen first; where much of the prompt is missing there, a
-prefill replica is chosen, computes it and generates one token, which is thrown away; then the decode replica gets the request.
-Deliberate difference: what goes between gateway and replicas takes no time.
-"""
+"""A gateway that sends requests over two replicas, prefill at one, decode at another, in a fleet that stays as it is."""
 
 from collections.abc import Sequence
 
 import simpy
 
-from sim.cluster.clock import ASK, At
-from sim.cluster.deciders import Decider
-from sim.cluster.fleet_plan import Pool
 from sim.cluster.gateway import Gateway
-from sim.cluster.handovers import Handover, Handovers
-from sim.cluster.replica import Replica
+from sim.cluster.handovers import Handovers
+from sim.cluster.prefill_desk import PrefillDesk
+from sim.cluster.replica import LiveReplica, Replica
 from sim.cluster.routers.router import Router
-from sim.engine.kv_cache_manager import longest_that_fits
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+
+LOST_KV = "its KV was given up by the replica that prefilled it"
 
 
 class DisaggregatedGateway(Gateway):
-    """`replicas` answer requests; those of role decode leave prompts to `prefill_replicas`, where the decider says so."""
+    """`replicas` answer requests; those of role decode leave prompts to others, where the decider says so."""
 
     def __init__(
         self,
         env: simpy.Environment,
         router: Router,
         source: RequestSource,
-        *,
-        prefill_router: Router,
-        decider: Decider,
+        table: RequestTable,
+        desk: PrefillDesk,
         handovers: Handovers,
-        pools: Sequence[Pool],
     ) -> None:
         super().__init__(env, router, unable=source.unable, fit=source.fit if source.other_keys else None)
-        self.prefill_router = prefill_router
-        self.prefill_replicas: Sequence[Replica] = ()
-        self._source = source
-        self._decider = decider
+        self.desk = desk
+        self._table = table
         self._handovers = handovers
-        self._prefilled: list[Request] = []
-        self._roles = [pool.role for pool in pools]
-        self._block_sizes = [pool.config.block_size for pool in pools]
-        self._longest_prompts = [min(p.config.max_model_len - 1, longest_that_fits(p.config)) for p in pools]
+        self._by_number: Sequence[LiveReplica] = ()
+        self._prefill_replicas: Sequence[LiveReplica] = ()
 
-    def connect(self, replicas: Sequence[Replica]) -> None:
-        """These are all there are."""
-        self.replicas = [replica for replica in replicas if self._roles[replica.pool] != "prefill"]
-        self.prefill_replicas = [replica for replica in replicas if self._roles[replica.pool] == "prefill"]
+    def connect(self, replicas: Sequence[LiveReplica]) -> None:
+        """These are all there are, by number."""
+        self._by_number = replicas
+        self.replicas = [replica for replica in replicas if not self.desk.is_prefill(replica.pool)]
+        self._prefill_replicas = [replica for replica in replicas if self.desk.is_prefill(replica.pool)]
 
     def send(self, request: Request, chosen: Replica) -> None:
         """A request that arrives now and will be answered by that replica."""
-        senders = self._senders(request, chosen)
-        if not senders:
+        handover = self.desk.begin(request, self._by_number[chosen.number], self._prefill_replicas)
+        if handover is None:
             chosen.submit(request)
-            return
-        prefill = Request(
-            request.index,
-            request.request_id,
-            request.arrival_s,
-            request.num_prompt_tokens,
-            1,
-            request.priority,
-            request.lora,
-        )
-        sender = self.prefill_router.choose(prefill, senders)
-        self._source.fit(prefill, sender.pool)
-        self._handovers.add(Handover(prefill, request, sender, chosen))
-        sender.submit(prefill)
+        else:
+            handover.sender.submit(handover.prefill)
 
-    def _senders(self, request: Request, receiver: Replica) -> Sequence[Replica]:
-        """Who could prefill a request for that replica; nobody where it is to compute the prompt itself."""
-        if self._roles[receiver.pool] != "decode":
-            return ()
-        num_tokens = request.num_prompt_tokens
-        num_cached_tokens = receiver.num_cached_blocks(request) * self._block_sizes[receiver.pool]
-        if not self._decider.prefills_elsewhere(num_tokens, num_cached_tokens):
-            return ()
-        return [replica for replica in self.prefill_replicas if num_tokens <= self._longest_prompts[replica.pool]]
+    def prefilled(self, replica: int, prefills: Sequence[Request]) -> None:
+        """Prompts have been computed at a replica."""
+        self.desk.prefilled(replica, prefills)
 
-    def prefilled(self, replica: int, finished: Sequence[Request]) -> None:
-        """Prompts have been computed at a replica: their decode replicas get the requests, those of one instant in trace order."""
-        if not self._prefilled:
-            At(self._env, self._env.now, ASK).callbacks.append(self._hand_over)
-        self._prefilled += finished
-        if self.prefill_router.listens:
-            for prefill in finished:
-                self.prefill_router.answered(prefill, replica)
-
-    def _hand_over(self, _: simpy.Event) -> None:
-        prefilled, self._prefilled = sorted(self._prefilled, key=lambda prefill: prefill.index), []
-        for prefill in prefilled:
-            handover = self._handovers.prefilled(prefill)
-            handover.request.first_scheduled_s = prefill.first_scheduled_s
-            handover.receiver.submit(handover.request)
+    def answered(self, replica: int, finished: Sequence[Request]) -> None:
+        for request in finished:
+            if self._handovers.has_failed(request):
+                self._table.fail(request, 0, LOST_KV, replica)
+        super().answered(replica, finished)

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.leases import NEWEST_LEASE, Lease
 from sim.cluster.lock_step import LockStepRules
 from sim.cluster.network import NetworkCosts
 from sim.cluster.sharing import Sharing
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.memory.transfers import ReplicaKV
+from sim.specs.kv_transfer import LoadFailurePolicy
 from sim.steptime.protocol import StepTimeModel
 
 DeciderLike = str | Mapping[str, Any]
@@ -42,11 +44,16 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True)
 class Disaggregation:
-    """Which requests are prefilled elsewhere, by whom, and what it costs to move their KV; `router` None is the fleet's."""
+    """Which requests are prefilled elsewhere, by whom, and what it costs to move their KV; `router` None is the fleet's.
+
+    Also how long KV is kept for whoever does not fetch it, and what becomes of a request whose KV could not be fetched.
+    """
 
     costs: NetworkCosts
     decider: DeciderLike = "always"
     router: RouterLike | None = None
+    lease: Lease = NEWEST_LEASE
+    kv_load_failure_policy: LoadFailurePolicy = "fail"
 
 
 @dataclass(frozen=True)

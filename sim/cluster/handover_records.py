@@ -27,7 +27,7 @@ class PortUse(NamedTuple):
 class HandoverRecords:
     """One entry a request, NO_REPLICA and NaN where it was not handed over; and the ports.
 
-    `prefills` are the requests of one token that prefill replicas served; a decode replica asks for the KV at `pull_start_s`
+    `num_failed` pulls found nothing or broke off, `num_expired` leases ended. `prefills` are the requests of one token that prefill replicas served; a decode replica asks for the KV at `pull_start_s`
     and has it at `pull_end_s`.
     """
 
@@ -37,10 +37,21 @@ class HandoverRecords:
     pull_end_s: Floats
     pulled_bytes: Ints
     ports: tuple[PortUse, ...]
+    num_failed: int = 0
+    num_expired: int = 0
 
     @classmethod
     def of(cls, prefills: RequestTable, pulls: HandoverTable, ports: Iterable[ReplicaPort]) -> Self:
-        return cls(prefills.records(), prefills.replica, pulls.start_s, pulls.end_s, pulls.num_bytes, uses_of(ports))
+        return cls(
+            prefills.records(),
+            prefills.replica,
+            pulls.start_s,
+            pulls.end_s,
+            pulls.num_bytes,
+            uses_of(ports),
+            pulls.num_failed,
+            pulls.num_expired,
+        )
 
     @property
     def prefill_end_s(self) -> Floats:

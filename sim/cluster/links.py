@@ -9,6 +9,7 @@ from math import inf
 
 import simpy
 
+from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, At
 
 
@@ -44,7 +45,7 @@ class Transfer(simpy.Event):
         now_s = self.env.now
         self.left_bytes = max(0.0, self.left_bytes - self.bytes_per_s * (now_s - self.since_s))
         self.bytes_per_s, self.since_s = bytes_per_s, now_s
-        self.end_s = now_s + self.left_bytes / bytes_per_s
+        self.end_s = now_s + self.left_bytes / bytes_per_s if bytes_per_s else inf
 
 
 class Links:
@@ -66,6 +67,26 @@ class Links:
             port.moved_bytes += num_bytes
         self._share()
         return transfer
+
+    def moved(self, path: Sequence[Port], num_bytes: float) -> Process:
+        """A process: the same until all has arrived; if it is interrupted, what has not moved by then never does."""
+        transfer = self.send(path, num_bytes)
+        try:
+            yield transfer
+        except simpy.Interrupt:
+            self._break_off(transfer)
+            raise
+
+    def _break_off(self, transfer: Transfer) -> None:
+        if transfer not in self._transfers:
+            return  # its last byte has arrived at this instant
+        self._count_time()
+        self._transfers.remove(transfer)
+        transfer.run_at(0.0)
+        for port in transfer.path:
+            port.num_transfers -= 1
+            port.moved_bytes -= transfer.left_bytes
+        self._share()
 
     def _share(self) -> None:
         """Give each transfer its rate, and wait for the first that ends."""

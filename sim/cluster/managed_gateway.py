@@ -158,13 +158,18 @@ class ManagedGateway:
         place.in_flight[request] = None
         self._num_at_replicas += 1
         if place.state is State.READY:
-            replica.submit(request)
+            assert place.replica is not None, "it is ready"
+            self._submit(errand, place.replica)
         else:  # lost, and not noticed yet
             self.lost(place, [Lost(request, 0)])
 
+    def _submit(self, errand: Errand, replica: LiveReplica) -> None:
+        """The attempt goes to the replica that was chosen for it."""
+        replica.submit(errand.attempt)
+
     # -- and back --------------------------------------------------------------------------------------------------
 
-    def answered(self, number: int, finished: Iterable[Request]) -> None:
+    def answered(self, number: int, finished: Sequence[Request]) -> None:
         """Requests have ended at a replica."""
         for request in finished:
             errand = self._errands.get(request.index)
@@ -186,31 +191,43 @@ class ManagedGateway:
         self._places.give_back_if_drained(self._places[number])
         self.dispatch_soon()
 
+    def _router_of(self, place: Place) -> Router:  # noqa: ARG002 - one for all
+        """Who chooses among the replicas of which that is one."""
+        return self._router
+
     def ready(self, place: Place) -> None:
         """A replica is ready, which may be new."""
         if len(place.ready_s) == 1:
-            self._router.joined(place.number)
+            self._router_of(place).joined(place.number)
         self.dispatch_soon()
 
     def gone(self, place: Place) -> None:
         """A replica's GPUs have been given back."""
-        self._router.left(place.number)
+        self._router_of(place).left(place.number)
 
     def lost(self, place: Place, lost: Iterable[Lost]) -> None:
         """A replica is lost with these requests."""
         for request, num_returned in lost:
             errand = self._errands[request.index]
             self._leave(errand)
-            if self._circuits.failed(place.number, self._env.now):
-                call_at(self._env, self._env.now + self._recovery.circuit_open_s, FLEET, self.dispatch_soon)
-            errand.num_lost += 1
-            if self._recovery.lost == "fail" or errand.num_lost > self._recovery.retries:
-                retries = f" after {errand.num_lost - 1} retries" if errand.num_lost > 1 else ""
-                self._table.fail(request, num_returned, f"replica {place.number} was lost{retries}", place.number)
-                self._end(errand)
-            else:
-                self._try_again(errand, num_returned)
+            self._count_loss(place)
+            self._lose(errand, num_returned, place.number, f"replica {place.number} was lost")
         self.dispatch_soon()
+
+    def _count_loss(self, place: Place) -> None:
+        """One more request that a replica has lost."""
+        if self._circuits.failed(place.number, self._env.now):
+            call_at(self._env, self._env.now + self._recovery.circuit_open_s, FLEET, self.dispatch_soon)
+
+    def _lose(self, errand: Errand, num_returned: int, number: int, reason: str) -> None:
+        """An attempt has come to nothing, by the replica of that number: the next, or the end."""
+        errand.num_lost += 1
+        if self._recovery.lost == "fail" or errand.num_lost > self._recovery.retries:
+            retries = f" after {errand.num_lost - 1} retries" if errand.num_lost > 1 else ""
+            self._table.fail(errand.attempt, num_returned, f"{reason}{retries}", number)
+            self._end(errand)
+        else:
+            self._try_again(errand, num_returned)
 
     def _try_again(self, errand: Errand, num_returned: int) -> None:
         """A fresh attempt, after a while; one that resumes has the tokens that were returned as a part of its prompt."""
@@ -262,10 +279,14 @@ class ManagedGateway:
         else:
             assert place.replica is not None, "it was sent to a replica"
             self._leave(errand)
-            place.replica.abort(errand.attempt, reason)
+            self._abort(errand, place.replica, reason)
             self._places.give_back_if_drained(place)
         self._end(errand)
         self.dispatch_soon()
+
+    def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:
+        """The replica that has the attempt is to drop it, and record that."""
+        replica.abort(errand.attempt, reason)
 
     def _queue_out(self, errand: Errand) -> None:
         if errand in self._queue and not errand.num_lost:

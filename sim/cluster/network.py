@@ -70,4 +70,8 @@ class Network:
         if ready_s > env.now:
             yield At(env, ready_s, ANSWER)
         if load.num_bytes:
-            yield self._links.send((self._out[sender], self._in[receiver]), load.num_bytes)
+            yield from self._links.moved((self._out[sender], self._in[receiver]), load.num_bytes)
+
+    def forget(self, number: int) -> None:
+        """A replica is lost: the one that takes its place has met nobody."""
+        self._met_s = {pair: met_s for pair, met_s in self._met_s.items() if number not in pair}

@@ -8,6 +8,7 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import FLEET, At
+from sim.cluster.handovers import Handover
 from sim.cluster.lives import Life
 from sim.cluster.replica import LiveReplica, Lost
 from sim.engine.request import Request
@@ -30,7 +31,8 @@ WANTED = (State.STARTING, State.READY, State.LOST)
 
 
 class Place:
-    """`in_flight` are requests that were sent to the replica and have not ended; `slowdowns` multiply its step times.
+    """`in_flight` are requests that were sent to the replica and have not ended, `held` is what it keeps for others besides;
+    `slowdowns` multiply its step times.
 
     A replica that is lost stays here until another is ready; the gateway notices at `noticed_s`. `turn` counts what has begun here, so that a process that slept sees whether it is still wanted.
     """
@@ -41,6 +43,7 @@ class Place:
         self.state = State.EMPTY
         self.replica: LiveReplica | None = None
         self.in_flight: dict[Request, None] = {}
+        self.held: dict[Handover, None] = {}
         self.slowdowns: list[float] = []
         self.noticed_s = -inf
         self.turn = 0
@@ -151,7 +154,7 @@ class Places:
 
     def give_back_if_drained(self, place: Place) -> None:
         """Give back the GPUs of a replica that drains and has answered all its requests."""
-        if place.state is State.DRAINING and not place.in_flight:
+        if place.state is State.DRAINING and not place.in_flight and not place.held:
             self._ended.append(self._life(place, self._env.now))
             place.state, place.replica = State.EMPTY, None
             self.on_gone(place)
@@ -164,7 +167,7 @@ class Places:
         if state not in {State.READY, State.STARTING, State.DRAINING}:
             return
         returned = replica.halt() if replica and state is not State.STARTING else {}
-        lost = [Lost(request, returned[request]) for request in place.in_flight]
+        lost = [Lost(request, returned.get(request, 0)) for request in place.in_flight]
         if state is not State.STARTING:
             place.lost_s.append(self._env.now)
         if state is State.READY:

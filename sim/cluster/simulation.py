@@ -10,6 +10,7 @@ import simpy
 
 from sim.cluster.arrivals import arrivals
 from sim.cluster.changing import ChangingFleet
+from sim.cluster.changing_disaggregation import ChangingDisaggregatedFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
@@ -121,10 +122,11 @@ def _serve_sharing(load: _Load, table: RequestTable, plan: FleetPlan, seed: int)
 
 def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int) -> ClusterRecords:
     """A fleet whose replicas come and go, or whose gateway does more than to send requests on."""
-    fleet = ChangingFleet(load.env, plan, dynamics, load.source, table, seed)
+    kind = ChangingDisaggregatedFleet if plan.disaggregation else ChangingFleet
+    fleet = kind(load.env, plan, dynamics, load.source, table, seed)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
-    return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives)
+    return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives, fleet.handovers())
 
 
 def _serve_in_lock_step(

@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 from sim.cluster.autoscaling.autoscaler import Observed, Shown
 from sim.cluster.errand import Errand
+from sim.cluster.fleet_plan import Role
 from sim.cluster.places import Place, Places, State
 from sim.engine.request_table import NO_REPLICA
 
 
 class Answered(NamedTuple):
-    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token."""
+    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token.
+
+    Or a prompt that it has computed for another, which brings no tokens.
+    """
 
     at_s: float
     number: int
@@ -30,10 +34,14 @@ class Arrived(NamedTuple):
 
 
 class Watch:
-    """Arrivals and answers, for as long as the window of a pool's autoscaler; arrivals are those that it was sent, and those sent nowhere yet."""
+    """Arrivals and answers, for as long as the window of a pool's autoscaler.
 
-    def __init__(self, pool: int, window_s: float) -> None:
+    Arrivals are those that it was sent, and those sent nowhere yet; all of them, if it prefills for others.
+    """
+
+    def __init__(self, pool: int, window_s: float, role: Role = "both") -> None:
         self._pool = pool
+        self._role = role
         self._window_s = window_s
         self._arrived: deque[Arrived] = deque()
         self._answered: deque[Answered] = deque()
@@ -48,6 +56,10 @@ class Watch:
         tpot_s = (now_s - first_s) / (num_tokens - 1) if num_tokens > 1 else None
         self._answered.append(Answered(now_s, number, first_s, first_s - errand.came_s, tpot_s, num_tokens))
 
+    def prefilled(self, errand: Errand, number: int, now_s: float) -> None:
+        """A replica has computed its prompt for another."""
+        self._answered.append(Answered(now_s, number, now_s, now_s - errand.came_s, None, 0))
+
     def observed(self, now_s: float, places: Places, errands: dict[int, Errand], queue: Iterable[Errand]) -> Observed:
         """The pool now; `errands` are the open requests by row, and `queue` those of them that wait at the gateway."""
         since_s = now_s - self._window_s
@@ -56,7 +68,7 @@ class Watch:
         while self._answered and self._answered[0].at_s <= since_s:
             self._answered.popleft()
         pool = self._pool
-        arrived = [one for one in self._arrived if _is_of(one.errand, pool, places)]
+        arrived = [one for one in self._arrived if self._role == "prefill" or _is_of(one.errand, pool, places)]
         outputs = [answer.num_output_tokens for answer in self._answered if places[answer.number].pool == pool]
         return Observed(
             now_s,
@@ -67,6 +79,8 @@ class Watch:
             num_arrived=len(arrived),
             num_prompt_tokens=sum(one.num_prompt_tokens for one in arrived),
             mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
+            computes_prompts=self._role != "decode",
+            generates=self._role != "prefill",
         )
 
     def _shown(self, place: Place, now_s: float, errands: dict[int, Errand]) -> Shown:
@@ -79,7 +93,7 @@ class Watch:
         ttfts_s = [answer.ttft_s for answer in answers if answer.first_token_s > since_s]
         for request in place.in_flight:
             errand = errands[request.index]
-            first_s = errand.first_token_s
+            first_s = errand.first_token_s if request is errand.attempt else request.first_token_s
             if isnan(first_s) or first_s > now_s:
                 ttfts_s.append(now_s - errand.came_s)
             elif first_s > since_s:

@@ -14,6 +14,7 @@ TIMES = ("first_scheduled_s", "first_token_s", "finish_s")
 COUNTS = ("generated_tokens", "num_preemptions", "num_cached_tokens")
 OUTCOME = np.dtype([(name, "f8") for name in TIMES] + [(name, "i4") for name in (*COUNTS, "replica")])
 NO_REPLICA = -1  # a column of integers has no None
+NOT_SERVED = (nan,) * len(TIMES) + (0,) * len(COUNTS) + (NO_REPLICA,)
 pack_outcome_into = Struct("3d4i").pack_into
 
 
@@ -35,10 +36,7 @@ class RequestTable:
         self._source = source
         self._sent_by_clients = sent_by_clients
         self._arrival_s = source.trace.arrival_s.copy() if sent_by_clients else source.trace.arrival_s
-        self._outcomes = np.zeros(len(source), dtype=OUTCOME)
-        for name in TIMES:
-            self._outcomes[name] = nan
-        self._outcomes["replica"] = NO_REPLICA
+        self._outcomes = np.full(len(source), np.array(NOT_SERVED, dtype=OUTCOME))
         self._bytes = self._outcomes.data.cast("B")
         self._failed: dict[int, str] = {}
         self._turned_away: dict[int, str] = {}
@@ -64,6 +62,11 @@ class RequestTable:
         """A request was aborted or lost after it had returned so many tokens."""
         self.write(request, num_generated, nan, replica)
         self._failed[request.index] = reason
+
+    def clear(self, row: int) -> None:
+        """Forget what became of a request."""
+        self._failed.pop(row, None)
+        self._outcomes[row] = NOT_SERVED
 
     def reject(self, request: Request, reason: str) -> None:
         """A request was turned away, and no replica had it."""

@@ -16,7 +16,7 @@ from sim.units import MS
 def handover_figures(run: ClusterRecords) -> dict[str, Any]:
     """`kv_transfers`: requests and bytes, their times, and each replica's links in use; nothing for other fleets.
 
-    `kv_wait` is from the end of the prefill to the asking for its KV, `kv_transfer` from there until it has come.
+    `failed_pulls` found nothing, or broke off as a replica was lost; `expired_leases` are those of KV that nobody asked for in time. `kv_wait` is from the end of the prefill to the asking for its KV, `kv_transfer` from there until it has come.
     """
     found = run.handovers
     if found is None:
@@ -26,7 +26,12 @@ def handover_figures(run: ClusterRecords) -> dict[str, Any]:
         "kv_wait": statistics((found.pull_start_s - found.prefill_end_s)[moved]),
         "kv_transfer": statistics((found.pull_end_s - found.pull_start_s)[moved]),
     }
-    requests = {"requests": int(moved.sum()), "total_bytes": int(found.pulled_bytes.sum())}
+    requests = {
+        "requests": int(moved.sum()),
+        "total_bytes": int(found.pulled_bytes.sum()),
+        "failed_pulls": found.num_failed,
+        "expired_leases": found.num_expired,
+    }
     return {"kv_transfers": requests | in_ms(times) | {"links": link_figures(found.ports, run.span_s)}}
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from sim.errors import ConfigError
+from sim.specs.kv_transfer import LoadFailurePolicy
 from sim.specs.strict_yaml import NotNegative, Strict, checked, read_yaml
 
 MOST_POOLS = 100
@@ -34,12 +35,17 @@ class PoolBlock(Strict):
 
 
 class TransferBlock(Strict):
-    """What it costs to move KV between pools: `bandwidth_gb_s` of each GPU's card, each way, and a transfer's times."""
+    """What it costs to move KV between pools: `bandwidth_gb_s` of each GPU's card, each way, and a transfer's times.
+
+    `kv_lease_duration` (seconds) and `kv_load_failure_policy` are vLLM's own; left out, the first is that of its version.
+    """
 
     bandwidth_gb_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
     latency_ms: Annotated[NotNegative, Field(le=60_000)] = 1.0
     descriptor_us: Annotated[NotNegative, Field(le=1e6)] | None = None
     handshake_s: Annotated[NotNegative, Field(le=600)] = 0.0
+    kv_lease_duration: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    kv_load_failure_policy: LoadFailurePolicy = "fail"
 
 
 class FleetFile(Strict):

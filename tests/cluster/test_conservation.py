@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import disaggregated_fleet, engines
+from sim.cluster import engines, exchange
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan, Pool
@@ -25,10 +25,13 @@ from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import Modes
 from sim.specs.speculation import Speculation
-from tests.cluster.test_changes_agree import dynamics
+from tests.cluster.test_changes_agree import dynamics, policies
+from tests.cluster.test_changing_pools_agree import rules
+from tests.cluster.test_changing_pools_agree import run as simulate_changing_pools
 from tests.cluster.test_disaggregation_agrees import Fleet, costs, fleets
 from tests.cluster.test_disaggregation_agrees import simulate as simulate_disaggregated
 from tests.properties import engine_examples as examples
+from tests.reference.managed_pools import Rules
 from tests.workloads import SINCE_0_12, Workload, workloads
 
 routers = st.sampled_from(sorted(ROUTERS))
@@ -50,7 +53,7 @@ def watched_engines() -> Iterator[list[Core]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(engines, "EngineCore", watched(EngineCore)))
         stack.enter_context(patch.object(engines, "WalkingCore", watched(WalkingCore)))
-        stack.enter_context(patch.object(disaggregated_fleet, "WalkingCore", watched(WalkingCore)))
+        stack.enter_context(patch.object(exchange, "WalkingCore", watched(WalkingCore)))
         yield made
 
 
@@ -134,6 +137,24 @@ def test_a_fleet_that_changes_and_speculates(
     steps = found.merged.steps
     assert steps.num_sampled.sum() + steps.num_accepted.sum() >= found.merged.requests.generated_tokens.sum()
     assert (steps.num_accepted <= steps.num_drafts).all()
+
+
+@examples(100)
+@given(
+    fleet=fleets(),
+    changes=policies(2),
+    how=rules,
+    start_up_s=st.sampled_from((0.0, 20.0)),
+    router=st.sampled_from(("round_robin", "least_loaded")),
+)
+def test_a_fleet_that_changes_and_of_which_some_prefill_for_others(
+    fleet: Fleet, changes: Dynamics, how: Rules, start_up_s: float, router: str
+) -> None:
+    """Whatever is lost on its way, nobody holds a block in the end, on either side."""
+    with watched_engines() as engines:
+        found = simulate_changing_pools(fleet, changes, how, start_up_s, router, Clients())
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
 
 
 @examples(60)

@@ -111,7 +111,7 @@ class ManagedFleet:
     ) -> None:
         self.env, self.config, self.router, self.dynamics = env, config, router, dynamics
         self.num_left = sum(request.rejected is None for request in requests)
-        self.pristine = {request.index: _again(request) for request in requests}
+        self.pristine = {request.index: again(request) for request in requests}
         self.on_end: Callable[[Request], None] = lambda _request: None
         self.rng, self.draws = Random(f"retries {seed}"), Random(seed)  # noqa: S311
         self.chosen: list[Spot] = []
@@ -175,11 +175,7 @@ class ManagedFleet:
     def dispatch(self) -> None:
         limit = self.dynamics.admission.max_concurrent
         while self.queue and (limit is None or len(self.order) < limit):
-            spots = [
-                spot
-                for spot in self.seeming()
-                if not self.breakers or self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN
-            ]
+            spots = [spot for spot in self.unbroken() if self.answers_requests(spot)]
             if not spots:
                 return
             by_priority = self.dynamics.admission.order == "priority"
@@ -187,36 +183,52 @@ class ManagedFleet:
             self.queue.remove(job)
             self.send(job, spots)
 
+    def unbroken(self) -> list[Spot]:
+        return [
+            spot
+            for spot in self.seeming()
+            if not self.breakers or self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN
+        ]
+
+    def answers_requests(self, spot: Spot) -> bool:  # noqa: ARG002 - all do
+        return True
+
     def send(self, job: Job, spots: list[Spot]) -> None:
         request = job.attempt
         request.arrival_s = self.env.now
-        spot = self.choose(spots)
+        spot = self.choose(spots, self.chosen, self.draws, lambda spot: sum(job.spot is spot for job in self.order))
         self.chosen.append(spot)
         job.spot, job.where = spot, spot.number
         self.order.append(job)
         if spot.state == "ready":
-            assert spot.replica
-            spot.replica.submit(request)
+            self.hand(job, spot)
         else:
             self.lose_jobs(spot, [job])
 
-    def choose(self, spots: list[Spot]) -> Spot:
-        """By the router's rule, among the spots that there are."""
-        if len(self.spots) == 1 or self.router == "only":
+    def hand(self, job: Job, spot: Spot) -> None:
+        """The replica there gets it."""
+        assert spot.replica
+        spot.replica.submit(job.attempt)
+
+    def choose(
+        self, spots: list[Spot], chosen: list[Spot], draws: Random, num_in_flight: Callable[[Spot], int]
+    ) -> Spot:
+        """By the router's rule, among the spots that there are, given those chosen before."""
+        if sum(self.answers_requests(spot) == self.answers_requests(spots[0]) for spot in self.spots) == 1:
             return spots[0]
         if self.router == "random":
-            return spots[self.draws.randrange(len(spots))]
+            return spots[draws.randrange(len(spots))]
         if self.router == "round_robin":
-            return min(spots, key=lambda spot: max((n for n, s in enumerate(self.chosen) if s is spot), default=-1))
+            return min(spots, key=lambda spot: max((n for n, s in enumerate(chosen) if s is spot), default=-1))
         if self.router == "power_of_two":
             if len(spots) == 1:
                 return spots[0]
-            first = self.draws.randrange(len(spots))
+            first = draws.randrange(len(spots))
             others = [spot for spot in spots if spot is not spots[first]]
-            second = others[self.draws.randrange(len(others))]
-            counts = [sum(job.spot is spot for job in self.order) for spot in (spots[first], second)]
+            second = others[draws.randrange(len(others))]
+            counts = [num_in_flight(spot) for spot in (spots[first], second)]
             return spots[first] if counts[0] <= counts[1] else second
-        last = self.chosen[-1].number if self.chosen else -1
+        last = chosen[-1].number if chosen else -1
         in_turn = sorted(spots, key=lambda spot: (spot.number <= last, spot.number))
         loads = {spot: self.load(spot) for spot in in_turn}
         return min(in_turn, key=lambda spot: 4 * loads[spot][0] + loads[spot][1])
@@ -261,28 +273,36 @@ class ManagedFleet:
         job.spot = None
 
     def lose_jobs(self, spot: Spot, jobs: list[Job]) -> None:
-        recovery = self.dynamics.recovery
         for job in jobs:
             self.leave(job)
-            if self.breakers and self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN:
-                self.breakers[spot.number].failed(self.env.now)
-                if self.breakers[spot.number].state(self.env.now) is Circuit.OPEN:
-                    self.at(recovery.circuit_open_s, FLEET, self.dispatch_soon)
-            job.num_lost += 1
-            if recovery.lost == "fail" or job.num_lost > recovery.retries:
-                retries = f" after {job.num_lost - 1} retries" if job.num_lost > 1 else ""
-                self.end(job, f"failed: replica {spot.number} was lost{retries}")
-                continue
-            before = job.attempt
-            if recovery.lost == "resume":
-                if before.num_output_tokens and job.first is None:
-                    job.first = before
-                job.num_kept += before.num_output_tokens
-            job.attempt = _again(self.pristine[before.index])
-            job.attempt.num_prompt_tokens += job.num_kept
-            job.attempt.max_tokens -= job.num_kept
-            self.at(backoff_s(job.num_lost - 1, recovery, self.rng), URGENT, partial(self.try_again, job))
+            self.blame(spot)
+            self.lose_job(job, f"replica {spot.number} was lost")
         self.dispatch_soon()
+
+    def blame(self, spot: Spot) -> None:
+        """The breaker of a spot hears of a loss."""
+        if self.breakers and self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN:
+            self.breakers[spot.number].failed(self.env.now)
+            if self.breakers[spot.number].state(self.env.now) is Circuit.OPEN:
+                self.at(self.dynamics.recovery.circuit_open_s, FLEET, self.dispatch_soon)
+
+    def lose_job(self, job: Job, reason: str) -> None:
+        """Its attempt has come to nothing."""
+        recovery = self.dynamics.recovery
+        job.num_lost += 1
+        if recovery.lost == "fail" or job.num_lost > recovery.retries:
+            retries = f" after {job.num_lost - 1} retries" if job.num_lost > 1 else ""
+            self.end(job, f"failed: {reason}{retries}")
+            return
+        before = job.attempt
+        if recovery.lost == "resume":
+            if before.num_output_tokens and job.first is None:
+                job.first = before
+            job.num_kept += before.num_output_tokens
+        job.attempt = again(self.pristine[before.index])
+        job.attempt.num_prompt_tokens += job.num_kept
+        job.attempt.max_tokens -= job.num_kept
+        self.at(backoff_s(job.num_lost - 1, recovery, self.rng), URGENT, partial(self.try_again, job))
 
     def try_again(self, job: Job) -> None:
         if not job.outcome:
@@ -299,10 +319,13 @@ class ManagedFleet:
         if spot is not None:
             assert spot.replica
             self.leave(job)
-            spot.replica.abort(job.attempt, reason)
+            self.abort(job, spot.replica, reason)
             self.give_back(spot)
         self.end(job, f"failed: {reason}")
         self.dispatch_soon()
+
+    def abort(self, job: Job, replica: Replica, reason: str) -> None:
+        replica.abort(job.attempt, reason)
 
     def queue_out(self, job: Job) -> None:
         if job in self.queue and not job.num_lost:
@@ -321,7 +344,13 @@ class ManagedFleet:
         spot.state = "ready"
         spot.ready_s.append(self.env.now)
         recorder = Recorder()
-        replica = Replica(
+        spot.replica = replica = self.replica(spot, recorder)
+        spot.recorders.append((recorder, replica))
+        spot.process = self.env.process(_until_interrupted(replica))
+        self.dispatch_soon()
+
+    def replica(self, spot: Spot, recorder: Recorder) -> Replica:
+        return Replica(
             self.env,
             self.config,
             spot.step_time,
@@ -330,10 +359,6 @@ class ManagedFleet:
             on_finished=lambda request: self.finished(spot, request),
             on_refused=lambda request: self.refused(spot, request),
         )
-        spot.replica = replica
-        spot.recorders.append((recorder, replica))
-        spot.process = self.env.process(_until_interrupted(replica))
-        self.dispatch_soon()
 
     def start(self, spot: Spot, after_s: float) -> None:
         spot.plan += 1
@@ -373,11 +398,14 @@ class ManagedFleet:
         self.give_back(spot)
 
     def give_back(self, spot: Spot) -> None:
-        if spot.state == "draining" and not any(job.spot is spot for job in self.order):
+        if spot.state == "draining" and not self.is_busy(spot):
             self.lives.append(
                 Life(spot.number, spot.pool, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s), self.env.now)
             )
             spot.state, spot.replica = "empty", None
+
+    def is_busy(self, spot: Spot) -> bool:
+        return any(job.spot is spot for job in self.order)
 
     def fail_again_and_again(self, spot: Spot, fault: Fault, outages: Iterator[Any]) -> Process:
         for after_s, for_s in outages:
@@ -449,7 +477,7 @@ def _until_interrupted(replica: Replica) -> Process:
         return
 
 
-def _again(request: Request) -> Request:
+def again(request: Request) -> Request:
     fresh = copy(request)
     fresh.block_tables, fresh.num_hashed_blocks = list(request.block_tables), list(request.num_hashed_blocks)
     return fresh
@@ -500,13 +528,21 @@ def simulate_changing(
     engines = [
         [recorder.records(ended, replica.scheduler) for recorder, replica in spot.recorders] for spot in fleet.spots
     ]
+    return ServedChanging(*ended_fleet(fleet, requests, len(trace)), engines)
+
+
+def ended_fleet(
+    fleet: ManagedFleet, requests: list[Request], num_requests: int
+) -> tuple[RequestRecords, list[int], tuple[Life, ...]]:
+    """How the requests ended, by whom, and who was there."""
+    ended = [_ended(fleet, request) for request in requests]
     there = [
         Life(spot.number, spot.pool, spot.started_s, tuple(spot.ready_s), tuple(spot.lost_s))
         for spot in fleet.spots
         if spot.state != "empty"
     ]
-    where = [fleet.jobs[row].where if row in fleet.jobs else -1 for row in range(len(trace))]
-    return ServedChanging(Recorder().records(ended, Scheduler(config)).requests, where, (*fleet.lives, *there), engines)
+    where = [fleet.jobs[row].where if row in fleet.jobs else -1 for row in range(num_requests)]
+    return Recorder().records(ended, Scheduler(fleet.config)).requests, where, (*fleet.lives, *there)
 
 
 def _ended(fleet: ManagedFleet, request: Request) -> Request:

@@ -290,9 +290,12 @@ class Replica:
         if not request.script.recv_fails:
             self.scheduler.loaded(request)
             return "recv_done", name
+        was_there = request.status is not RequestStatus.FINISHED
         self.scheduler.load_failed(request, recomputes=transfers.recomputes_failed)
-        if request.status is RequestStatus.FINISHED:
+        if was_there and request.status is RequestStatus.FINISHED:
             request.finish_s = self._env.now
+            if self._on_finished:
+                self._on_finished(request)
         return "recv_fail", name
 
 

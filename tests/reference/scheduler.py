@@ -153,9 +153,17 @@ class Scheduler:
         self.throttle.forget(request)
 
     def abort(self, request: Request) -> None:
-        """A request leaves at once, wherever it stands; tokens in flight for it are dropped when they come."""
-        assert self.connector is None, "aborts of requests whose KV is on its way are not modelled"
-        self._finish([request])
+        """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and KV on its way still comes."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        elif request in self.holding.in_order():
+            self.holding.remove([request])
+        else:
+            self.waiting.remove([request])
+        request.status = RequestStatus.FINISHED
+        self._finished_since = True
+        if not request.is_loading:
+            self._give_back(request)
 
     def schedule(self, *, is_throttled: bool = False) -> Batch:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
@@ -510,12 +518,15 @@ class Scheduler:
                 self.running.remove(request)
             request.status = RequestStatus.FINISHED
             self._finished_since = True
-            if self.connector and self.connector.finished(request):
-                continue
-            if self._modes.defers_frees and request.num_in_flight_tokens:
-                self._unfreed.append((self._batches_in_flight[-1], request))
-            else:
-                self.kv.free(request)
+            if not (self.connector and self.connector.finished(request)):
+                self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        """Its blocks come free once no batch in flight may write to them."""
+        if self._modes.defers_frees and request.num_in_flight_tokens:
+            self._unfreed.append((self._batches_in_flight[-1], request))
+        else:
+            self.kv.free(request)
 
     def _free_deferred(self, batch: Batch) -> None:
         """Blocks that this batch was the last to write to."""
@@ -531,6 +542,9 @@ class Scheduler:
         """What came from elsewhere is here; the last known token is computed in any case, to sample from it."""
         request.is_loading = False
         self._loading.remove(request)
+        if request.status is RequestStatus.FINISHED:  # aborted meanwhile
+            self.kv.free(request)
+            return
         self.kv.keep_full_blocks(request, request.num_loaded_tokens)
         request.num_computed_tokens = min(request.num_loaded_tokens, request.num_tokens - 1)
 
@@ -538,6 +552,9 @@ class Scheduler:
         """The request is computed here, its blocks given back when it is looked at next; or it ends."""
         request.is_loading = False
         self._loading.remove(request)
+        if request.status is RequestStatus.FINISHED:
+            self.kv.free(request)
+            return
         if recomputes:
             return
         self.holding.remove([request])

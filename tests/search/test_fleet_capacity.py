@@ -134,7 +134,6 @@ def test_an_answer_is_what_simulate_finds(fleet: dict[str, Any]) -> None:
         (SCALED, {"replicas": 2}, "the pools of --fleet say how many replicas there are, got --replicas 2 too"),
         (ROLES, {"rate": 3.0}, "--rate sizes one pool; name it with --pool: prompts, answers."),
         (ROLES | {"pools": ROLES["pools"][:1]}, {}, "but none has the role decode; add one."),
-        (ROLES | {"recovery": {}}, {}, "recovery is not simulated for pools that hand KV over"),
     ],
 )
 def test_bad_questions_are_refused(fleet: Any, changes: dict[str, Any], sentence: str) -> None:

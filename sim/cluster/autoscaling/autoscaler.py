@@ -27,7 +27,7 @@ class Observed(NamedTuple):
     """A pool at an instant. `num_replicas` have been asked for: the ready ones and those that start, none that drains.
 
     `queued_waits_s` are how long those at the gateway have waited. Of the window: requests and prompt tokens that came, and the mean output of
-    those that were answered.
+    those that were answered. Some pools only compute prompts, others only generate.
     """
 
     now_s: float
@@ -38,6 +38,8 @@ class Observed(NamedTuple):
     num_arrived: int = 0
     num_prompt_tokens: int = 0
     mean_output_tokens: float = 0.0
+    computes_prompts: bool = True
+    generates: bool = True
 
 
 class Autoscaler(ABC):

@@ -1,4 +1,4 @@
-"""Dynamo's planner for replicas that prefill and decode: a step of one by latencies, above a floor by demand.
+"""Dynamo's planner: a step of one by latencies, above a floor by demand; of pools that prefill by TTFT and prompts, of those that decode by ITL and outputs.
 
 After ai-dynamo/dynamo docs/design-docs/planner-design.md @320e674b and docs/components/planner/planner-guide.md @092029ef.
 Deliberate differences: the latencies of an engine are the means measured over a window, where Dynamo's are regressions on its
@@ -53,13 +53,15 @@ class DynamoPlanner(Autoscaler):
 
 def load_step(observed: Observed, options: DynamoPlannerOptions) -> int:
     """+1, 0 or -1."""
-    ttfts, itls = zip(*map(_means, observed.ready), strict=True) if observed.ready else ((), ())
-    if not ttfts:
+    if not observed.ready:
         return 0
-    if all(ttft > options.ttft_s for ttft in ttfts) or all(itl > options.itl_s for itl in itls):
+    ttfts, itls = zip(*map(_means, observed.ready), strict=True)
+    judged = [(ttfts, options.ttft_s)] if observed.computes_prompts else []
+    judged += [(itls, options.itl_s)] if observed.generates else []
+    if any(all(latency > limit for latency in latencies) for latencies, limit in judged):
         return 1
     share = options.sensitivity
-    is_under = all(ttft < share * options.ttft_s for ttft in ttfts) and all(itl < share * options.itl_s for itl in itls)
+    is_under = all(latency < share * limit for latencies, limit in judged for latency in latencies)
     return -1 if is_under else 0
 
 
@@ -72,8 +74,8 @@ def _means(shown: Shown) -> tuple[float, float]:
 def throughput_floor(observed: Observed, options: DynamoPlannerOptions) -> int:
     """Replicas that the demand of the window needs, by prompts and by outputs."""
     demands = (
-        (observed.num_prompt_tokens, options.prefill_tokens_per_s),
-        (observed.num_arrived * observed.mean_output_tokens, options.decode_tokens_per_s),
+        (observed.num_prompt_tokens * observed.computes_prompts, options.prefill_tokens_per_s),
+        (observed.num_arrived * observed.mean_output_tokens * observed.generates, options.decode_tokens_per_s),
     )
     return max(
         (math.ceil(tokens / options.throughput_interval_s / capacity) for tokens, capacity in demands if capacity),

@@ -117,6 +117,10 @@ class Connector:
     def aborted(self, progress: Progress) -> None:
         """A request is dropped."""
 
+    def lose_all(self) -> list[Transfer]:
+        """The device is gone: what was under way for requests that hold blocks for it."""
+        return []
+
     def records(self) -> OffloadRecords | None:
         """What the CPU's memory was used for, where it is."""
         return None

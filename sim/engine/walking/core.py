@@ -122,6 +122,7 @@ class WalkingCore:
         requests = list(self.state.progress)
         for request in requests:
             self._scheduler.abort(request)
+        self._scheduler.lose_all()
         return {request: request.num_sampled_tokens for request in requests}
 
     def use(self, step_time: StepTimeModel) -> None:

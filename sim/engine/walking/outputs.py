@@ -113,6 +113,11 @@ class Outputs:
         else:
             self._slots.free(progress)
 
+    def lose_all(self) -> list[Progress]:
+        """Those whose blocks wait for a batch that will not come back."""
+        unfreed, self._unfreed = [progress for _, progress in self._unfreed], []
+        return unfreed
+
     def _free_deferred(self, batch: Batch) -> None:
         """Blocks that this batch was the last to write to."""
         kept = []

@@ -89,6 +89,11 @@ class Remote(Connector):
             self.events.append([now_s, "send_start", progress.request.request_id])
         return True
 
+    def lose_all(self) -> list[Transfer]:
+        lost = [*self._asked, *self._under_way]
+        self._asked, self._under_way = [], []
+        return lost
+
     def reported(self, until_s: float) -> list[Transfer]:
         over = over_by(self._under_way, until_s)
         if over:

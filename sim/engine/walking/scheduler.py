@@ -141,6 +141,12 @@ class Scheduler:
         if not progress.is_loading:
             self._outputs.free(progress)
 
+    def lose_all(self) -> None:
+        """The device is gone, and with it what it held for requests that have left."""
+        transfers = self._connector.lose_all() if self._connector is not None else []
+        for progress in (*(transfer.progress for transfer in transfers), *self._outputs.lose_all()):
+            self.state.slots.free(progress)
+
     def loaded(self, progress: Progress) -> None:
         """What came from elsewhere is here; the last known token is computed in any case, to sample from it."""
         self._no_longer_loads(progress)

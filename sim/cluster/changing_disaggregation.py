@@ -1,0 +1,60 @@
+"""A run of a fleet that changes and in which some replicas prefill for others."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from sim.cluster.changing import ChangingFleet
+from sim.cluster.deciders import decider
+from sim.cluster.exchange import Exchange
+from sim.cluster.handover_records import HandoverRecords
+from sim.cluster.managed_disaggregation import ManagedDisaggregatedGateway
+from sim.cluster.places import Place
+from sim.cluster.prefill_desk import PrefillDesk
+from sim.cluster.replica import Core, LiveReplica
+from sim.cluster.watch import Watch
+from sim.engine.walking.modes import POLLING_S
+
+
+class ChangingDisaggregatedFleet(ChangingFleet):
+    """As the fleet that changes, with engines that hand KV over; those poll every `idle_sleep_s` while they wait."""
+
+    idle_sleep_s = POLLING_S
+
+    def _gateway(self, watches: Mapping[int, Watch]) -> ManagedDisaggregatedGateway:
+        plan = self._plan
+        assert plan.disaggregation is not None, "a fleet that hands KV over"
+        pools = [plan.pools[pool] for pool in self.pool_of]
+        self._exchange = Exchange(self._env, plan.disaggregation, pools, self._source, self.idle_sleep_s)
+        router = self._router_for(plan.disaggregation.router or plan.router, is_prefill=True)
+        asks = decider(plan.disaggregation.decider)
+        self._desk = PrefillDesk(self._env, router, asks, self._source, self._exchange.handovers, plan.pools)
+        self._answering = ManagedDisaggregatedGateway(
+            self._env,
+            self._router,
+            self._places,
+            self._source,
+            self._table,
+            desk=self._desk,
+            exchange=self._exchange,
+            admission=self._dynamics.admission,
+            recovery=self._dynamics.recovery,
+            watches=watches,
+            seed=self._seed,
+        )
+        return self._answering
+
+    def _replica(self, place: Place) -> LiveReplica:
+        if not self._desk.is_prefill(place.pool):
+            return super()._replica(place)
+        core = self._made(place)
+        prefilled = partial(self._answering.prefilled, place.number)
+        return LiveReplica(self._env, core, place.number, place.pool, prefilled, self._desk.router.scrape_interval_s)
+
+    def _core(self, place: Place) -> Core:
+        num_keys = self._source.num_keys(place.pool)
+        pool = self._pool(place)
+        return self._exchange.core(pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys)
+
+    def handovers(self) -> HandoverRecords:
+        """What was handed over; to be asked for after `records`."""
+        return self._exchange.records()

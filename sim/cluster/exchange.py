@@ -1,0 +1,65 @@
+"""What engines share that hand KV over: the network between them, and the books of what was handed over."""
+
+from collections.abc import Sequence
+
+import simpy
+
+from sim.cluster.engines import engine_core
+from sim.cluster.fleet_plan import Disaggregation, Pool
+from sim.cluster.handover_records import HandoverRecords
+from sim.cluster.handovers import Handovers
+from sim.cluster.network import Network
+from sim.cluster.replica import Core
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+from sim.engine.walking.core import WalkingCore
+from sim.engine.walking.modes import POLLING_S, Modes
+from sim.engine.walking.recorder import WalkRecorder
+from sim.specs.kv_transfer import KVTransferConfig
+
+
+class Exchange:
+    """Makes the engines of a fleet with roles; both sides are configured as llm-d does it.
+
+    A worker looks for what has come right after it has launched a pass.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        disaggregation: Disaggregation,
+        pools: Sequence[Pool],
+        source: RequestSource,
+        idle_sleep_s: float = POLLING_S,
+    ) -> None:
+        """`pools` are those of the replicas, by number."""
+        policy = disaggregation.kv_load_failure_policy
+        self.network = Network(env, disaggregation.costs)
+        for pool in pools:
+            self.network.add(pool.kv.num_gpus)
+        self.handovers = Handovers(
+            self.network,
+            [pool.kv for pool in pools],
+            len(source),
+            disaggregation.lease,
+            recomputes=policy == "recompute",
+        )
+        self.prefills = RequestTable(source)
+        nixl = KVTransferConfig(kv_role="kv_both", reports_at_start=True, kv_load_failure_policy=policy)
+        self._modes = Modes(kv_transfer=nixl, peer=self.handovers, idle_sleep_s=idle_sleep_s)
+
+    def core(self, pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int) -> Core:
+        """The engine of a replica of that number."""
+        if pool.role == "both":
+            return engine_core(pool, table, number, start_s=start_s, num_keys=num_keys)
+        recorder = WalkRecorder(self.prefills if pool.role == "prefill" else table, number)
+        return WalkingCore(pool.config, pool.step_time, recorder, start_s=start_s, modes=self._modes, num_keys=num_keys)
+
+    def begin_anew(self, row: int) -> None:
+        """A request is tried again: what became of the attempt before is told no more."""
+        self.prefills.clear(row)
+        self.handovers.table.clear(row)
+
+    def records(self) -> HandoverRecords:
+        """What was handed over; to be asked for after the records of all engines."""
+        return HandoverRecords.of(self.prefills, self.handovers.table, self.network.ports)

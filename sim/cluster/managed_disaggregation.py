@@ -1,0 +1,154 @@
+"""The gateway of a fleet that changes and in which some replicas prefill for others.
+
+A request that is prefilled elsewhere is at its decode replica, as far as losses and timeouts are concerned, from when it is sent; besides, its
+prompt is at the prefill replica. Whichever is lost, the gateway's recovery says what becomes of it; so it does of a request whose KV could not be fetched.
+As with llm-d's sidecar, which stands beside the decode replica, a prefill ends unfinished where that is lost. Deliberate difference: of what the attempts
+before left in a prefix cache, a request finds only what it shares with others.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sim.cluster.errand import Errand
+from sim.cluster.exchange import Exchange
+from sim.cluster.handovers import Handover
+from sim.cluster.managed_gateway import ManagedGateway
+from sim.cluster.places import Place, State
+from sim.cluster.prefill_desk import PrefillDesk
+from sim.cluster.replica import LiveReplica, Lost
+from sim.cluster.routers.router import Router
+from sim.engine.request import Request
+
+GIVEN_UP = "nobody waits for it any more"
+
+
+class ManagedDisaggregatedGateway(ManagedGateway):
+    """Places of prefill replicas have prompts that are being computed `in_flight`, and handovers of which they `hold` the KV."""
+
+    def __init__(self, *given: Any, desk: PrefillDesk, exchange: Exchange, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._desk = desk
+        self._exchange = exchange
+        self._handovers = exchange.handovers
+        self._handovers.on_released = self._released
+
+    # -- to replicas -----------------------------------------------------------------------------------------------
+
+    def _candidates(self, request: Request) -> list[LiveReplica]:
+        return [replica for replica in super()._candidates(request) if not self._desk.is_prefill(replica.pool)]
+
+    def _senders(self) -> list[LiveReplica]:
+        """Replicas that could prefill for others now."""
+        return [
+            replica
+            for replica in self._places.candidates()
+            if self._desk.is_prefill(replica.pool) and not self._circuits.is_open(replica.number, self._env.now)
+        ]
+
+    def _submit(self, errand: Errand, replica: LiveReplica) -> None:
+        if errand.num_lost:
+            self._exchange.begin_anew(errand.row)
+        handover = self._desk.begin(errand.attempt, replica, self._senders())
+        if handover is None:
+            super()._submit(errand, replica)
+            return
+        place = self._places[handover.sender.number]
+        place.in_flight[handover.prefill] = None
+        if place.state is State.READY:
+            handover.sender.submit(handover.prefill)
+        else:  # lost, and not noticed yet
+            self.lost(place, [Lost(handover.prefill, 0)])
+
+    def prefilled(self, number: int, prefills: Sequence[Request]) -> None:
+        """Prompts have been computed at a replica, which holds their KV from now on."""
+        place = self._places[number]
+        for prefill in prefills:
+            del place.in_flight[prefill]
+            self._circuits.succeeded(number, self._env.now)
+            for watch in self._watches.values():
+                watch.prefilled(self._errands[prefill.index], number, self._env.now)
+        for handover in self._desk.prefilled(number, prefills):
+            place.held[handover] = None
+        self._places.give_back_if_drained(place)
+
+    def _released(self, handover: Handover) -> None:
+        place = self._places[handover.sender.number]
+        place.held.pop(handover, None)
+        self._places.give_back_if_drained(place)
+
+    # -- and back --------------------------------------------------------------------------------------------------
+
+    def _router_of(self, place: Place) -> Router:
+        return self._desk.router if self._desk.is_prefill(place.pool) else self._router
+
+    def gone(self, place: Place) -> None:
+        super().gone(place)
+        self._exchange.network.forget(place.number)
+
+    def answered(self, number: int, finished: Sequence[Request]) -> None:
+        failed = [request for request in finished if self._handovers.has_failed(request)]
+        super().answered(number, [request for request in finished if request not in failed])
+        for request in failed:
+            errand = self._errands.get(request.index)
+            if errand is not None:
+                self._leave(errand)
+                self._lose(errand, 0, number, "its KV was lost")
+        if failed:
+            self._places.give_back_if_drained(self._places[number])
+            self.dispatch_soon()
+
+    # -- losses ----------------------------------------------------------------------------------------------------
+
+    def lost(self, place: Place, lost: Iterable[Lost]) -> None:
+        """A replica is lost with these requests, or prompts."""
+        self._exchange.network.forget(place.number)
+        if not self._desk.is_prefill(place.pool):
+            for request, _ in lost:
+                self._give_up(request, is_known=False)
+            super().lost(place, lost)
+            return
+        for handover in list(place.held):
+            self._handovers.sender_is_gone(handover)
+        place.held.clear()
+        for prefill, _ in lost:
+            self._lose_prefill(place, prefill)
+        self.dispatch_soon()
+
+    def _lose_prefill(self, place: Place, prefill: Request) -> None:
+        del place.in_flight[prefill]
+        handover = self._handovers.of(prefill)
+        assert handover is not None, "it is being computed for somebody"
+        self._handovers.drop(handover)
+        if self._desk.router.listens:
+            self._desk.router.answered(prefill, place.number)
+        errand = self._errands[prefill.index]
+        receiver = errand.place
+        self._leave(errand)
+        self._count_loss(place)
+        self._lose(errand, 0, errand.replica, f"replica {place.number} was lost")
+        assert receiver is not None, "it was to be answered somewhere"
+        self._places.give_back_if_drained(receiver)
+
+    def _give_up(self, request: Request, *, is_known: bool) -> None:
+        """A request leaves its decode replica unanswered; `is_known` to that, which tells the sender, unless it is lost itself."""
+        handover = self._handovers.of(request)
+        if handover is None:
+            return
+        if handover.sent is not None:
+            (self._handovers.is_not_wanted if is_known else self._handovers.receiver_is_gone)(handover)
+            return
+        place, prefill = self._places[handover.sender.number], handover.prefill
+        self._handovers.drop(handover)
+        del place.in_flight[prefill]
+        if self._desk.router.listens:
+            self._desk.router.answered(prefill, place.number)
+        handover.sender.abort(prefill, GIVEN_UP)
+        self._places.give_back_if_drained(place)
+
+    def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:
+        handover = self._handovers.of(errand.attempt)
+        self._give_up(errand.attempt, is_known=True)
+        if handover is None or handover.is_delivered:
+            super()._abort(errand, replica, reason)
+        else:
+            self._table.fail(errand.attempt, 0, reason, replica.number)
