@@ -16,12 +16,13 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.users import parse_users, require_no_rate
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, deploy
 from sim.engine.records import Records
-from sim.errors import ConfigError
+from sim.errors import ConfigError, listed
 from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
 from sim.layerwise import deploy_layerwise
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan
+from sim.metrics.breakdown import Breakdown, breakdown
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
 from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, held_s, same, same_layout
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
 
-PlotKind = Literal["latency", "timeline"]
+PlotKind = Literal["latency", "timeline", "roofline"]
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,17 @@ class Result:
         """One row an engine step, in order of launch, replica by replica."""
         return _frame(self._step_columns())
 
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the steps' time goes, of several pools that of the first. Raises ConfigError where the step times do not say."""
+        found = breakdown(self.deployment, self.run.pools[0].leaps)
+        if found is None:
+            raise ConfigError("step times that are given do not say where they go, and a run without steps has none.")
+        return found
+
     def write(self, folder: str | Path) -> None:
-        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png, of a fleet replicas.csv; whole or not at all.
+        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png, of a fleet replicas.csv, with a `breakdown` in the
+        summary roofline.png; whole or not at all.
 
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
@@ -125,12 +135,16 @@ class Result:
         if self._is_fleet:
             pools = [self.fleet.pools[pool].name for pool in self.run.pool_of]
             tables["replicas.csv"] = replica_columns(self._replicas_over_time, pools)
-        plots = {f"{kind}.png": self.plot(kind) for kind in get_args(PlotKind)}
+        kinds: list[PlotKind] = ["latency", "timeline"]
+        if "breakdown" in self.summary:
+            kinds.append("roofline")
+        plots = {f"{kind}.png": self.plot(kind) for kind in kinds}
         write_folder(Path(folder), self.summary, tables, plots)
 
     def plot(self, kind: PlotKind = "timeline") -> "Figure":
         """A matplotlib Figure, as `write` draws it: the engine or the replicas over time, or the distributions of latencies."""
         from sim.report import plots
+        from sim.report.breakdown import roofline_figure
         from sim.report.fleet_plots import fleet_figure
 
         title = run_title(self.summary, plots.TITLE_WIDTH)
@@ -140,7 +154,9 @@ class Result:
             return fleet_figure(self._replicas_over_time, title=title)
         if kind == "timeline":
             return plots.timeline_figure(self.records, num_gpu_blocks=self.summary["num_gpu_blocks"], title=title)
-        raise ConfigError(f"plot draws `timeline` or `latency`, got {kind!r}.")
+        if kind == "roofline":
+            return roofline_figure(self.breakdown, title=title)
+        raise ConfigError(f"plot draws {listed([f'`{name}`' for name in get_args(PlotKind)], 'or')}, got {kind!r}.")
 
     @property
     def _is_fleet(self) -> bool:

@@ -39,6 +39,12 @@ def simulate(
     kv_pull: KVPull = None,
     users: NumUsers = None,
     think_time: ThinkTime = None,
+    breakdown: Annotated[
+        bool,
+        typer.Option(
+            "--breakdown", help="Show where the steps' time goes, by operator; with --out draw it as roofline.png."
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
     ] = 0,
@@ -47,6 +53,7 @@ def simulate(
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
     from sim import api
+    from sim.report.breakdown import breakdown_json, breakdown_table
 
     if out:
         from sim.report.folder import check_folder
@@ -68,16 +75,20 @@ def simulate(
             think_time=think_time,
             seed=seed,
             layerwise=layerwise.settings(),
-            keep_records=out is not None,
+            keep_records=breakdown or out is not None,
             progress=progress,
             step_log=write_step,
         )
+    if breakdown:
+        result.summary["breakdown"] = breakdown_json(result.breakdown)
     if out:
         result.write(out)
     if shared.as_json:
         print_json(result.summary)
     else:
         typer.echo(str(result))
+        if breakdown:
+            typer.echo(f"\n{breakdown_table(result.breakdown)}")
     warn(_talk(result, shared.price, out))
 
 

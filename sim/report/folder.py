@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_AT_ONCE = 1 << 18
-FILES = ("summary.json", "requests.csv", "steps.csv", "replicas.csv", "latency.png", "timeline.png")
+FILES = ("summary.json", "requests.csv", "steps.csv", "replicas.csv", "latency.png", "timeline.png", "roofline.png")
 
 
 def check_folder(folder: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_simulation_draws_itself() -> None:
         assert len(figure.axes) == 4
         assert "first 20 requests" in figure.get_suptitle()
     kind: Any = "pie"
-    with pytest.raises(ConfigError, match=r"^plot draws `timeline` or `latency`, got 'pie'"):
+    with pytest.raises(ConfigError, match=r"^plot draws `latency`, `timeline` or `roofline`, got 'pie'"):
         result.plot(kind)
 
 
