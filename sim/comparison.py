@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sim.api import Result, simulate
@@ -28,6 +29,12 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The columns of the table, by router."""
         return list(comparison_rows(self.summary["routers"]))
+
+    def write(self, folder: str | Path) -> None:
+        """summary.json, routers.csv and routers.png, all or none. Raises ConfigError where the folder holds anything else."""
+        from sim.report.comparison_folder import write_comparison
+
+        write_comparison(Path(folder), self.summary, self.rows)
 
     def __str__(self) -> str:
         return comparison_text(self.summary["routers"])

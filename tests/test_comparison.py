@@ -1,7 +1,10 @@
 """Routers side by side."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import sim
@@ -56,3 +59,21 @@ def test_what_cannot_be_compared(arguments: dict[str, Any], sentence: str) -> No
 def test_a_fleet_that_grows_has_a_router() -> None:
     found = sim.compare(*DEPLOYED, routers=["random", "llm_d"], fleet={"autoscale": "hpa"}, limit=5, intervals=False)
     assert [result.summary["completed"] for result in found.results.values()] == [5, 5]
+
+
+def test_a_comparison_is_written_whole(tmp_path: Path) -> None:
+    """The same bytes each time, in place of an earlier one; nothing else is replaced."""
+    folder = tmp_path / "found"
+    texts = []
+    for _ in range(2):
+        found = sim.compare(*DEPLOYED, routers=["random", "llm_d"], replicas=2, limit=20, intervals=False)
+        found.write(folder)
+        texts.append({path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix != ".json"})
+    assert list(texts[0]) == ["routers.csv", "routers.png"]
+    assert texts[0] == texts[1]
+    assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(found.summary))
+    table = pd.read_csv(folder / "routers.csv")
+    assert table.to_dict("records") == [pytest.approx(row) for row in found.rows]
+    (folder / "mine.txt").touch()
+    with pytest.raises(ConfigError, match=r"already holds `mine.txt`, which is not a comparison of Servecast"):
+        found.write(folder)

@@ -1,5 +1,6 @@
 """`servecast compare`: one fleet and one trace behind several routers, side by side."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,11 +36,18 @@ def compare(
     users: NumUsers = None,
     think_time: ThinkTime = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what routers draw, as for simulate.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for summary.json, routers.csv and routers.png.", show_default=False)
+    ] = None,
 ) -> None:
     """Replay one trace behind several routers; a row for each."""
     from sim.comparison import compare
 
-    arguments = shared.arguments(engine_flags(ctx), {}, fleet, seed=seed)
+    if out:
+        from sim.report.comparison_folder import check_comparison_folder
+
+        check_comparison_folder(out)
+    arguments = shared.arguments(engine_flags(ctx), {"--out": out}, fleet, seed=seed)
     with progress_bar("simulating") as progress:
         found = compare(
             **arguments,
@@ -53,9 +61,12 @@ def compare(
             seed=seed,
             progress=progress,
         )
+    if out:
+        found.write(out)
     if shared.as_json:
         print_json(found.summary)
     else:
         typer.echo(str(found))
     first = next(iter(found.results.values()))
-    warn([f"each run by itself: {first.summary['confidence']['text']}."])
+    place = f"; results are in {out}" if out else ""
+    warn([f"each run by itself: {first.summary['confidence']['text']}{place}."])

@@ -1,5 +1,7 @@
 """A candidate as answers carry it: as JSON, as a flat row, as a fleet file and as lines that start it."""
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -8,6 +10,7 @@ from sim.fleet import DeployedFleet, pool_engine
 from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER, SECTIONS, Params
 from sim.search.evaluate import Scenario
 from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import TransferBlock
 from sim.specs.serve_command import serve_command
 from sim.specs.speculative_config import SpeculativeConfig
 
@@ -63,10 +66,23 @@ def portable_fleet(fleet: DeployedFleet, engine: EngineConfig) -> dict[str, Any]
     return sections | {ROUTER: fleet.router, "pools": pools}
 
 
+def nixl_config(transfer: TransferBlock | None) -> dict[str, Any]:
+    """vLLM's `--kv-transfer-config` of either side, as llm-d has it, with what was asked for of it."""
+    asked = transfer or TransferBlock()
+    config: dict[str, Any] = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    if asked.kv_load_failure_policy != "fail":
+        config["kv_load_failure_policy"] = asked.kv_load_failure_policy
+    if asked.kv_lease_duration is not None:
+        config["kv_connector_extra_config"] = {"kv_lease_duration": asked.kv_lease_duration}
+    return config
+
+
 def serve_lines(fleet: DeployedFleet) -> Iterator[str]:
-    """A line; of a fleet that was asked for one a pool, and whose it is."""
+    """A line; of a fleet that was asked for one a pool, and whose it is. Pools that hand KV over have the connector between them."""
     for pool in fleet.pools:
         command = serve_command(pool.deployment.model.name, pool.given)
+        if pool.role != "both" and fleet.asked:
+            command += f" --kv-transfer-config {shlex.quote(json.dumps(nixl_config(fleet.asked.transfer)))}"
         yield f"{command}  # {pool.name}, {pool.num_replicas} times" if fleet.asked else command
 
 

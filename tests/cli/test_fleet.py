@@ -37,3 +37,15 @@ def test_routers_are_compared(servecast: Servecast) -> None:
     _, out, err = servecast(*call, "--replicas", "2", "--router", "random", "--router", "llm_d:queue=3")
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["router", "random", "llm_d:queue=3"]
     assert "each run by itself" in err
+
+
+def test_a_comparison_goes_to_a_folder(trace: Path, tmp_path: Path, servecast: Servecast) -> None:
+    """As other results do: it is checked before anything runs, and named in the end."""
+    line = ("compare", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", trace, "--replicas", "2", "--no-intervals")
+    routers = ("--router", "random", "--router", "llm_d", "--out")
+    ended = servecast(*line, *routers, tmp_path / "found")
+    assert ended.err.endswith(f"; results are in {tmp_path / 'found'}.\n")
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"summary.json", "routers.csv", "routers.png"}
+    refused = servecast(*line, *routers, tmp_path)
+    assert (refused.status, refused.out) == (2, "")
+    assert "is not a comparison of Servecast" in refused.err

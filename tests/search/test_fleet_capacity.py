@@ -1,15 +1,20 @@
 """The highest rate of a fleet file's pools, as they are or as a policy scales them, and the size of one pool for a rate."""
 
+import json
+import shlex
 from typing import Any
 
 import pytest
 
 import sim
 from sim.errors import ConfigError
+from sim.fleet import deploy_fleet
 from sim.report.search import capacity_text
 from sim.search.answer import Capacity
+from sim.search.candidate_json import serve_lines
 from sim.search.highest_rate import PRECISION
 from sim.search.rate_probe import LEAST_CHANGING_S
+from sim.specs.engine import EngineConfig
 from sim.steptime.linear import LinearStepTime
 from tests.search.makers import gpu, model
 from tests.search.test_capacity import ENGINE, SERVICE_S, STEPS, steady_trace
@@ -140,3 +145,19 @@ def test_bad_questions_are_refused(fleet: Any, changes: dict[str, Any], sentence
     with pytest.raises(ConfigError) as refused:
         answer(fleet, **changes)
     assert sentence in str(refused.value)
+
+
+def test_lines_of_pools_that_hand_over_have_the_connector() -> None:
+    """Both sides that of llm-d, with what was asked for of it; replicas that serve requests whole have none."""
+    pools = [*ROLES["pools"], {"name": "whole"}]
+    asked = {"kv_lease_duration": 60.0, "kv_load_failure_policy": "recompute"}
+    fleet = deploy_fleet("Llama-3.1-8B", "h100-sxm", EngineConfig(), ROLES | {"pools": pools, "transfer": asked})
+    prompts, answers, whole = map(shlex.split, serve_lines(fleet))
+    for line in (prompts, answers):
+        assert json.loads(line[line.index("--kv-transfer-config") + 1]) == {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"kv_lease_duration": 60.0},
+        }
+    assert "--kv-transfer-config" not in whole
