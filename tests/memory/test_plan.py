@@ -214,6 +214,16 @@ def test_llama_4_keeps_ten_million_rotary_positions() -> None:
     assert tables == [int(2.5 * GIB)]
 
 
+def test_sparse_mla_keeps_an_indexers_key_beside_the_latent_and_rotates_a_part() -> None:
+    """A token takes 576 numbers in bf16 and 132 bytes a layer; of each head 64 numbers are rotated, by a table in fp32."""
+    model = load_model("deepseek-ai/DeepSeek-V3.2")
+    planned = plan(EngineConfig(max_model_len=4096, tensor_parallel_size=8), model=model)
+    (group,) = planned.kv_groups
+    tables = [line.num_bytes for line in planned.ledger if line.name == "rotary tables"]
+    assert group.page_bytes == group.block_size * (576 * 2 + 132)
+    assert tables == [163840 * 64 * 4]
+
+
 @given(st.floats(0.3, 0.98), st.floats(0.0, 0.02), st.sampled_from(["0.15.1", "0.19.0", "0.33.0"]))
 def test_more_utilization_never_means_fewer_blocks(utilization: float, more: float, version: str) -> None:
     """Blocks never decrease as gpu_memory_utilization grows, and never take more than it allows."""
