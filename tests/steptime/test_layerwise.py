@@ -87,7 +87,7 @@ def test_what_the_mode_does_not_take_is_refused(engine: dict[str, Any], given: d
     """With the argument and what to do."""
     with pytest.raises((ConfigError, DoesNotFitError), match=said):
         deploy_layerwise(QWEN, GPU, replace(LONG, **engine), given)
-    with pytest.raises(ConfigError, match="leave replicas, router and fleet out"):
+    with pytest.raises(ConfigError, match="leave replicas, router, fleet, kv_store and kv_pull out"):
         sim.simulate(QWEN, GPU, "chat", layerwise={}, replicas=2)
 
 
