@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from sim.cluster.adapters import lora_slots
-from sim.cluster.lock_step import LockStepRules
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
+from sim.engine.rank_group import LockStepRules
 from sim.engine.records import Floats
 from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.modes import PLAIN, POLLING_S, Modes

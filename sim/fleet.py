@@ -87,6 +87,11 @@ class DeployedFleet:
                 f"{asked[0]} is simulated for one pool, of replicas that are alike, serve requests whole and stay as they are; leave"
                 " it out, or leave out the other pools, roles and what changes."
             )
+        if self.first.lock_step:
+            raise ConfigError(
+                f"{asked[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                " replicas in place of data_parallel_size."
+            )
         return replace(self, sharing=sharing_of(kv_store, kv_pull, self.first, transfer))
 
     def sized(self, pool: int, num_replicas: int) -> "DeployedFleet":

@@ -42,6 +42,9 @@ def test_ranks_with_experts_wait_for_the_slowest() -> None:
     first = {rank: steps[steps["replica"] == rank].iloc[0] for rank in (0, 1)}
     assert first[0]["end_s"] == first[1]["end_s"]
     assert [first[rank]["num_chunk_tokens"] for rank in (0, 1)] == [4000, 10]
+    parts = steps[["prefill_s", "decode_s", "host_s"]]
+    assert (parts >= 0).all(axis=None)
+    assert parts.sum(axis=1).tolist() == pytest.approx((steps["end_s"] - steps["start_s"]).tolist())
     summary = found.summary
     assert summary["num_waves"] == 2
     assert summary["num_lock_steps"] % 16 == 0
@@ -128,6 +131,7 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {},
             "prefill_schedule_interval 4 is simulated for data-parallel ranks",
         ),
+        (MOE, {}, {"kv_pull": {"kv_recompute_threshold": 200}}, "kv_pull is not simulated for data-parallel ranks"),
         (MOE, {"pipeline_parallel_size": 2}, {}, "pipeline_parallel_size is not simulated for data-parallel ranks"),
         (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
     ],

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.leases import NEWEST_LEASE, Lease
-from sim.cluster.lock_step import LockStepRules
 from sim.cluster.network import NetworkCosts
 from sim.cluster.sharing import Sharing
 from sim.engine.config import SchedulerConfig
+from sim.engine.rank_group import LockStepRules
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.memory.transfers import ReplicaKV
 from sim.specs.kv_transfer import LoadFailurePolicy

@@ -9,9 +9,9 @@ import numpy as np
 
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
-from sim.cluster.rank_records import RankRecords
 from sim.cluster.shared_records import SharedRecords
 from sim.engine.leap_records import LeapRecords
+from sim.engine.rank_records import RankRecords
 from sim.engine.records import (
     EngineRecords,
     Ints,

@@ -17,7 +17,7 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
-from sim.cluster.lock_step import LockStep, LockStepRules
+from sim.cluster.lock_step import LazyRanks, LiveRanks
 from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.rank_log import RankLog
 from sim.cluster.records import ClusterRecords
@@ -25,6 +25,7 @@ from sim.cluster.replica import Core, LazyReplica, LiveReplica
 from sim.cluster.routers.router import Fleet
 from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.sharing_fleet import SharingFleet
+from sim.engine.rank_group import LockStepRules, RankGroup
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
@@ -147,21 +148,20 @@ def _serve_in_lock_step(
         for rank in range(plan.num_replicas)
     ]
     gateway = _gateway(env, plan, source, table, seed)
-    ranks = LockStep(
-        env,
-        cores,
-        pool.step_time,
-        rules,
-        gateway.answered,
-        num_batches_in_flight=pool.config.num_batches_in_flight,
-        scrape_interval_s=gateway.router.scrape_interval_s,
-        log=log,
-    )
-    gateway.replicas = ranks.ranks
-    load.start(gateway.submit, gateway.ask)
-    env.run()
+    depth = pool.config.num_batches_in_flight
+    group = RankGroup(cores, pool.step_time, rules, num_batches_in_flight=depth, start_s=env.now, log=log)
+    if load.waits_for_answers or QueueLimits.of(pool.config.engine):
+        gateway.replicas = LiveRanks(env, cores, group, gateway.answered, gateway.router.scrape_interval_s).ranks
+        load.start(gateway.submit, gateway.ask)
+        env.run()
+    else:
+        lazy = LazyRanks(env, cores, group, gateway)
+        gateway.replicas = lazy.ranks
+        env.process(arrivals(env, load.requests, lazy.arrive))
+        env.run()
+        lazy.finish()
     parts = [core.records() for core in cores]
-    return ClusterRecords.of(parts, table, plan.pool_of, ranks=ranks.records)
+    return ClusterRecords.of(parts, table, plan.pool_of, ranks=group.records)
 
 
 def _serve_fixed(

@@ -11,6 +11,8 @@ from sim.engine.leaps import DecodeSteps, Leap
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import AgreedStepTime, Agreement, DecodeCurve, GraphKind, StepShape, StepTimeModel
 
+MOST_KEPT = 1 << 14
+"""Of what was worked out: without graphs nearly every step has an agreement of its own."""
 LEAST_FIRST: tuple[GraphKind, ...] = ("none", "piecewise", "full")
 
 
@@ -49,6 +51,8 @@ class RankSteps:
         self._dispatch = dispatch
         self._curves: dict[tuple[int, Agreement | None], DecodeCurve] = {}
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
+        self._agreements: dict[tuple[int, ...], Agreement | None] = {}
+        self._idle: dict[Agreement | None, Lane] = {}
 
     def agreement(self, shapes: Sequence[StepShape]) -> Agreement | None:
         """That of ranks that compute these, dummy batches included."""
@@ -72,19 +76,37 @@ class RankSteps:
             return [self._step_time.step_s(shape) for shape in shapes]
         return [self._step_time.step_s(shape._replace(agreement=agreement)) for shape in shapes]
 
-    def lanes(self, shapes: Sequence[StepShape], are_idle: Sequence[bool], agreement: Agreement | None) -> list[Lane]:
-        """Ranks that only decode, or idle."""
+    def decode_agreement(self, counts: Sequence[int]) -> Agreement | None:
+        """That of ranks that only decode so many, or idle: 0."""
+        key = tuple(counts)
+        if key not in self._agreements:
+            if len(self._agreements) >= MOST_KEPT:
+                self._agreements.clear()
+            shapes = [StepShape(count, 0, (), count) if count else self.dummy for count in counts]
+            self._agreements[key] = self.agreement(shapes)
+        return self._agreements[key]
+
+    def lanes(self, counts: Sequence[int], contexts: Sequence[int], agreement: Agreement | None) -> list[Lane]:
+        """Ranks that only decode so many, at such sums of contexts, or idle: 0."""
         found = []
-        for shape, is_idle in zip(shapes, are_idle, strict=True):
-            if is_idle:
-                found.append(Lane(Constant(self._step_time.step_s(shape._replace(agreement=agreement))), 0, 0))
+        for count, context_tokens in zip(counts, contexts, strict=True):
+            if count:
+                found.append(Lane(self._curve(count, agreement), context_tokens, count))
             else:
-                curve = self._curve(shape.num_decodes, agreement)
-                found.append(Lane(curve, shape.decode_context_tokens, shape.num_decodes))
+                found.append(self._idle_lane(agreement))
         return found
 
-    def leap(self, lanes: Sequence[Lane], agreement: Agreement | None, max_steps: int, start_s: float) -> Leap:
-        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in."""
+    def _idle_lane(self, agreement: Agreement | None) -> Lane:
+        lane = self._idle.get(agreement)
+        if lane is None:
+            seconds = self._step_time.step_s(self.dummy._replace(agreement=agreement))
+            lane = self._idle[agreement] = Lane(Constant(seconds), 0, 0)
+        return lane
+
+    def leap(
+        self, lanes: Sequence[Lane], agreement: Agreement | None, max_steps: int, start_s: float
+    ) -> tuple[Leap, list[float]]:
+        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; and each rank's first."""
         seconds = [lane.at(0) for lane in lanes]
         slowest = seconds.index(max(seconds))
         lane = lanes[slowest]
@@ -94,12 +116,14 @@ class RankSteps:
         else:
             leap = Leap(max_steps, start_s, seconds[slowest], 0.0, 0.0)
         leap.num_steps = _num_slowest(lanes, slowest, leap.num_steps)
-        return leap
+        return leap, seconds
 
     def _curve(self, num_decodes: int, agreement: Agreement | None) -> DecodeCurve:
         key = (num_decodes, agreement)
         curve = self._curves.get(key)
         if curve is None:
+            if len(self._curves) >= MOST_KEPT:
+                self._curves.clear()
             if agreement is None:
                 curve = self._step_time.decode_curve(num_decodes)
             else:
@@ -111,6 +135,8 @@ class RankSteps:
         key = (num_decodes, agreement)
         steps = self._steps.get(key)
         if steps is None:
+            if len(self._steps) >= MOST_KEPT:
+                self._steps.clear()
             steps = self._steps[key] = DecodeSteps(self._curve(num_decodes, agreement), num_decodes)
         return steps
 
@@ -131,4 +157,4 @@ def _num_slowest(lanes: Sequence[Lane], slowest: int, num_steps: int) -> int:
 
 def _is_slowest(lanes: Sequence[Lane], slowest: int, step: int) -> bool:
     seconds = lanes[slowest].at(step)
-    return all(lane.at(step) <= seconds for lane in lanes)
+    return all([lane.at(step) <= seconds for lane in lanes])  # noqa: C419 - compiled, a list is faster

@@ -11,7 +11,7 @@ from sim.engine.records import Ints, RequestRecords
 from sim.engine.step_records import StepRecords
 from sim.metrics.cuda_graphs import step_graphs
 from sim.metrics.latencies import end_to_end_s, queue_time_s, time_per_output_token_s, time_to_first_token_s
-from sim.metrics.step_parts import PartColumns, step_parts
+from sim.metrics.step_parts import PartColumns, step_parts, within_steps
 from sim.metrics.summary import kv_cache_usage
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
@@ -59,6 +59,8 @@ def _outcome(requests: RequestRecords) -> Columns:
 def deployed_step_columns(deployment: Deployment, steps: StepRecords) -> Columns:
     """`step_columns` of steps that ran there."""
     parts = step_parts(steps, deployment.kernel_times)
+    if deployment.lock_step:
+        parts = within_steps(parts, steps.end_s - steps.start_s)
     blocks, dispatch = deployment.plan.num_gpu_blocks, deployment.graph_dispatch
     columns = step_columns(steps, parts, num_gpu_blocks=blocks, dispatch=dispatch)
     return columns | draft_columns(steps) if deployment.engine.speculation else columns

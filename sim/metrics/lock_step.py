@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sim.cluster.rank_records import RankRecords
+from sim.engine.rank_records import RankRecords
 
 
 def lock_step_figures(ranks: RankRecords | None) -> dict[str, Any]:

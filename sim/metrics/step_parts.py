@@ -50,6 +50,15 @@ def step_parts(steps: StepRecords, step_time: StepTimeModel) -> PartColumns:
     return PartColumns(prefill_s, decode_s, _rest(steps.end_s - steps.start_s, prefill_s + decode_s), bound)
 
 
+def within_steps(parts: PartColumns, durations_s: Floats) -> PartColumns:
+    """Of ranks in lock step: kernels are timed as if all ranks did the same, and took longer than a step in which others do less."""
+    kernels_s = parts.prefill_s + parts.decode_s
+    share = np.minimum(1.0, durations_s / np.maximum(kernels_s, ROUNDING))
+    return parts._replace(
+        prefill_s=parts.prefill_s * share, decode_s=parts.decode_s * share, host_s=np.maximum(parts.host_s, 0.0)
+    )
+
+
 ROUNDING = 1e-9
 """Relative to a step's duration: durations are differences of times, and those in a leap follow a parabola."""
 

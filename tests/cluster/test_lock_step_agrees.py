@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from sim.cluster.clients import Clients
 from sim.cluster.fleet_plan import FleetPlan
-from sim.cluster.lock_step import LockStepRules
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine import leaps
+from sim.engine.rank_group import LockStepRules
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.linear import LinearDecodeCurve

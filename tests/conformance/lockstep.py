@@ -7,13 +7,14 @@ import simpy
 
 from sim.cluster.arrivals import arrivals
 from sim.cluster.gateway import Gateway
-from sim.cluster.lock_step import LockStep, LockStepRules, RankCore
+from sim.cluster.lock_step import LiveRanks, RankCore
 from sim.cluster.rank_log import RankLog
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Router
 from sim.cluster.routers.vllm_dp import Balancer
 from sim.engine.core import EngineCore
 from sim.engine.metrics import Metrics
+from sim.engine.rank_group import LockStepRules, RankGroup
 from sim.engine.recorder import Recorder
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
@@ -32,7 +33,7 @@ class RecordedRouter(Router):
     listens = True
 
     def __init__(self, num_ranks: int, interval_s: float, rows: Sequence[LogRow]) -> None:
-        self.ranks: LockStep | None = None
+        self.ranks: LiveRanks | None = None
         self._rows = rows
         self.routes: list[list[Any]] = []
         self._interval_s = interval_s
@@ -79,15 +80,11 @@ def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any],
     env = simpy.Environment()
     router = RecordedRouter(parallel["ranks"], parallel.get("lb_interval_ns", 100_000_000), rows)
     gateway = Gateway(env, router)
-    router.ranks = LockStep(
-        env,
-        [core(rank) for rank in range(parallel["ranks"])],
-        step_time,
-        LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval),
-        gateway.answered,
-        num_batches_in_flight=config.num_batches_in_flight,
-        log=log,
-    )
+    cores = [core(rank) for rank in range(parallel["ranks"])]
+    rules = LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval)
+    depth = config.num_batches_in_flight
+    group = RankGroup(cores, step_time, rules, num_batches_in_flight=depth, start_s=0.0, log=log)
+    router.ranks = LiveRanks(env, cores, group, gateway.answered)
     gateway.replicas = router.ranks.ranks
     env.process(arrivals(env, source, gateway.submit))
     env.run()

@@ -1,0 +1,299 @@
+"""Data-parallel ranks that step together: their engines, the steps in flight, and the waves that these come in. It is told the time.
+
+Mirrors vLLM's DPEngineCoreProc (v1/engine/core.py, 0.32). A wave of steps begins with a request; now and then the ranks look at
+each other, and it ends if none has work left. Deliberate difference: all ranks schedule a step at the same instant, where
+vLLM's idle ranks commit themselves to a dummy batch a little before.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sim.engine.core import DecodesAhead, Plan
+from sim.engine.leaps import Leap, end_s, num_launched_before
+from sim.engine.metrics import Metrics
+from sim.engine.rank_records import RankRecords
+from sim.engine.rank_steps import RankSteps, dummy_batch
+from sim.engine.request import Request
+from sim.steptime.graphs import GraphDispatch
+from sim.steptime.protocol import Agreement, StepShape, StepTimeModel
+
+
+@dataclass(frozen=True)
+class LockStepRules:
+    """Ranks look at each other after every `sync_interval`-th step of a wave, and after the first if `looks_at_once`.
+
+    With a `prefill_interval` above 1, prefills may begin or go on in every so many-th step of a wave alone. `dispatch` is that
+    of step times which know of other ranks; a dummy batch has `num_drafts`.
+    """
+
+    sync_interval: int = 16
+    looks_at_once: bool = True
+    prefill_interval: int = 1
+    dispatch: GraphDispatch | None = None
+    num_drafts: int = 0
+
+
+class LockStepCore(Protocol):
+    """What a rank's engine is asked and told: which pass to schedule, and when it begins and ends for all ranks."""
+
+    @property
+    def num_in_flight(self) -> int: ...
+    @property
+    def next_collect_s(self) -> float: ...
+    @property
+    def has_requests(self) -> bool: ...
+    @property
+    def decodes(self) -> DecodesAhead | None: ...
+    def add_request(self, request: Request) -> None: ...
+    def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]: ...
+    def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None: ...
+    def run(self, start_s: float, duration_s: float) -> bool: ...
+    def collect(self) -> Sequence[Request]: ...
+    def metrics_before(self, time_s: float) -> Metrics: ...
+    def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
+
+
+class RankLogger(Protocol):
+    """Told of each step, before it comes back: (wave, step of the wave), which ranks ran a batch, and its times."""
+
+    def steps(
+        self, place: tuple[int, int], ran: Sequence[bool], now_s: float, start_s: float, end_s: float
+    ) -> None: ...
+
+
+class Finished(NamedTuple):
+    """Requests that a rank has finished."""
+
+    rank: int
+    requests: Sequence[Request]
+
+
+class StepsAhead(NamedTuple):
+    """The first `num_passes` of a leap, which are certain unless a request arrives; each rank decodes so many, 0 if it idles.
+
+    At `end_s` the last step that comes back during them is back; no request finishes before. `seconds` are what each rank
+    takes for the first.
+    """
+
+    leap: Leap
+    num_passes: int
+    end_s: float
+    counts: list[int]
+    agreement: Agreement | None
+    seconds: list[float]
+
+
+class RankGroup:
+    """All ranks. `num_passes` counts the steps of the present wave; while it `is_paused` none is under way.
+
+    Invariants: of the steps launched those that end at `ends_s` have not come back, `most_in_flight` or fewer; `now_s` is the time of
+    the next one.
+    """
+
+    def __init__(
+        self,
+        cores: Sequence[LockStepCore],
+        step_time: StepTimeModel,
+        rules: LockStepRules,
+        *,
+        num_batches_in_flight: int,
+        start_s: float,
+        log: RankLogger | None = None,
+    ) -> None:
+        self.cores = list(cores)
+        self.records = RankRecords(len(self.cores))
+        self.num_passes = 0
+        self.is_paused = True
+        self.now_s = start_s
+        self.ends_s: list[float] = []
+        self.most_in_flight = num_batches_in_flight
+        self._rules = rules
+        self._steps = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts))
+        self._log = log
+        self._device_free_s = start_s
+        self.ahead: StepsAhead | None = None
+
+    def begin(self, now_s: float) -> None:
+        """A request has come while all paused."""
+        self.is_paused = False
+        self.now_s = max(self.now_s, now_s)
+
+    @property
+    def is_full(self) -> bool:
+        """As many steps are in flight as can be."""
+        return len(self.ends_s) == self.most_in_flight
+
+    def look(self) -> None:
+        """End the wave if it is time to look, and nobody has work."""
+        rules, num_passes = self._rules, self.num_passes
+        if num_passes % rules.sync_interval == 0 or (num_passes == 1 and rules.looks_at_once):
+            for core in self.cores:
+                if core.has_requests:
+                    return
+            self._pause()
+            self.num_passes = 0
+            self.records.num_waves += 1
+
+    def _pause(self) -> None:
+        """Steps in flight are dummies, which nobody waits for."""
+        self.is_paused = True
+        self.ends_s = []
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """The number of the wave, and of its next step."""
+        return self.records.num_waves, self.num_passes
+
+    # -- step by step ----------------------------------------------------------------------------------------------
+
+    def launch(self) -> bool:
+        """Have all ranks begin a step; False, and they pause, if none of them can do anything, nor will before a request comes."""
+        is_throttled = self.num_passes % self._rules.prefill_interval != 0
+        found = [core.schedule(self.now_s, is_throttled=is_throttled) for core in self.cores]
+        shapes = [shape or self._steps.dummy for shape in found]
+        agreement = self._steps.agreement(shapes)
+        seconds = self._steps.seconds(shapes, agreement)
+        start_s, duration_s = max(self.now_s, self._device_free_s), max(seconds)
+        ran = [core.run(start_s, duration_s) for core in self.cores]
+        if self._is_stuck:
+            self._pause()
+            return False
+        counts = [shape.num_tokens if shape else 0 for shape in found]
+        self.records.steps(counts, agreement, seconds, 1, duration_s)
+        self._device_free_s = start_s + duration_s
+        if self._log is not None:
+            self._log.steps(self._place, ran, self.now_s, start_s, self._device_free_s)
+        self.ends_s.append(self._device_free_s)
+        self.num_passes += 1
+        return True
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Somebody waits, and nobody runs: vLLM runs dummies until something comes."""
+        waits = False
+        for core in self.cores:
+            if core.num_in_flight:
+                return False
+            waits = waits or core.has_requests
+        return waits
+
+    def collect(self) -> list[Finished]:
+        """The oldest step in flight is back: take in what the ranks had in it."""
+        now_s = self.now_s = self.ends_s.pop(0)
+        finished = []
+        for rank, core in enumerate(self.cores):
+            if core.num_in_flight and core.next_collect_s <= now_s:
+                requests = core.collect()
+                if requests:
+                    finished.append(Finished(rank, requests))
+        return finished
+
+    # -- many steps at once ----------------------------------------------------------------------------------------
+
+    def plan(self) -> StepsAhead | None:
+        """The next steps in which every rank only decodes, or idles, up to the first after which a request may finish."""
+        if len(self.ends_s) + 1 < self.most_in_flight:
+            return None
+        counts: list[int] = []
+        contexts: list[int] = []
+        num_passes = sys.maxsize
+        for core in self.cores:
+            if not core.has_requests and core.num_in_flight == 0:
+                counts.append(0)
+                contexts.append(0)
+                continue
+            decodes = core.decodes
+            if decodes is None:
+                return None
+            num_certain, num_decodes, context_tokens = decodes
+            num_passes = min(num_passes, num_certain)
+            counts.append(num_decodes)
+            contexts.append(context_tokens)
+        if num_passes == sys.maxsize:
+            num_passes = self._num_before_look
+        agreement = self._steps.decode_agreement(counts)
+        lanes = self._steps.lanes(counts, contexts, agreement)
+        leap, seconds = self._steps.leap(lanes, agreement, num_passes, max(self.now_s, self._device_free_s))
+        return StepsAhead(leap, leap.num_steps, self._ended_s(leap, leap.num_steps), counts, agreement, seconds)
+
+    @property
+    def _num_before_look(self) -> int:
+        """Steps of ranks that all idle until they look at each other."""
+        interval = self._rules.sync_interval
+        return 1 if self.num_passes == 0 else interval - self.num_passes % interval
+
+    def _ended_s(self, leap: Leap, num_passes: int) -> float:
+        """When the last step comes back of those that do during a plan of so many."""
+        return end_s(leap, num_passes + 1 - self.most_in_flight)
+
+    def num_begun(self, plan: StepsAhead, now_s: float) -> int:
+        """Of the planned steps, at least one, those that begin before that time."""
+        return min(plan.num_passes, num_launched_before(plan.leap, now_s, self.most_in_flight))
+
+    def cut(self, plan: StepsAhead, now_s: float) -> StepsAhead:
+        """What of it has begun."""
+        num_begun = self.num_begun(plan, now_s)
+        if num_begun == plan.num_passes:
+            return plan
+        ended_s = self._ended_s(plan.leap, num_begun)
+        return StepsAhead(plan.leap, num_begun, ended_s, plan.counts, plan.agreement, plan.seconds)
+
+    def commit(self, plan: StepsAhead) -> list[Finished]:
+        """Do the planned steps; the requests that finish with the last of them."""
+        leap, num_passes = plan.leap, plan.num_passes
+        last_end_s = end_s(leap, num_passes)
+        self.records.steps(plan.counts, plan.agreement, plan.seconds, num_passes, last_end_s - leap.start_s)
+        if self._log is not None:
+            self._log_plan(self._log, plan)
+        self.num_passes += num_passes
+        self._device_free_s = last_end_s
+        self.ends_s = [end_s(leap, number + 1) for number in range(num_passes + 1 - self.most_in_flight, num_passes)]
+        self.now_s = plan.end_s
+        finished = []
+        for rank, num_decodes in enumerate(plan.counts):
+            if num_decodes:
+                requests = self.cores[rank].leap(leap, num_passes)
+                if requests:
+                    finished.append(Finished(rank, requests))
+        return finished
+
+    def _log_plan(self, log: RankLogger, plan: StepsAhead) -> None:
+        wave, step = self._place
+        ran = [num_decodes > 0 for num_decodes in plan.counts]
+        now_s, start_s = self.now_s, plan.leap.start_s
+        for number in range(plan.num_passes):
+            ended_s = end_s(plan.leap, number + 1)
+            log.steps((wave, step + number), ran, now_s, start_s, ended_s)
+            now_s, start_s = start_s if self.most_in_flight > 1 else ended_s, ended_s
+
+    def metrics(self, rank: int, plan: StepsAhead | None, time_s: float) -> Metrics:
+        """What a rank showed just before a time since which nothing has changed but by a plan."""
+        core = self.cores[rank]
+        if plan is None or plan.counts[rank] == 0:
+            return core.metrics_before(time_s)
+        return core.metrics_within(Plan(plan.leap, plan.num_passes, 0, plan.end_s), time_s)
+
+    # -- all that begins before a time -----------------------------------------------------------------------------
+
+    def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[tuple[float, Finished]]:
+        """Do all steps that begin before that time; who has finished by them, and when, which may be later.
+
+        One that `keeps_plan` does none of the last steps that are certain if only some of them begin by then: they are `ahead`.
+        """
+        told: list[tuple[float, Finished]] = []
+        while not self.is_paused and self.now_s < until_s:
+            plan = self.ahead or self.plan()
+            finished: list[Finished] = []
+            if plan is not None:
+                if keeps_plan and self.num_begun(plan, until_s) < plan.num_passes:
+                    self.ahead = plan
+                    break
+                self.ahead = None
+                finished = self.commit(self.cut(plan, until_s))
+            elif self.launch() and self.is_full:
+                finished = self.collect()
+            told += [(self.now_s, one) for one in finished]
+            self.look()
+        return told

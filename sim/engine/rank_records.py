@@ -1,0 +1,42 @@
+"""What data-parallel ranks in lock step cost each other: counted while they run."""
+
+from collections.abc import Sequence
+
+from sim.steptime.protocol import Agreement
+
+
+class RankRecords:
+    """Of all ranks: `num_steps` that they took together, in so many waves, and `dummy_steps` of each.
+
+    `step_s` is how long the steps lasted, `own_s` how long ranks would have taken for theirs by themselves, over all ranks.
+    Of `num_computed_tokens`, padding included, requests asked for `num_tokens`.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.num_waves = 0
+        self.num_steps = 0
+        self.step_s = 0.0
+        self.own_s = 0.0
+        self.num_tokens = 0
+        self.num_computed_tokens = 0
+        self.dummy_steps = [0] * num_ranks
+
+    def steps(
+        self,
+        counts: Sequence[int],
+        agreement: Agreement | None,
+        seconds: Sequence[float],
+        num_steps: int,
+        duration_s: float,
+    ) -> None:
+        """Steps that are alike but for contexts, of so many tokens of each rank, 0 for dummies; each takes `seconds` for the first."""
+        self.num_steps += num_steps
+        self.step_s += duration_s
+        self.own_s += duration_s * sum(seconds) / max(seconds)  # contexts grow little in a leap
+        num_agreed = agreement.num_tokens if agreement is not None else 0
+        for rank, num_tokens in enumerate(counts):
+            self.num_tokens += num_steps * num_tokens
+            self.num_computed_tokens += num_steps * max(1, num_tokens, num_agreed)
+            if num_tokens == 0:
+                self.dummy_steps[rank] += num_steps
