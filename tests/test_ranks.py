@@ -57,6 +57,11 @@ def test_ranks_with_experts_wait_for_the_slowest() -> None:
     )
 
 
+def test_no_such_run_was_ever_measured() -> None:
+    """The forecast says so."""
+    assert "ranks in lock step" in str(ran(data_parallel_size=2).summary["confidence"])
+
+
 def test_given_step_times_know_of_no_other_rank() -> None:
     """The step of all takes what the longest takes by itself."""
     from sim.steptime.linear import LinearStepTime

@@ -41,12 +41,15 @@ class Plan(NamedTuple):
     end_s: float
 
 
-class DecodesAhead(NamedTuple):
+class DecodesAhead:
     """Passes that run so many decodes and nothing else; the sum of their contexts after the first of them."""
 
-    num_passes: int
-    num_decodes: int
-    context_tokens: int
+    __slots__ = ("context_tokens", "num_decodes", "num_passes")
+
+    def __init__(self, num_passes: int, num_decodes: int, context_tokens: int) -> None:
+        self.num_passes = num_passes
+        self.num_decodes = num_decodes
+        self.context_tokens = context_tokens
 
 
 class Abort(NamedTuple):

@@ -70,19 +70,30 @@ class Finished(NamedTuple):
     requests: Sequence[Request]
 
 
-class StepsAhead(NamedTuple):
+class StepsAhead:
     """The first `num_passes` of a leap, which are certain unless a request arrives; each rank decodes so many, 0 if it idles.
 
     At `end_s` the last step that comes back during them is back; no request finishes before. `seconds` are what each rank
     takes for the first.
     """
 
-    leap: Leap
-    num_passes: int
-    end_s: float
-    counts: list[int]
-    agreement: Agreement | None
-    seconds: list[float]
+    __slots__ = ("agreement", "counts", "end_s", "leap", "num_passes", "seconds")
+
+    def __init__(
+        self,
+        leap: Leap,
+        num_passes: int,
+        end_s: float,
+        counts: list[int],
+        agreement: Agreement | None,
+        seconds: list[float],
+    ) -> None:
+        self.leap = leap
+        self.num_passes = num_passes
+        self.end_s = end_s
+        self.counts = counts
+        self.agreement = agreement
+        self.seconds = seconds
 
 
 class RankGroup:
@@ -207,10 +218,9 @@ class RankGroup:
             decodes = core.decodes
             if decodes is None:
                 return None
-            num_certain, num_decodes, context_tokens = decodes
-            num_passes = min(num_passes, num_certain)
-            counts.append(num_decodes)
-            contexts.append(context_tokens)
+            num_passes = min(num_passes, decodes.num_passes)
+            counts.append(decodes.num_decodes)
+            contexts.append(decodes.context_tokens)
         if num_passes == sys.maxsize:
             num_passes = self._num_before_look
         agreement = self._steps.decode_agreement(counts)

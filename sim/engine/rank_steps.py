@@ -30,12 +30,15 @@ class Constant(NamedTuple):
         return self.seconds
 
 
-class Lane(NamedTuple):
+class Lane:
     """A rank that does the same in every step, but that contexts, whose sum this is, grow by `num_decodes`; 0 if it idles."""
 
-    curve: DecodeCurve
-    context_tokens: int
-    num_decodes: int
+    __slots__ = ("context_tokens", "curve", "num_decodes")
+
+    def __init__(self, curve: DecodeCurve, context_tokens: int, num_decodes: int) -> None:
+        self.curve = curve
+        self.context_tokens = context_tokens
+        self.num_decodes = num_decodes
 
     def at(self, step: int) -> float:
         """Seconds of that step, counted from 0."""
@@ -74,7 +77,11 @@ class RankSteps:
         """How long each rank takes by itself."""
         if agreement is None:
             return [self._step_time.step_s(shape) for shape in shapes]
-        return [self._step_time.step_s(shape._replace(agreement=agreement)) for shape in shapes]
+        found = []
+        for num_decodes, context_tokens, chunks, num_sampled, num_drafts, _ in shapes:
+            shape = StepShape(num_decodes, context_tokens, chunks, num_sampled, num_drafts, agreement)
+            found.append(self._step_time.step_s(shape))
+        return found
 
     def decode_agreement(self, counts: Sequence[int]) -> Agreement | None:
         """That of ranks that only decode so many, or idle: 0."""

@@ -141,24 +141,26 @@ def traits(
         execution="eager" if engine.cudagraph_mode == "NONE" else "graphs",
         vllm_version=f"{major}.{minor}",
         is_newer_than_known=is_newer_than_known(engine.vllm_version),
-        derived=_derived(gpu, engine),
+        derived=_derived(model, gpu, engine),
         composition=composition,
         speculation=engine.speculation.method if engine.speculation else "none",
         regime=regime,
-        layout=_layout(gpu, engine),
+        layout=_layout(model, gpu, engine),
     )
 
 
-def _layout(gpu: HardwareProfile, engine: ResolvedEngine) -> str:
-    """Whether layers lie on stages, and whether the network counts."""
+def _layout(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> str:
+    """Whether layers lie on stages or ranks wait for each other, and whether the network counts."""
+    num_ranks = engine.data_parallel_size if model.has_experts else 1
     stages = "pipeline stages" if engine.pipeline_parallel_size > 1 else ""
-    nodes = "several nodes" if engine.num_gpus > gpu.num_gpus_together else ""
-    return " over ".join(filter(None, (stages, nodes))) or ONE_NODE
+    ranks = "ranks in lock step" if num_ranks > 1 else ""
+    nodes = "several nodes" if num_ranks * engine.num_gpus > gpu.num_gpus_together else ""
+    return " over ".join(filter(None, (stages, ranks, nodes))) or ONE_NODE
 
 
-def _derived(gpu: HardwareProfile, engine: ResolvedEngine) -> tuple[str, ...]:
-    """What was derived and counts: messages and the network do where there are stages or several nodes."""
-    if _layout(gpu, engine) != ONE_NODE:
+def _derived(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> tuple[str, ...]:
+    """What was derived and counts: messages and the network do where there are stages, ranks in lock step or several nodes."""
+    if _layout(model, gpu, engine) != ONE_NODE:
         return gpu.derived
     return tuple(name for name in gpu.derived if name not in NOT_ON_ONE_NODE)
 
