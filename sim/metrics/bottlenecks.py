@@ -1,7 +1,7 @@
 """What limits a deployment: shares of the time it is busy, and of the time requests wait."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -14,6 +14,7 @@ from sim.engine.leap_columns import Leaps
 from sim.engine.leap_records import LEAPS_AT_ONCE, LeapRecords
 from sim.engine.leaps import end_s
 from sim.engine.records import Floats, Ints, Records, RequestRecords
+from sim.metrics.kv_on_its_way import Watched
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.protocol import StepShape, StepTimeModel
 
@@ -53,12 +54,19 @@ def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def limits(
-    records: Records, config: SchedulerConfig, gpu: HardwareProfile, roofline_on: RooflineOn | None, *, span_s: float
+    records: Records,
+    config: SchedulerConfig,
+    gpu: HardwareProfile,
+    roofline_on: RooflineOn | None,
+    *,
+    span_s: float,
+    steps: Sequence[Watched] = (),
 ) -> Limits:
     """Computed from the records of a replay that took `span_s`, over all replicas. `roofline_on` times steps on a variant of
     the GPU; without it `busy` is empty.
     """
-    return limits_of(records, config, gpu, roofline_on, sampled_shapes(records.leaps, config), span_s=span_s)
+    samples = sampled_shapes(records.leaps, config)
+    return limits_of(records, config, gpu, roofline_on, samples, span_s=span_s, steps=steps)
 
 
 def limits_of(
@@ -69,18 +77,19 @@ def limits_of(
     samples: list[StepShape],
     *,
     span_s: float,
+    steps: Sequence[Watched] = (),
 ) -> Limits:
-    """The same where steps have been sampled already."""
+    """The same where steps have been sampled already; `steps` are those of the records, where KV is on its way for some."""
     busy = _resources(samples, gpu, roofline_on) if roofline_on and samples else {}
-    return Limits(busy, _queued(records, config, span_s))
+    return Limits(busy, _queued(records, config, span_s, steps))
 
 
-def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]:
+def limited_steps(records: Records, config: SchedulerConfig, steps: Sequence[Watched] = ()) -> dict[str, float]:
     """Of the steps, how many met each limit: a batch that filled the token budget, as many running requests as may run,
     a request preempted or kept waiting for blocks.
     """
     counts = dict.fromkeys(("token_budget", "max_num_seqs", "kv_space"), 0)
-    for part, out in _parts(records, config):
+    for part, out in _parts(records, config, steps):
         met = {
             "token_budget": part.num_tokens >= config.token_budget,
             "max_num_seqs": part.num_running >= config.max_running,
@@ -92,28 +101,33 @@ def limited_steps(records: Records, config: SchedulerConfig) -> dict[str, float]
     return {name: count / max(1, records.leaps.num_ran_steps) for name, count in counts.items()}
 
 
-def _queued(records: Records, config: SchedulerConfig, span_s: float) -> dict[str, float]:
+def _queued(records: Records, config: SchedulerConfig, span_s: float, steps: Sequence[Watched]) -> dict[str, float]:
     """Time in which requests were left waiting, by the limit that the step had reached."""
     seconds: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in QUEUES}
-    for part, causes in _parts(records, config):
+    for part, causes in _parts(records, config, steps):
         durations_s = part.durations_s
         for name, where in causes.items():
             seconds[name].append(durations_s[where])
     return {name: float(np.concatenate(some).sum()) / span_s if span_s else 0.0 for name, some in seconds.items()}
 
 
-def _parts(records: Records, config: SchedulerConfig) -> Iterator[tuple[Leaps, Causes]]:
+def _parts(records: Records, config: SchedulerConfig, steps: Sequence[Watched]) -> Iterator[tuple[Leaps, Causes]]:
     """All leaps, some at a time, and which of them left requests waiting, by reason."""
     next_prompt = None if config.engine.enable_chunked_prefill else NextPrompt.of(records.requests)
-    for part in records.leaps.parts():
-        yield part, _ran_out(part, config, next_prompt)
+    for leaps, on_its_way in steps or [Watched(records.leaps)]:
+        for part in leaps.parts():
+            yield part, _ran_out(part, config, next_prompt, on_its_way.num_requests(part.start_s))
 
 
-def _ran_out(leaps: Leaps, config: SchedulerConfig, next_prompt: "NextPrompt | None") -> Causes:
+def _ran_out(leaps: Leaps, config: SchedulerConfig, next_prompt: "NextPrompt | None", num_on_their_way: Ints) -> Causes:
     """By the first reason in the scheduler's order: a pass that preempts admits no request; others admit while tokens,
     seats and blocks last. A prompt that must not be split also waits for tokens.
     """
-    preempted, is_waiting, num_running = leaps.num_preempted > 0, leaps.num_waiting > 0, leaps.num_running
+    preempted, is_waiting, num_running = (
+        leaps.num_preempted > 0,
+        leaps.num_waiting > num_on_their_way,
+        leaps.num_running,
+    )
     tokens_left = config.token_budget - leaps.num_tokens
     has_no_tokens = tokens_left <= 0
     if next_prompt:

@@ -10,6 +10,7 @@ from sim.engine.records import Floats, Records, RequestRecords
 from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import GraphCliff, graph_cliffs
+from sim.metrics.kv_on_its_way import Watched, watched
 from sim.metrics.latencies import latencies, queue_times
 from sim.metrics.overload import overload
 from sim.metrics.statistics import PART, percentiles_of
@@ -32,7 +33,7 @@ def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """
     requests = run.merged.requests
     by_pool = [
-        _of_pool(pool, records, run.replica_s(number))
+        _of_pool(pool, records, run.replica_s(number), watched(run, number))
         for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
     found = _together(fleet.pools, run, by_pool) if fleet.is_unlike else by_pool[0]
@@ -50,14 +51,15 @@ def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     }
 
 
-def _of_pool(pool: DeployedPool, records: Records, span_s: float) -> _Found:
+def _of_pool(pool: DeployedPool, records: Records, span_s: float, steps: Sequence[Watched]) -> _Found:
     deployment, leaps = pool.deployment, records.leaps
     samples = sampled_shapes(leaps, deployment.config)
-    found = limits_of(records, deployment.config, deployment.gpu, deployment.roofline_on, samples, span_s=span_s)
+    config, gpu = deployment.config, deployment.gpu
+    found = limits_of(records, config, gpu, deployment.roofline_on, samples, span_s=span_s, steps=steps)
     return _Found(
         found.busy,
         found.queued,
-        limited_steps(records, deployment.config),
+        limited_steps(records, config, steps),
         graph_cliffs(leaps, deployment.engine, samples, deployment.roofline_under),
         str(found) if leaps.num_ran_steps else "nothing ran",
     )

@@ -14,6 +14,7 @@ from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_r
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import cost, usd_per_million
 from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, held_s, pool_figures
+from sim.metrics.kv_on_its_way import watched
 from sim.metrics.slo import slo_figures
 from sim.search.blueprint import ROUTER, Blueprint, Params, canonical
 from sim.search.objectives import Target, Unservable, unservable
@@ -211,4 +212,5 @@ def _limits(fleet: DeployedFleet, run: ClusterRecords) -> Iterator[Limits]:
     """Of each pool."""
     for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True)):
         made = pool.deployment
-        yield limits(records, made.config, made.gpu, made.roofline_on, span_s=run.replica_s(number))
+        steps = watched(run, number)
+        yield limits(records, made.config, made.gpu, made.roofline_on, span_s=run.replica_s(number), steps=steps)

@@ -15,7 +15,7 @@ from sim.search.fidelity import Search
 from sim.search.final_selection import Verdict, judge
 from sim.search.neighbours import Sensitivity, refined, simplified
 from sim.search.ranking import Candidate, front
-from sim.search.recommend import HIGH_KV_USAGE, Facts, Relaxation, on_answers, recommendations, relaxations
+from sim.search.recommend import Facts, Relaxation, on_answers, recommendations, relaxations
 from sim.search.runner import Runner
 from sim.search.slices import split_windows
 from sim.search.space import Space
@@ -119,17 +119,11 @@ def _on_serving(
 
 
 def _alone(pool: DeployedPool, figures: Mapping[str, Any]) -> Outcome:
-    """What a pool did, as if it were the whole.
-
-    Nobody expects graphs of prompts alone; and requests whose KV is on its way from another pool, which count as waiting
-    for space, want none where there is some.
-    """
-    metrics, queued = dict(figures), dict(figures["limits"]["queued"])
+    """What a pool did, as if it were the whole; nobody expects graphs of prompts alone."""
+    metrics = dict(figures)
     if pool.role == "prefill":
         metrics["cudagraph_step_fraction"] = None
-    if pool.role == "decode" and (metrics["max_kv_cache_usage"] or 0.0) < HIGH_KV_USAGE:
-        queued["kv_space"] = 0.0
-    return Outcome(None, metrics, Limits(figures["limits"]["busy"], queued))
+    return Outcome(None, metrics, Limits(figures["limits"]["busy"], figures["limits"]["queued"]))
 
 
 def _of_pool(reactions: Sensitivity, pool: str) -> Sensitivity:

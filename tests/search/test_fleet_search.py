@@ -286,7 +286,7 @@ def test_advice_is_for_what_a_pool_does() -> None:
     found = answer(trace=LONG_PROMPTS, space={"prompts.replicas": (1,)})
     prompts, answers = found["best"]["metrics"]["pools"]
     assert prompts["cudagraph_step_fraction"] < 0.1
-    assert answers["limits"]["queued"]["kv_space"] > MANY_WAIT
+    assert answers["limits"]["queued"]["kv_space"] < MANY_WAIT
     assert answers["max_kv_cache_usage"] < 0.1
     assert "graph" not in advice(found)
     assert "kv space" not in advice(found)
