@@ -84,7 +84,7 @@ class BlockPool:
     def release_passed(
         self, count: int, passed: PassedBlocks, first_place: int = 0, keyed: Sequence[tuple[int, Extent]] = ()
     ) -> None:
-        """Give back blocks that windows have passed, from `first_place` on; `keyed` of them are copies, by place, that nobody holds."""
+        """Give back blocks that windows have passed, from `first_place` on; `keyed` of them are copies that nobody holds, in order of place."""
         self.num_free += count
         if not self._keeps_contents:
             self._num_blank += count

@@ -94,7 +94,7 @@ class Windows:
             self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first, among)
 
     def _pass_keyed(self, step: int, num_passes: int) -> list[tuple[int, Extent]]:
-        """Places and copies of the keyed blocks that counted decodes pass in consecutive passes; they hold them no more."""
+        """In order, places and copies of the keyed blocks that counted decodes pass in consecutive passes; they hold them no more."""
         keyed: list[tuple[int, Extent]] = []
         num_before, first = 0, step
         while self._keyed.next_pass < step + num_passes:
@@ -107,6 +107,7 @@ class Windows:
                     if copy is not None:
                         keyed.append((num_before + place, copy))
                 self._await_keyed(request, passing)
+        keyed.sort(key=_place)
         return keyed
 
     def _await_keyed(self, request: Request, step: int) -> None:
@@ -173,6 +174,10 @@ class Windows:
         else:
             self._settled.enter(request, step)
             self._await_keyed(request, step)
+
+
+def _place(keyed: tuple[int, Extent]) -> int:
+    return keyed[0]
 
 
 class WindowFrees:

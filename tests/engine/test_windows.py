@@ -94,6 +94,26 @@ def test_blocks_that_two_hold_come_free_with_the_second(at: float, ends_first: s
     assert facts(fast) == facts(naive)
 
 
+def test_what_two_pass_in_one_leap_lies_in_the_order_of_their_admission() -> None:
+    """A and B pass blocks that C and D ask for; B, admitted second, is noted first."""
+    asks = [
+        Ask("A", ((0, 64), (1, 9)), 60),
+        Ask("B", ((5, 16), (2, 6)), 60),
+        Ask("C", ((0, 64),), 5, at=42),
+        Ask("D", ((5, 48),), 5, at=50),
+        Ask("E", 40, 5, at=66),
+    ]
+    config = make_config(
+        num_gpu_blocks=70,
+        kv_groups=(KVGroup(), KVGroup(window=40)),
+        async_scheduling=True,
+        long_prefill_token_threshold=8,
+        max_model_len=400,
+    )
+    fast, naive = (replay(ENGINES[name], make_trace(asks), config, ONE_SECOND) for name in ("fast", "reference"))
+    assert facts(fast) == facts(naive)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("window", [31, 44])
 def test_a_leap_ends_where_a_window_begins_to_pass_blocks(window: int, is_async: bool) -> None:
