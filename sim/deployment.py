@@ -185,6 +185,14 @@ class Deployment:
                     " alone, which step together; leave it out."
                 )
             return
+        if (
+            engine.all2all_backend.startswith("flashinfer_nvlink")
+            and engine.num_expert_ranks > self.gpu.num_linked_gpus
+        ):
+            raise ConfigError(
+                f"all2all_backend {engine.all2all_backend} goes over NVLink, which joins {self.gpu.num_linked_gpus} {self.gpu.name}, got"
+                f" {engine.num_expert_ranks}; choose another one."
+            )
         beside = {
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,

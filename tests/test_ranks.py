@@ -138,6 +138,12 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
         ),
         (MOE, {}, {"kv_pull": {"kv_recompute_threshold": 200}}, "kv_pull is not simulated for data-parallel ranks"),
         (MOE, {"pipeline_parallel_size": 2}, {}, "pipeline_parallel_size is not simulated for data-parallel ranks"),
+        (
+            MOE,
+            {"all2all_backend": "flashinfer_nvlink_one_sided", "tensor_parallel_size": 8},
+            {},
+            "goes over NVLink, which joins 8 h100-sxm, got 16",
+        ),
         (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
     ],
 )
