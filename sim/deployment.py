@@ -213,6 +213,11 @@ class Deployment:
         if self.accepted is None:
             return
         engine = self.engine
+        if (budget := self.config.token_budget) < engine.uniform_query_len:
+            raise ConfigError(
+                f"a request that goes on with its drafts needs {engine.uniform_query_len} tokens in a step, got a budget of {budget}, and"
+                " would wait for ever; raise max_num_batched_tokens and max_num_scheduled_tokens, or draft less."
+            )
         beside = {
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,

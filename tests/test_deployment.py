@@ -111,3 +111,18 @@ def test_the_context_length_is_that_of_the_plan() -> None:
     """`auto` is resolved once memory is planned, for the engine and its scheduler alike."""
     deployment = deploy("Llama-3.1-8B", "rtx-4090", EngineConfig(max_model_len="auto"))
     assert deployment.engine.max_model_len == deployment.config.max_model_len == deployment.plan.max_model_len
+
+
+def test_drafts_that_no_step_has_room_for_are_refused() -> None:
+    """A request that goes on with one token and two drafts behind it never could with a budget of two."""
+    drafts = SpeculativeConfig(method="ngram", num_speculative_tokens=2)
+    for budget, is_enough in ((2, False), (3, True)):
+        engine = EngineConfig(
+            speculative_config=drafts, max_num_seqs=1, max_num_batched_tokens=64, max_num_scheduled_tokens=budget
+        )
+        deployed = deploy("Llama-3.1-8B", "h100-sxm", engine, step_times=StepTimeOptions(acceptance=(0.5, 0.2)))
+        if is_enough:
+            deployed.require_runnable()
+        else:
+            with pytest.raises(ConfigError, match="needs 3 tokens in a step, got a budget of 2"):
+                deployed.require_runnable()

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster import engines, exchange
@@ -34,6 +34,7 @@ from tests.properties import engine_examples as examples
 from tests.reference.managed_pools import Rules
 from tests.workloads import SINCE_0_12, Workload, workloads
 
+NUM_DRAFTS = 2
 routers = st.sampled_from(sorted(ROUTERS))
 clients = st.sampled_from((Clients(), Clients(open_loop=True), Clients(max_concurrency=2), Clients(Users(3, 1.0))))
 
@@ -128,7 +129,8 @@ def test_a_fleet_that_changes_and_speculates(
 ) -> None:
     """What is sampled and what is accepted of drafts are the tokens, or more where requests end within their drafts."""
     trace, config, step_time = workload
-    modes = Modes(speculation=Speculation(2, method), acceptance=DrawnAcceptance((0.8, 0.5)))
+    assume(config.token_budget > NUM_DRAFTS)  # else a request that resumes waits for ever, which is refused
+    modes = Modes(speculation=Speculation(NUM_DRAFTS, method), acceptance=DrawnAcceptance((0.8, 0.5)))
     pool = Pool(config, step_time, num_replicas, 3.0, modes=modes)
     with watched_engines() as engines:
         found = simulate(trace, FleetPlan((pool,), router, changes), clients=clients)
