@@ -24,7 +24,10 @@ GRID = np.linspace(-4.0, 4.0, 65)
 
 
 class RankLoad(NamedTuple):
-    """Of a step's tokens, those routed to experts of one GPU, counted once for each; and its experts that any token chose."""
+    """Of a step's tokens, those routed to experts of one GPU, counted once for each; and its experts that any token chose.
+
+    Of experts that are popular by Zipf's law, the second is the mean of the GPUs, not what the busiest has to read.
+    """
 
     routed: float
     distinct: float
@@ -60,7 +63,12 @@ def _load(
     awake = 1 - (1 - chosen) ** tokens
     num_local = chosen.shape[-1]
     routed = _expected_most(tokens * chosen.sum(-1), tokens * (chosen * (1 - chosen)).sum(-1))
-    distinct = _expected_most(awake.sum(-1), (awake * (1 - awake)).sum(-1))
+    # Zipf's exponent was told from steps with the mean of ranks, and would be another one with their most.
+    distinct = (
+        float(awake.sum(-1).mean())
+        if routing == "skewed"
+        else _expected_most(awake.sum(-1), (awake * (1 - awake)).sum(-1))
+    )
     return RankLoad(
         min(routed, tokens * min(experts.num_experts_per_tok, num_local)), min(distinct, float(num_local), routed)
     )

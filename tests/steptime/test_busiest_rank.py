@@ -25,6 +25,15 @@ def test_even_choices_are_as_uneven_as_drawn(tokens: int) -> None:
     assert found.distinct == pytest.approx(distinct, rel=0.1)
 
 
+def test_experts_to_read_are_the_mean_where_popularity_was_told_from_it() -> None:
+    """All GPUs together read what one GPU with all experts would."""
+    found = busiest_rank(16.0, DEEPSEEK, 8, "skewed")
+    assert 8 * found.distinct == pytest.approx(expected_distinct_experts(16.0, DEEPSEEK, "skewed"), rel=1e-6)
+    assert 8 * busiest_rank(16.0, DEEPSEEK, 8, "uniform").distinct > 1.05 * expected_distinct_experts(
+        16.0, DEEPSEEK, "uniform"
+    )
+
+
 def test_one_gpu_gets_everything() -> None:
     found = busiest_rank(20.0, DEEPSEEK, 1)
     assert found == (160.0, expected_distinct_experts(20.0, DEEPSEEK))
