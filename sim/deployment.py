@@ -193,20 +193,14 @@ class Deployment:
                 f"all2all_backend {engine.all2all_backend} goes over NVLink, which joins {self.gpu.num_linked_gpus} {self.gpu.name}, got"
                 f" {engine.num_expert_ranks}; choose another one."
             )
-        beside = {
-            "kv_offloading_size": self.offload is not None,
-            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
-            "enable_lora": engine.enable_lora,
-            "cpu_offload_gb": engine.cpu_offload_gb > 0,
-            "offload_group_size": engine.offload_group_size > 0,
-            "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
-        }
-        for name, is_there in beside.items():
-            if is_there:
-                raise ConfigError(
-                    f"{name} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
-                    " tensor_parallel_size in place of data_parallel_size."
-                )
+        beside = self._beside
+        if engine.async_scheduling and not engine.rules.stops_at_last_token:
+            beside.append("async_scheduling before vLLM 0.11.1")
+        if beside:
+            raise ConfigError(
+                f"{beside[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                " tensor_parallel_size in place of data_parallel_size."
+            )
 
     def _check_speculation(self) -> None:
         """No schedule with both was recorded, or none is simulated."""
@@ -218,16 +212,21 @@ class Deployment:
                 f"a request that goes on with its drafts needs {engine.uniform_query_len} tokens in a step, got a budget of {budget}, and"
                 " would wait for ever; raise max_num_batched_tokens and max_num_scheduled_tokens, or draft less."
             )
-        beside = {
+        if beside := self._beside:
+            raise ConfigError(f"speculative_config is not simulated with {beside[0]}; leave one of them out.")
+
+    @property
+    def _beside(self) -> list[str]:
+        """What it has that is simulated neither for ranks that step together nor with drafts."""
+        engine = self.engine
+        found = {
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "enable_lora": engine.enable_lora,
             "cpu_offload_gb": engine.cpu_offload_gb > 0,
             "offload_group_size": engine.offload_group_size > 0,
         }
-        for name, is_there in beside.items():
-            if is_there:
-                raise ConfigError(f"speculative_config is not simulated with {name}; leave one of them out.")
+        return [name for name, is_there in found.items() if is_there]
 
 
 def _what_ifs(engine: ResolvedEngine) -> Modes:

@@ -34,9 +34,7 @@ class Exchange:
     ) -> None:
         """`pools` are those of the replicas, by number."""
         policy = disaggregation.kv_load_failure_policy
-        self.network = Network(env, disaggregation.costs)
-        for pool in pools:
-            self.network.add(pool.kv.num_gpus)
+        self.network = Network(env, disaggregation.costs, [pool.kv.num_gpus for pool in pools])
         self.handovers = Handovers(
             self.network,
             [pool.kv for pool in pools],

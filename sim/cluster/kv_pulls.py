@@ -59,9 +59,7 @@ class PullSharing:
     def over(
         self, env: simpy.Environment, kv: ReplicaKV, block_size: int, num_replicas: int, num_requests: int
     ) -> "Pulls":
-        network = Network(env, self.costs)
-        for _ in range(num_replicas):
-            network.add(kv.num_gpus)
+        network = Network(env, self.costs, [kv.num_gpus] * num_replicas)
         return Pulls(self, network, kv, block_size, num_requests)
 
 

@@ -65,10 +65,7 @@ class StoreSharing:
         num_replicas: int,
         num_requests: int,  # noqa: ARG002 - a means of sharing
     ) -> "KVStore":
-        network = Network(env, self.costs)
-        for _ in range(num_replicas):
-            network.add(kv.num_gpus)
-        return KVStore(self.options, network, kv, block_size)
+        return KVStore(self.options, Network(env, self.costs, [kv.num_gpus] * num_replicas), kv, block_size)
 
 
 class StoredChunk:

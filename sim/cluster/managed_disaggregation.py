@@ -115,12 +115,9 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         self.dispatch_soon()
 
     def _lose_prefill(self, place: Place, prefill: Request) -> None:
-        del place.in_flight[prefill]
         handover = self._handovers.of(prefill)
         assert handover is not None, "it is being computed for somebody"
-        self._handovers.drop(handover)
-        if self._desk.router.listens:
-            self._desk.router.answered(prefill, place.number)
+        self._drop(handover, place)
         errand = self._errands[prefill.index]
         receiver = errand.place
         self._leave(errand)
@@ -128,6 +125,13 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         self._lose(errand, 0, errand.replica, f"replica {place.number} was lost")
         assert receiver is not None, "it was to be answered somewhere"
         self._places.give_back_if_drained(receiver)
+
+    def _drop(self, handover: Handover, place: Place) -> None:
+        """What is being prefilled there will be fetched by nobody."""
+        self._handovers.drop(handover)
+        del place.in_flight[handover.prefill]
+        if self._desk.router.listens:
+            self._desk.router.answered(handover.prefill, place.number)
 
     def _give_up(self, request: Request, *, is_known: bool) -> None:
         """A request leaves its decode replica unanswered; `is_known` to that, which tells the sender, unless it is lost itself."""
@@ -137,12 +141,9 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         if handover.sent is not None:
             (self._handovers.is_not_wanted if is_known else self._handovers.receiver_is_gone)(handover)
             return
-        place, prefill = self._places[handover.sender.number], handover.prefill
-        self._handovers.drop(handover)
-        del place.in_flight[prefill]
-        if self._desk.router.listens:
-            self._desk.router.answered(prefill, place.number)
-        handover.sender.abort(prefill, GIVEN_UP)
+        place = self._places[handover.sender.number]
+        self._drop(handover, place)
+        handover.sender.abort(handover.prefill, GIVEN_UP)
         self._places.give_back_if_drained(place)
 
     def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:

@@ -1,6 +1,6 @@
 """The network between replicas: each has its cards' bandwidth out and in, which all of its transfers share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,13 +36,16 @@ class ReplicaPort(NamedTuple):
 class Network:
     """Ports of replicas, by the order in which they were added, and the pairs that have met."""
 
-    def __init__(self, env: simpy.Environment, costs: NetworkCosts) -> None:
+    def __init__(self, env: simpy.Environment, costs: NetworkCosts, num_gpus: Iterable[int] = ()) -> None:
+        """Of replicas that have so many GPUs each."""
         self.env = env
         self._costs = costs
         self._links = Links(env)
         self._out: list[Port] = []
         self._in: list[Port] = []
         self._met_s: dict[tuple[int, int], float] = {}
+        for number in num_gpus:
+            self.add(number)
 
     def add(self, num_gpus: int) -> int:
         """A replica, whose GPUs have a card each; its number here."""

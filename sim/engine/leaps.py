@@ -86,7 +86,7 @@ class DecodeSteps:
     """Step times of a fixed number of decodes, by the sum of their contexts."""
 
     def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
-        self._curve = curve
+        self.curve = curve
         self._num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
 
@@ -104,7 +104,7 @@ class DecodeSteps:
                 panel = panels[first_tokens] = self._fit(first_tokens, 1 << shift)
             if panel.is_parabola:
                 return self._leap_within(panel, context_tokens, max_steps, start_s)
-        return Leap(1, start_s, self._curve.at(context_tokens), 0.0, 0.0)
+        return Leap(1, start_s, self.curve.at(context_tokens), 0.0, 0.0)
 
     def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """Step i takes a + b i + c i**2 seconds; summed up, these give the coefficients of the leap."""
@@ -118,7 +118,7 @@ class DecodeSteps:
 
     def _fit(self, first_tokens: int, width: int) -> Panel:
         """The parabola through both ends and the middle of a panel, checked at its quarters."""
-        at, end_tokens = self._curve.at, first_tokens + width
+        at, end_tokens = self.curve.at, first_tokens + width
         first_s, last_s = at(first_tokens), at(end_tokens)
         bend_s = 2 * (first_s - 2 * at(first_tokens + width / 2) + last_s) / width**2
         slope_s = (last_s - first_s) / width - bend_s * width

@@ -52,7 +52,6 @@ class RankSteps:
         self.dummy = dummy
         self._step_time = step_time
         self._dispatch = dispatch
-        self._curves: dict[tuple[int, Agreement | None], DecodeCurve] = {}
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
         self._agreements: dict[tuple[int, ...], Agreement | None] = {}
         self._idle: dict[Agreement | None, Lane] = {}
@@ -98,7 +97,7 @@ class RankSteps:
         found = []
         for count, context_tokens in zip(counts, contexts, strict=True):
             if count:
-                found.append(Lane(self._curve(count, agreement), context_tokens, count))
+                found.append(Lane(self._steps_of(count, agreement).curve, context_tokens, count))
             else:
                 found.append(self._idle_lane(agreement))
         return found
@@ -125,26 +124,17 @@ class RankSteps:
         leap.num_steps = _num_slowest(lanes, slowest, leap.num_steps)
         return leap, seconds
 
-    def _curve(self, num_decodes: int, agreement: Agreement | None) -> DecodeCurve:
-        key = (num_decodes, agreement)
-        curve = self._curves.get(key)
-        if curve is None:
-            if len(self._curves) >= MOST_KEPT:
-                self._curves.clear()
-            if agreement is None:
-                curve = self._step_time.decode_curve(num_decodes)
-            else:
-                curve = cast("AgreedStepTime", self._step_time).agreed_curve(num_decodes, agreement)
-            self._curves[key] = curve
-        return curve
-
     def _steps_of(self, num_decodes: int, agreement: Agreement | None) -> DecodeSteps:
         key = (num_decodes, agreement)
         steps = self._steps.get(key)
         if steps is None:
             if len(self._steps) >= MOST_KEPT:
                 self._steps.clear()
-            steps = self._steps[key] = DecodeSteps(self._curve(num_decodes, agreement), num_decodes)
+            if agreement is None:
+                curve = self._step_time.decode_curve(num_decodes)
+            else:
+                curve = cast("AgreedStepTime", self._step_time).agreed_curve(num_decodes, agreement)
+            steps = self._steps[key] = DecodeSteps(curve, num_decodes)
         return steps
 
 
