@@ -1,7 +1,7 @@
 """What a fleet is made of: pools of equal replicas, and the router before them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
@@ -106,14 +106,6 @@ class FleetPlan:
         return tuple(pool.config for pool in self.pools)
 
     @property
-    def limits(self) -> tuple[SchedulerConfig, ...]:
-        """Of each pool, with the longest requests that it may be sent: prefilling for others, those that the first other pool serves."""
-        if not self.disaggregation:
-            return self.configs
-        first = next(pool.config for pool in self.pools if pool.role != "prefill")
-        return tuple(
-            replace(pool.config, max_model_len=first.max_model_len, num_gpu_blocks=first.num_gpu_blocks)
-            if pool.role == "prefill"
-            else pool.config
-            for pool in self.pools
-        )
+    def answering(self) -> tuple[int, ...]:
+        """The numbers of the pools that answer requests; the others compute prompts for them."""
+        return tuple(number for number, pool in enumerate(self.pools) if pool.role != "prefill")

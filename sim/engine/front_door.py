@@ -1,6 +1,6 @@
 """What is let in: requests that can never run are turned away with their reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from sim.workload.trace import Trace
 class FrontDoor(NamedTuple):
     """The `max_tokens` that each request generates, and by row why others are `rejected`.
 
-    Of several configurations, those serve a request that answer it at the greatest length: where there are others,
+    Of several pools, those serve a request that answer it at the greatest length: where there are others,
     `unable` has their numbers by row. It is rejected if none serves it.
     """
 
@@ -23,23 +23,23 @@ class FrontDoor(NamedTuple):
     unable: Mapping[int, frozenset[int]]
 
     @classmethod
-    def of(cls, trace: Trace, configs: Sequence[SchedulerConfig], *, capacity_too: bool = True) -> Self:
-        """Without `capacity_too`, only what vLLM itself refuses is rejected."""
-        outputs = [capped_outputs(trace, config.max_model_len) for config in configs]
+    def of(cls, trace: Trace, configs: Mapping[int, SchedulerConfig], *, capacity_too: bool = True) -> Self:
+        """The pools' `configs` by number. Without `capacity_too`, only what vLLM itself refuses is rejected."""
+        outputs = [capped_outputs(trace, config.max_model_len) for config in configs.values()]
         reasons = [
             rejections(trace, max_tokens, config, capacity_too=capacity_too)
-            for max_tokens, config in zip(outputs, configs, strict=True)
+            for max_tokens, config in zip(outputs, configs.values(), strict=True)
         ]
         if len(configs) == 1:
             return cls(outputs[0], reasons[0], {})
         answers = np.array([answered(*found) for found in zip(outputs, reasons, strict=True)])
         longest = answers.max(axis=0)
-        is_unable = answers < longest
+        is_unable, pools = answers < longest, np.array(list(configs))
         return cls(
             max_tokens=np.where(longest > 0, longest, outputs[0]),
             rejected={row: _joined(row, reasons) for row in np.flatnonzero(longest == 0).tolist()},
             unable={
-                row: frozenset(np.flatnonzero(is_unable[:, row]).tolist())
+                row: frozenset(pools[is_unable[:, row]].tolist())
                 for row in np.flatnonzero(is_unable.any(axis=0)).tolist()
             },
         )
@@ -57,7 +57,7 @@ def answered(max_tokens: Ints, rejected: Mapping[int, str]) -> Ints:
     return answers
 
 
-def _joined(row: int, reasons: Sequence[Mapping[int, str]]) -> str:
+def _joined(row: int, reasons: Iterable[Mapping[int, str]]) -> str:
     """Each reason once."""
     return "; ".join(dict.fromkeys(found[row] for found in reasons))
 

@@ -1,6 +1,6 @@
 """Requests from a trace, each with the keys of the blocks that it shares with others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 from sim.engine.columns import Ints
@@ -50,14 +50,18 @@ class SharedKeys:
 class RequestSource:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
-    `configs` are those of the pools that may serve them, by number. `max_tokens` are the outputs, capped by max_model_len;
-    `rejected` holds the reasons by row, `unable` by row the pools that cannot serve it where others can. Where requests have
-    `other_keys` in each pool they come without, and get those of the pool that they are sent to from `fit`.
+    `configs` are those of the pools that have to do with them, by number; those `answering` serve them (all, unless given).
+    `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row, `unable` by row the pools that
+    cannot serve it where others can. Where requests have `other_keys` in each pool they come without, and get those of the
+    pool that they are sent to from `fit`.
     """
 
-    def __init__(self, trace: Trace, *configs: SchedulerConfig, capacity_too: bool = True) -> None:
+    def __init__(
+        self, trace: Trace, *configs: SchedulerConfig, answering: Sequence[int] = (), capacity_too: bool = True
+    ) -> None:
         self.trace = trace
-        door = FrontDoor.of(trace, configs, capacity_too=capacity_too)
+        doors = {number: configs[number] for number in answering or range(len(configs))}
+        door = FrontDoor.of(trace, doors, capacity_too=capacity_too)
         self.max_tokens, self.rejected, self.unable = door
         self._loras = None if trace.lora_name is None else adapter_numbers(trace.lora_name)
         shapes = [_key_shape(trace, config) for config in configs]

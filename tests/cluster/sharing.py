@@ -30,7 +30,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
 
 def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones here."""
-    source = RequestSource(trace, *plan.limits)
+    source = RequestSource(trace, *plan.configs, answering=plan.answering)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     fleet = SharingFleet(env, plan, source, table, idle_sleep_s=POLLING_S)

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from sim.cluster import fleet_plan
 from sim.cluster.network import NetworkCosts
+from sim.cluster.simulation import simulate
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from sim.workload.trace import Trace
@@ -45,3 +47,16 @@ def test_a_prompt_with_little_to_compute_stays() -> None:
     served = simulate_disaggregated(a_trace((0.0, 80, 1)), a_pool(), a_pool(), costs, least_uncached_tokens=81)
     assert served.pulls == {}
     assert served.requests[0].finish_s == 10.0
+
+
+def test_what_no_decode_pool_holds_is_rejected() -> None:
+    """40 tokens fit in two blocks of 32 at the prefill pool, not in two of 16 where they would be answered."""
+    pools = (
+        fleet_plan.Pool(scheduler_config(num_gpu_blocks=3, block_size=32), STEP, role="prefill", kv=KV),
+        fleet_plan.Pool(scheduler_config(num_gpu_blocks=3, block_size=16), STEP, role="decode", kv=KV),
+    )
+    handing = fleet_plan.Disaggregation(NetworkCosts(1.0, 0.0, 0.0), "always", "round_robin")
+    found = simulate(a_trace((0.0, 40, 1)), fleet_plan.FleetPlan(pools, "round_robin", disaggregation=handing))
+    assert found.merged.requests.rejected == {
+        0: "40 tokens of prompt and output need more than the 2 KV blocks there are"
+    }

@@ -67,7 +67,7 @@ def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) ->
         fleet_plan.Pool(decode.config, decode.step_time, decode.num_replicas, role="decode", kv=decode.kv),
     )
     plan = FleetPlan(pools, decode.router, disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router))
-    source = RequestSource(trace, *plan.limits)
+    source = RequestSource(trace, *plan.configs, answering=plan.answering)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     found = DisaggregatedFleet(env, plan, source, table, idle_sleep_s=POLLING_S)
