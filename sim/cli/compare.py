@@ -1,7 +1,7 @@
-"""`servecast compare`: one fleet and one trace behind several routers, side by side."""
+"""`servecast compare`: one trace behind several routers, or with engine arguments varied one at a time, side by side."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +22,22 @@ def compare(
     shared: SharedFlags,
     *,
     router: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             help="A router to compare, once for each: a name such as llm_d, or llm_d:queue=2,prefix=3.",
             show_default=False,
             autocompletion=completion.router_names,
         ),
-    ],
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An engine argument whose choices to compare, once for each: scheduling_policy, or max_num_seqs=64,256."
+            " All that no vLLM has, where neither it nor --router is given.",
+            show_default=False,
+            autocompletion=completion.varied_names,
+        ),
+    ] = None,
     replicas: Replicas = None,
     fleet: Fleet = None,
     request_rate: RequestRate = None,
@@ -37,10 +46,10 @@ def compare(
     think_time: ThinkTime = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what routers draw, as for simulate.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for summary.json, routers.csv and routers.png.", show_default=False)
+        Path | None, typer.Option(help="Folder for summary.json, the table as CSV, and a plot.", show_default=False)
     ] = None,
 ) -> None:
-    """Replay one trace behind several routers; a row for each."""
+    """Replay one trace behind several routers, or with engine arguments varied one at a time; a row for each."""
     from sim.comparison import compare
 
     if out:
@@ -51,7 +60,7 @@ def compare(
     with progress_bar("simulating") as progress:
         found = compare(
             **arguments,
-            routers=router,
+            **_compared(router, vary),
             replicas=replicas,
             fleet=fleet,
             request_rate=request_rate,
@@ -70,3 +79,10 @@ def compare(
     first = next(iter(found.results.values()))
     place = f"; results are in {out}" if out else ""
     warn([f"each run by itself: {first.summary['confidence']['text']}{place}."])
+
+
+def _compared(routers: list[str] | None, vary: list[str] | None) -> dict[str, Any]:
+    """One router is that of all runs where arguments are varied."""
+    if routers and vary and len(routers) == 1:
+        return {"router": routers[0], "vary": vary}
+    return {"routers": routers or None, "vary": vary or None}

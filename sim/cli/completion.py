@@ -39,6 +39,11 @@ def router_names(incomplete: str) -> list[str]:
     return _beginning(ROUTERS, incomplete)
 
 
+def varied_names(incomplete: str) -> list[str]:
+    """Engine arguments with choices of their own."""
+    return _beginning((name for name, one in ARGUMENTS.items() if one.choices or one.kind == "switch"), incomplete)
+
+
 def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
     """For the argument MODEL, to which the parser also assigns words that it does not know."""
     values = values_here(ctx, incomplete)

@@ -1,9 +1,10 @@
-"""Runs of one load behind several routers as a folder: JSON, a row of CSV each, and their latencies side by side."""
+"""Runs of one load side by side as a folder: JSON, a row of CSV each, and a plot of their main figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim.report.comparison import Compared
 from sim.report.plots import save
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WHAT = "a comparison"
-FILES = ("summary.json", "routers.csv", "routers.png")
+FILES = ("summary.json", "routers.csv", "routers.png", "choices.csv", "choices.png")
 PANELS = {
     "tok/s out": "output tokens/s",
     "mean TTFT ms": "mean TTFT (ms)",
@@ -26,23 +27,25 @@ def check_comparison_folder(folder: Path) -> None:
     check_replaceable(folder, WHAT, FILES.__contains__)
 
 
-def write_comparison(folder: Path, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+def write_comparison(
+    folder: Path, compared: Compared, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
     """The whole summary of each run, the columns of the table, and a plot. Raises ConfigError as `check_comparison_folder`."""
     import pandas as pd
 
     with replacing(folder, WHAT, FILES.__contains__) as written:
         write_json(written / "summary.json", summary)
-        pd.DataFrame(rows).round(9).to_csv(written / "routers.csv", index=False, lineterminator="\n")
-        save(comparison_figure(rows), written / "routers.png")
+        pd.DataFrame(rows).round(9).to_csv(written / f"{compared}s.csv", index=False, lineterminator="\n")
+        save(comparison_figure(compared, rows), written / f"{compared}s.png")
 
 
-def comparison_figure(rows: Sequence[Mapping[str, Any]]) -> "Figure":
-    """A bar a router in each panel; none where there was nothing to measure."""
+def comparison_figure(compared: Compared, rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """A bar a run in each panel; none where there was nothing to measure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.2 * len(PANELS), 1.2 + 0.4 * len(rows)), layout="constrained")
     panels = figure.subplots(1, len(PANELS), sharey=True, squeeze=False)[0]
-    names = [row["router"] for row in rows]
+    names = [row[compared] for row in rows]
     for panel, (column, title) in zip(panels, PANELS.items(), strict=True):
         panel.barh(names, [row.get(column) or 0.0 for row in rows])
         panel.set_title(title)

@@ -108,7 +108,12 @@ def parse_knob(text: str) -> tuple[str, tuple[Any, ...]]:
     name, _, values = text.partition("=")
     if not (name and values):
         raise ConfigError(f"--knob is a knob and its values, as in kv_cache_dtype=null,fp8, got {text!r}.")
-    return name, tuple(map(_value, parse_yaml(f"[{values}]", ConfigError, f"--knob {name}")))
+    return name, parse_values(f"--knob {name}", values)
+
+
+def parse_values(where: str, values: str) -> tuple[Any, ...]:
+    """Values with commas between them, as in a YAML list; `where` begins the sentence of the ConfigError for other text."""
+    return tuple(map(_value, parse_yaml(f"[{values}]", ConfigError, where)))
 
 
 def _values(name: str, given: list[Any] | RangeBlock) -> tuple[Any, ...]:

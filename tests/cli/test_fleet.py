@@ -39,6 +39,26 @@ def test_routers_are_compared(servecast: Servecast) -> None:
     assert "each run by itself" in err
 
 
+def test_choices_are_compared_behind_one_router(trace: Path, servecast: Servecast) -> None:
+    """A fleet's, or those of a single replica, which needs no router."""
+    call = (
+        "compare",
+        "Llama-3.1-8B",
+        "--gpu",
+        "h100-sxm",
+        "--trace",
+        trace,
+        "--no-intervals",
+        "--vary",
+        "max_num_seqs=1,2",
+    )
+    of_fleet = json.loads(servecast(*call, "--replicas", "2", "--router", "random", "--json").out)["choices"]
+    assert [run["choice"] for run in of_fleet] == ["as given", "max_num_seqs=1", "max_num_seqs=2"]
+    assert {run["fleet"]["router"] for run in of_fleet} == {"random"}
+    assert "\nchoice " in servecast(*call).out
+    assert "are two comparisons" in servecast(*call, "--router", "random", "--router", "llm_d").err
+
+
 def test_a_comparison_goes_to_a_folder(trace: Path, tmp_path: Path, servecast: Servecast) -> None:
     """As other results do: it is checked before anything runs, and named in the end."""
     line = ("compare", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", trace, "--replicas", "2", "--no-intervals")

@@ -1,0 +1,40 @@
+"""Engine arguments that are varied one at a time, by the values that their declarations name or that are given."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sim.errors import ConfigError, nearest
+from sim.search.space_file import parse_values
+from sim.specs.engine import ARGUMENTS, EngineConfig
+
+Change = tuple[str, dict[str, Any]]
+"""What it is called, as in `batching=static`, and the arguments that it sets."""
+
+
+def variations(engine: EngineConfig, vary: Sequence[str] | None) -> list[Change]:
+    """The changes to `engine` that are asked for, without those that change nothing; with None every value that no vLLM has.
+
+    Each of `vary` is an argument, of which all choices are taken, or one with values: `max_num_seqs=64,256`. Raises ConfigError for another.
+    """
+    asked = _what_ifs() if vary is None else (pair for text in vary for pair in _asked(text))
+    return [(f"{name}={value}", {name: value}) for name, value in asked if value != getattr(engine, name)]
+
+
+def _what_ifs() -> Iterator[tuple[str, Any]]:
+    for name, argument in ARGUMENTS.items():
+        yield from ((name, value) for value in argument.what_ifs)
+
+
+def _asked(text: str) -> Iterator[tuple[str, Any]]:
+    spelled, _, values = text.partition("=")
+    name = spelled.replace("-", "_")
+    if name not in ARGUMENTS:
+        raise ConfigError(f"{spelled!r} is no engine argument that could be varied.{nearest(name, ARGUMENTS)}")
+    yield from ((name, value) for value in (parse_values(name, values) if values else _choices(name)))
+
+
+def _choices(name: str) -> Sequence[Any]:
+    argument = ARGUMENTS[name]
+    if not argument.choices and argument.kind != "switch":
+        raise ConfigError(f"{name} has no list of choices to vary; give some, as in {name}=VALUE,VALUE.")
+    return argument.choices or (True, False)
