@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sim.specs.engine import EngineConfig
     from sim.specs.hardware import HardwareProfile
     from sim.specs.model import ModelSpec
+    from sim.specs.presets import preset
     from sim.workload.readers import read_trace
     from sim.workload.trace import Trace
 
@@ -54,6 +55,7 @@ __all__ = [
     "optimize",
     "optimize_vllm_config_for_cluster",
     "plan_memory",
+    "preset",
     "read_measured",
     "read_trace",
     "simulate",
@@ -84,6 +86,7 @@ _HOMES = {
     "optimize": "sim.search.entry",
     "optimize_vllm_config_for_cluster": "sim.search.analytic.config_optimizer",
     "plan_memory": "sim.api",
+    "preset": "sim.specs.presets",
     "read_measured": "sim.api",
     "read_trace": "sim.workload.readers",
     "simulate": "sim.api",

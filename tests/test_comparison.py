@@ -11,6 +11,7 @@ import pytest
 import sim
 from sim.errors import ConfigError
 from sim.specs.engine import ARGUMENTS
+from sim.specs.presets import PRESETS
 
 DEPLOYED: tuple[Any, ...] = ("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl")
 SJF = ("scheduling_policy", "sjf")
@@ -139,6 +140,14 @@ def test_arguments_are_varied_by_their_choices_or_by_values() -> None:
     assert found.results["enable_prefix_caching=False"].summary["prefix_cache_hit_rate"] == 0
     assert "tensor_parallel_size=3 did not run: " in str(found)
     assert found.summary["refused"].keys() == {"tensor_parallel_size=3"}
+
+
+def test_presets_are_choices_too() -> None:
+    """What a preset says takes the place of what is given; one that is given already is not run again."""
+    found = sim.compare(*DEPLOYED, engine=sim.preset("chat"), vary=["preset"], limit=5, intervals=False)
+    assert next(iter(found.results)) == "as given"
+    assert [*found.results, *found.refused][1:] == [f"preset={name}" for name in PRESETS if name != "chat"]
+    assert found.results["preset=batch"].summary["engine"] == PRESETS["batch"]
 
 
 def test_a_comparison_of_choices_is_written_under_their_name(tmp_path: Path) -> None:

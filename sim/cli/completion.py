@@ -7,6 +7,7 @@ import typer
 
 from sim.specs.data import data_dir
 from sim.specs.engine import ARGUMENTS
+from sim.specs.presets import PRESET, PRESETS
 from sim.specs.serve_flags import ENGINE_FLAGS, OTHER_FLAGS, SHORT_FLAGS, arity_of
 
 LAUNCH = ("vllm", "serve")  # the beginnings of a pasted line
@@ -40,8 +41,10 @@ def router_names(incomplete: str) -> list[str]:
 
 
 def varied_names(incomplete: str) -> list[str]:
-    """Engine arguments with choices of their own."""
-    return _beginning((name for name, one in ARGUMENTS.items() if one.choices or one.kind == "switch"), incomplete)
+    """Engine arguments with choices of their own, and presets."""
+    return _beginning(
+        (PRESET, *(name for name, one in ARGUMENTS.items() if one.choices or one.kind == "switch")), incomplete
+    )
 
 
 def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -91,6 +94,8 @@ def _values_of(ctx: Any, flag: str) -> Values | None:
     name = name if flag.startswith("--") else SHORT_FLAGS.get(name, name)
     if arity_of(name) in {None, "none"}:
         return None
+    if name == PRESET:
+        return lambda incomplete: _beginning(PRESETS, incomplete)
     argument = ARGUMENTS.get(name.replace("-", "_"))
     return lambda incomplete: _beginning(argument.choices if argument else (), incomplete)
 

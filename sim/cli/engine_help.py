@@ -5,7 +5,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from sim.errors import listed
 from sim.specs.engine import ARGUMENTS
+from sim.specs.presets import PRESETS
 from sim.specs.releases import NEWEST
 from sim.specs.serve_flags import ENGINE_FLAGS
 
@@ -14,6 +16,7 @@ _MORE_FLAGS = {
     "--kv-transfer-config": "KV in host memory by its OffloadingConnector, with its eviction_policy",
     "--speculative-config": ARGUMENTS["speculative_config"].help,
     "-O0 ... -O3": "optimisation level: 0 captures no CUDA graphs, 1 piecewise ones",
+    "--preset": f"arguments by use case, {listed(list(PRESETS), 'or')}; any that are given as well win",
     "--config": "a YAML file of flags, as for vllm serve",
     "--vllm-version": f"defaults and rules of that version, {NEWEST} when absent",
     "-- vllm serve ...": "a pasted command line, as it is",

@@ -8,24 +8,28 @@ from sim.report.tables import aligned, terminal_width
 
 Compared = Literal["router", "choice"]
 COLUMNS = {
+    "req/s": ("request_throughput", 1),
     "tok/s out": ("output_throughput", 1),
     "mean TTFT ms": ("mean_ttft_ms", 1),
     "P99 TTFT ms": ("p99_ttft_ms", 1),
     "mean TPOT ms": ("mean_tpot_ms", 1),
+    "P99 ITL ms": ("p99_itl_ms", 1),
     "P99 E2EL ms": ("p99_e2el_ms", 1),
     "hit %": ("prefix_cache_hit_rate", 100),
     "within limits %": ("slo_attainment", 100),
+    "KV %": ("max_kv_cache_usage", 100),
+    "preempted": ("num_preemptions", 1),
 }
 """The key of each column and what its figures are multiplied by; one that no run has is left out."""
-OF_ROUTERS = {"req/s": ("request_throughput", 1)} | COLUMNS
-OF_CHOICES = COLUMNS | {"KV %": ("max_kv_cache_usage", 100), "preempted": ("num_preemptions", 1)}
+LEFT_OUT: Mapping[Compared, Sequence[str]] = {"router": ("P99 ITL ms", "KV %", "preempted"), "choice": ("req/s",)}
+"""What says little about either, so that the table is no wider than a terminal."""
 MOST = "most / mean"
 """Output tokens of the replica that generated most, as a multiple of the mean: 1 is an even spread."""
 
 
 def comparison_rows(compared: Compared, summaries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each run's columns, None where there was nothing to measure."""
-    columns = OF_ROUTERS if compared == "router" else OF_CHOICES
+    columns = {label: column for label, column in COLUMNS.items() if label not in LEFT_OUT[compared]}
     for summary in summaries:
         figures = {label: _scaled(summary[key], scale) for label, (key, scale) in columns.items() if key in summary}
         spread = {MOST: _most_over_mean(summary["replicas"])} if compared == "router" else {}

@@ -14,6 +14,7 @@ from sim.inputs import read_yaml
 from sim.specs.engine import EngineConfig
 from sim.specs.kv_transfer import offloading_arguments
 from sim.specs.notes import engine_notes
+from sim.specs.presets import preset_arguments
 from sim.specs.serve_flags import (
     APPROXIMATED,
     COMPILATION_FIELDS,
@@ -62,20 +63,27 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
     """Flags of `vllm serve` as words, or a whole pasted command line; a later flag wins over an earlier one.
 
     `--config FILE.yaml` is read as vLLM does (keys are flag names; the command line wins), and `--vllm-version` names the
-    version. Raises ConfigError for an unknown flag and for one whose effect is not simulated.
+    version; `--preset` gives arguments over which all others win. Raises ConfigError for an unknown flag and for one whose effect is not simulated.
     """
     launch = find_launch(args)
     flags, others = read_flags(launch.args if launch else args)
     if others[1 if launch else 0 :]:
         raise ConfigError(f"{others[-1]!r} is neither a flag of vllm serve nor the value of one.")
-    config = next((flag.values[0] for flag in reversed(flags) if flag.name == "config"), None)
+    config, preset = _last(flags, "config"), _last(flags, "preset")
     draft = _Draft(vllm_version=launch.vllm_version if launch else None, config=config)
+    if preset is not None:
+        draft.arguments |= preset_arguments(preset, "--preset")
     for name, value in (launch.environment if launch else {}).items():
         draft.idle[name] = _environment_warning(name, value)
-    for flag in (*_file_flags(config), *(flag for flag in flags if flag.name != "config")):
+    for flag in (*_file_flags(config), *(flag for flag in flags if flag.name not in {"config", "preset"})):
         _apply(draft, flag)
     draft.model = others[0] if others else draft.model
     return draft.finish()
+
+
+def _last(flags: Sequence[Flag], name: str) -> str | None:
+    """The value of a flag, of several that of the last."""
+    return next((flag.values[0] for flag in reversed(flags) if flag.name == name), None)
 
 
 def serve_command(model: str, engine: EngineConfig) -> str:

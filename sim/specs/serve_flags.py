@@ -47,6 +47,7 @@ ENGINE_FLAGS: Mapping[str, EngineFlag] = {
 OTHER_FLAGS: Mapping[str, Arity] = {
     "model": "one",
     "config": "one",
+    "preset": "one",
     "vllm-version": "one",
     "compilation-config": "one",
     "kv-transfer-config": "one",

@@ -61,6 +61,8 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
         ((*SIMULATE, "--no-enable-pre"), ["--no-enable-prefix-caching"]),
         ((*SIMULATE, "--kv-cache-dtype", "fp8_"), ["fp8_e4m3", "fp8_e5m2"]),
         ((*SIMULATE, "--composition", "a"), ["additive"]),
+        ((*SIMULATE, "--preset", "c"), ["chat"]),
+        (("servecast", "compare", "Llama-3.1-8B", "--vary", "batch"), ["batching"]),
         (("servecast", "capacity", "Llama-3.1-8B", "--router", "round"), ["round_robin"]),
         (("servecast", "simulate", "--gpu", "l4", "--", ""), ["vllm"]),
         (("servecast", "simulate", "--gpu", "l4", "--", "vllm", "serve", "openai/gpt-oss-1"), ["openai/gpt-oss-120b"]),
