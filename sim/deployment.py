@@ -16,6 +16,7 @@ from sim.errors import ConfigError, DoesNotFitError
 from sim.memory.cpu_tier import cpu_tier
 from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan, plan_memory
+from sim.memory.swap_space import swap_space
 from sim.memory.transfers import copied_bytes_per_s
 from sim.memory.weights import offloaded
 from sim.specs.acceptance import AcceptedRates, accepted_rates
@@ -75,7 +76,7 @@ class Deployment:
 
     def modes_for(self, trace: Trace | None, seed: int = 0) -> Modes:
         """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
-        modes = _with_cpu_tier(_with_stages(_with_adapters(_what_ifs(self.engine), self), self.engine), self.offload)
+        modes = _with_cpu_tier(_with_stages(_with_adapters(_what_ifs(self), self), self.engine), self.offload)
         modes = _with_interval(modes, self)
         return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
 
@@ -196,6 +197,8 @@ class Deployment:
         beside = self._beside
         if engine.async_scheduling and not engine.rules.stops_at_last_token:
             beside.append("async_scheduling before vLLM 0.11.1")
+        if self.modes.swap_space is not None:
+            beside.append("preemption_mode swap")
         if beside:
             raise ConfigError(
                 f"{beside[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
@@ -229,11 +232,12 @@ class Deployment:
         return [name for name, is_there in found.items() if is_there]
 
 
-def _what_ifs(engine: ResolvedEngine) -> Modes:
+def _what_ifs(of: Deployment) -> Modes:
     return replace(
         PLAIN,
-        batches_statically=engine.batching == "static",
-        allocates_contiguously=engine.kv_allocation == "contiguous",
+        batches_statically=of.engine.batching == "static",
+        allocates_contiguously=of.engine.kv_allocation == "contiguous",
+        swap_space=swap_space(of.engine, of.plan, of.gpu),
     )
 
 

@@ -205,6 +205,7 @@ def deploy_fleet(
             _refuse_cpu_tiers(pools)
         _refuse_stages_with_roles(pools)
         _refuse_speculation_beside_roles(pools)
+        _refuse_what_ifs_beside_roles(pools)
         _refuse_queue_limits(pools, is_one_server=bool(dynamics) and router_options(chosen).is_of_one_server)
         handing_over = disaggregation(
             asked, [pool.deployment.gpu for pool in pools], pools[0].deployment.engine.vllm_version
@@ -247,6 +248,16 @@ def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
                 f"{pool.name}: speculative_config is simulated for replicas that serve requests whole; leave it out, or leave"
                 " out the role."
             )
+
+
+def _refuse_what_ifs_beside_roles(pools: Sequence[DeployedPool]) -> None:
+    for pool in pools:
+        for name in ("batching", "kv_allocation", "preemption_mode"):
+            if pool.role != "both" and name in pool.deployment.engine.what_ifs:
+                raise ConfigError(
+                    f"{pool.name}: {name} {pool.deployment.engine.what_ifs[name]} is simulated for replicas that serve requests"
+                    " whole; leave it out, or leave out the role."
+                )
 
 
 def _refuse_queue_limits(pools: Sequence[DeployedPool], *, is_one_server: bool) -> None:

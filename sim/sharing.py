@@ -51,6 +51,7 @@ def _check_engine(what: str, deployment: Deployment) -> None:
         "kv_offloading_size": deployment.offload is not None,
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
+        "preemption_mode swap": engine.preemption_mode == "swap",
         "speculative_config": engine.speculation is not None,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
         "max_num_queued_tokens": engine.max_num_queued_tokens is not None,

@@ -108,6 +108,7 @@ def test_options_are_checked(more: dict[str, Any], message: str) -> None:
     [
         ({"kv_offloading_size": 4}, "is not simulated with kv_offloading_size"),
         ({"pipeline_parallel_size": 2}, "is not simulated with pipeline_parallel_size"),
+        ({"preemption_mode": "swap"}, "is not simulated with preemption_mode swap"),
         ({"enable_prefix_caching": False}, "shares cached prefixes, and enable_prefix_caching is off"),
     ],
 )

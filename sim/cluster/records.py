@@ -20,6 +20,7 @@ from sim.engine.records import (
     Records,
     RequestRecords,
     SpeculationRecords,
+    SwapRecords,
 )
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import JoinedGaps
@@ -116,6 +117,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         num_evictions=sum(part.num_evictions for part in parts),
         offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
         lora=LoraRecords.joined([part.lora for part in parts if part.lora]),
+        swaps=SwapRecords.joined([part.swaps for part in parts if part.swaps]),
         speculation=SpeculationRecords.joined([part.speculation for part in parts if part.speculation]),
         stage_busy_s=_joined_stages([part.stage_busy_s for part in parts]),
     )

@@ -71,6 +71,7 @@ class Recorder(ReplicaRows):
             num_evictions=state.num_evictions,
             offload=None,
             lora=None,
+            swaps=None,
             speculation=None,
             stage_busy_s=None,
         )

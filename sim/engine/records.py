@@ -119,6 +119,28 @@ class LoraRecords:
         return cls(sum(p.num_copies for p in parts), sum(p.num_reads for p in parts), sum(p.load_s for p in parts))
 
 
+@dataclass(frozen=True, slots=True)
+class SwapRecords:
+    """Requests swapped out, bytes copied either way over all GPUs, seconds that steps waited for that, and the largest share of the space used."""
+
+    num_swapped_out: int
+    num_bytes: int
+    copy_s: float
+    most_used: float
+
+    @classmethod
+    def joined(cls, parts: Sequence["SwapRecords"]) -> "SwapRecords | None":
+        """Of several engines; None where none swaps."""
+        if not parts:
+            return None
+        return cls(
+            num_swapped_out=sum(part.num_swapped_out for part in parts),
+            num_bytes=sum(part.num_bytes for part in parts),
+            copy_s=sum(part.copy_s for part in parts),
+            most_used=max(part.most_used for part in parts),
+        )
+
+
 @dataclass(frozen=True)
 class SpeculationRecords:
     """Verifications by how many drafts they accepted, from 0 on, and the drafts that they had; padding counts for nothing."""
@@ -149,6 +171,7 @@ class EngineRecords:
     num_evictions: int
     offload: OffloadRecords | None
     lora: LoraRecords | None
+    swaps: SwapRecords | None
     speculation: SpeculationRecords | None
     stage_busy_s: tuple[float, ...] | None
 

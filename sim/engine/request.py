@@ -11,7 +11,7 @@ from sim.engine.keyed_blocks import KeyedBlocks
 
 
 class RequestStatus(Enum):
-    """WAITING and PREEMPTED requests are in the queue. An ENDED one has its last token in flight; it keeps its place among
+    """WAITING and PREEMPTED requests are in the queue, SWAPPED ones in one of their own. An ENDED one has its last token in flight; it keeps its place among
     the running requests, and its blocks, until that token has come back, which makes it FINISHED.
     """
 
@@ -20,6 +20,7 @@ class RequestStatus(Enum):
     DECODING = "decoding"
     ENDED = "ended"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
 

@@ -15,6 +15,7 @@ from sim.metrics.offload import loads_figures
 from sim.metrics.pipeline import pipeline_figures
 from sim.metrics.speculation import speculation_figures
 from sim.metrics.statistics import Statistics, statistics_of
+from sim.metrics.swaps import swap_figures
 from sim.metrics.utilization import utilization
 from sim.steptime.graphs import GraphDispatch
 from sim.units import MS
@@ -24,7 +25,13 @@ def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
     offload = {"kv_offload": loads_figures(records)} if deployment.offload else {}
-    of_modes = offload | lora_figures(records) | pipeline_figures(records) | speculation_figures(records)
+    of_modes = (
+        offload
+        | lora_figures(records)
+        | swap_figures(records)
+        | pipeline_figures(records)
+        | speculation_figures(records)
+    )
     return figures | utilization((deployment, records.leaps)) | of_modes
 
 

@@ -36,6 +36,8 @@ ENGINE = {
     "Prefix cache hit rate (%)": "prefix_cache_hit_rate",
     "External prefix cache hit rate (%)": "external_prefix_cache_hit_rate",
     "Preemptions": "num_preemptions",
+    "Swapped out": "num_swapped_out",
+    "Peak swap space usage (%)": "max_swap_space_usage",
     "Engine steps": "num_steps",
     "Steps in a CUDA graph (%)": "cudagraph_step_fraction",
     "GPU busy (%)": "gpu_busy_fraction",

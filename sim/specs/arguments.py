@@ -92,6 +92,13 @@ def check_kv_offloading_size(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be GiB of host memory, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")
 
 
+def check_swap_space(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 <= value < MAX_GIB):
+        raise ConfigError(
+            f"{name} must be GiB of host memory a GPU, at least 0 and below {MAX_GIB:,}, got {value!r:.40}."
+        )
+
+
 def check_cpu_offload_gb(name: str, value: object) -> None:
     if not (_is_number(value) and 0 <= value < MAX_GIB):
         raise ConfigError(f"{name} must be GiB of weights a GPU, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")

@@ -18,6 +18,7 @@ from sim.specs.arguments import (
     check_max_model_len,
     check_quantization,
     check_speculative_config,
+    check_swap_space,
     check_watermark,
     choice,
     count,
@@ -31,6 +32,7 @@ from sim.specs.speculative_config import SpeculativeConfig
 Policy = Literal["fcfs", "priority", "sjf"]
 Batching = Literal["continuous", "static"]
 KVAllocation = Literal["paged", "contiguous"]
+PreemptionMode = Literal["recompute", "swap"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
@@ -123,6 +125,10 @@ class EngineConfig:
     scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf",))
     batching: Batching = choice("continuous", get_args(Batching), what_ifs=("static",))
     kv_allocation: KVAllocation = choice("paged", get_args(KVAllocation), what_ifs=("contiguous",))
+    preemption_mode: PreemptionMode = choice("recompute", get_args(PreemptionMode), what_ifs=("swap",))
+    swap_space: float = argument(
+        4.0, "number", "GiB of host memory a GPU for requests swapped out by preemption-mode swap", check_swap_space
+    )
     async_scheduling: bool | None = switch(None, "schedule a step while the one before runs", since="0.10.0")
     long_prefill_token_threshold: int = count(0, "tokens a request gets in a step at most; 0 is off", at_least=0)
     long_prefill_token_threshold_adaptive: bool = switch(

@@ -95,5 +95,7 @@ def _of_host_memory(engine: EngineConfig) -> Iterator[str]:
         yield "cpu_offload_gb changes nothing here: offload_group_size replaces it."
     if engine.cpu_offload_gb or engine.offload_group_size:
         yield "intervals do not cover the time that weights in host memory take, of which no run here was measured well."
+    if "swap_space" in engine.given and engine.preemption_mode == "recompute":
+        yield "swap_space changes nothing here: without preemption_mode swap no request is swapped out."
     if engine.eviction_policy != "lru" and not engine.kv_offloading_size:
         yield "eviction_policy changes nothing here: without kv_offloading_size no KV is in host memory."

@@ -32,6 +32,8 @@ from sim.specs.speculative_config import SpeculativeConfig
 _HUMAN_INTEGER = re.compile(
     r"(?P<whole>-?\d{1,15})(?P<binary>[KMGT])|(?P<number>-?\d{1,15}(?:\.\d{1,15})?)(?P<decimal>[kmgt]?)"
 )
+UNSPELLED = ("swap_space",)
+"""Arguments of engines before V1, which the newest versions refuse."""
 _LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": None, "3": None}
 
 
@@ -90,7 +92,7 @@ def serve_command(model: str, engine: EngineConfig) -> str:
     """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
     words = ["vllm", "serve", model]
     for name, value in engine.given.items():
-        words += [] if name in engine.what_ifs else _words(name, value)
+        words += [] if name in engine.what_ifs or name in UNSPELLED else _words(name, value)
     if not engine.what_ifs:
         return shlex.join(words)
     asked = listed([f"{name} {value}" for name, value in engine.what_ifs.items()])

@@ -196,7 +196,7 @@ _IGNORED: Mapping[Arity, str] = {
         port prefix-caching-hash-algo profiler-config pt-load-map-location reasoning-config reasoning-parser
         reasoning-parser-plugin renderer-num-workers response-role revision root-path safetensors-load-strategy
         seed show-hidden-metrics-for-version shutdown-timeout sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs
-        ssl-certfile ssl-ciphers ssl-keyfile structured-outputs-config swap-space tokenizer tokenizer-mode
+        ssl-certfile ssl-ciphers ssl-keyfile structured-outputs-config tokenizer tokenizer-mode
         tokenizer-revision tool-call-parser tool-parser-plugin tool-server tool-strict-level ubatch-size uds
         uvicorn-log-level weight-transfer-config worker-cls worker-extension-cls
         """,

@@ -5,6 +5,7 @@ from dataclasses import astuple
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
 from sim.engine.walking.modes import Modes
+from sim.memory.swap_space import SwapSpace
 from sim.specs.engine import batches_in_flight
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.lora import LoraSlots
@@ -88,6 +89,7 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         offload=_offload(modes.transfers) if modes.transfers else None,
         idle_sleep_s=modes.idle_sleep_s,
         throttle_interval=modes.throttle_interval,
+        swap_space=SwapSpace(*astuple(modes.swap)) if modes.swap else None,
     )
     engine = case.config.engine
     depth = batches_in_flight(found.num_stages, is_async=engine.async_scheduling, rules=engine.rules)

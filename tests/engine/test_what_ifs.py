@@ -101,3 +101,14 @@ def test_what_no_vllm_has_stands_in_no_command() -> None:
     )
     assert traits_of(deploy("Llama-3.1-8B", "h100-sxm", engine)).beside == "a what-if"
     assert sim.EngineConfig(scheduling_policy="priority").what_ifs == {}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"batching": "static"}, {"kv_allocation": "contiguous"}, {"preemption_mode": "swap"}], ids=str
+)
+def test_replicas_that_hand_over_do_none_of_it(asked: dict[str, str]) -> None:
+    """Engines with a role follow vLLM alone; an order of their own they may have."""
+    pools = [{"name": "ahead", "role": "prefill", "engine": asked}, {"name": "behind", "role": "decode"}]
+    name, value = next(iter(asked.items()))
+    with pytest.raises(ConfigError, match=f"ahead: {name} {value} is simulated for replicas that serve requests whole"):
+        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=3, fleet={"pools": pools}, intervals=False)

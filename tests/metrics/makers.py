@@ -94,6 +94,7 @@ def make_records(
         stage_busy_s=None,
         offload=None,
         lora=None,
+        swaps=None,
         speculation=None,
     )
 

@@ -27,6 +27,11 @@ class Device:
             return max(now_s, self._free_s[-1])
         return max([now_s, self._free_s[0], *(self._sampled_s.get(row.request, now_s) for row in batch.rows)])
 
+    def copy(self, start_s: float, copy_s: float) -> float:
+        """The first stage copies blocks, and runs nothing else; when it has done so."""
+        self._free_s[0] = start_s + copy_s
+        return self._free_s[0]
+
     def run(self, batch: Batch, start_s: float, step_s: float) -> Sequence[StageRun]:
         """The stages of a batch that begins then; an empty one takes no time."""
         if not batch.rows:

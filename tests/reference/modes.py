@@ -91,6 +91,14 @@ class Loras:
 
 
 @dataclass(frozen=True, slots=True)
+class Swap:
+    """A what-if: room in host memory for so many blocks of preempted requests, each copied in so long."""
+
+    num_blocks: int
+    block_copy_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Modes:
     """`num_batches_in_flight` None leaves it to the plain engine; `idle_sleep_s` passes after a call that scheduled nothing."""
 
@@ -103,6 +111,7 @@ class Modes:
     throttle_interval: int = 0
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    swap: Swap | None = None
 
     @property
     def are_plain(self) -> bool:

@@ -73,7 +73,7 @@ class Recorder:
             len(shape.chunks),
             shape.num_sampled,
             len(scheduler.running),
-            len(scheduler.waiting) + len(scheduler.holding),
+            scheduler.num_waiting,
             scheduler.kv.pool.num_free_blocks,
             self._num_preempted,
         )
@@ -171,6 +171,7 @@ class Recorder:
             num_evictions=scheduler.kv.pool.num_evictions,
             offload=None,
             lora=None,
+            swaps=None,
             speculation=self._speculation(scheduler.num_drafts) if scheduler.num_drafts else None,
             stage_busy_s=tuple(self._stage_busy_s) if len(self._stage_busy_s) > 1 else None,
         )

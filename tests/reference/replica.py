@@ -145,8 +145,8 @@ class Replica:
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
-        waiting = len(self.scheduler.waiting) + len(self.scheduler.holding)
-        return len(self._undecided) + len(self._inbox) + waiting, len(self.scheduler.running)
+        waiting = len(self._undecided) + len(self._inbox) + self.scheduler.num_waiting
+        return waiting, len(self.scheduler.running)
 
     @property
     def metrics(self) -> tuple[int, int, float]:
@@ -232,6 +232,8 @@ class Replica:
         start_s = self._device.begins_s(batch, now + wait_s)
         if self.scheduler.connector:
             start_s = self.scheduler.connector.begin(start_s)
+        if self._modes.swap and batch.num_swapped_blocks:
+            start_s = self._device.copy(start_s, batch.num_swapped_blocks * self._modes.swap.block_copy_s)
         runs = self._device.run(batch, start_s, self._step_time.step_s(shape) if batch.rows else 0.0)
         for row in batch.rows:
             if row.request.first_scheduled_s is None:

@@ -13,6 +13,7 @@ class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
 
@@ -23,7 +24,8 @@ class Request:
     `num_computed_tokens` counts KV positions scheduled so far and runs ahead of the device; `num_output_tokens` those
     returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only), drafts included;
     `num_samples_in_flight` batches on the device that sample for it, `num_stale_outputs` those of them in flight when the
-    request was preempted, which still arrive; `num_drafts` what the next step may verify.
+    request was preempted, which still arrive; `num_drafts` what the next step may verify; `attempt` counts how often it has
+    begun to compute anew.
     """
 
     index: int
@@ -49,6 +51,7 @@ class Request:
     is_loading: bool = False
     num_loaded_tokens: int = 0
     script: Script = UNSCRIPTED
+    attempt: int = 0
     num_preemptions: int = 0
     num_cached_tokens: int | None = None
     first_scheduled_s: float | None = None
@@ -82,5 +85,12 @@ class Request:
         self.num_computed_tokens = 0
         self.num_stale_outputs = self.num_samples_in_flight
         self.num_output_placeholders = 0
+        self.num_drafts = 0
+        self.attempt += 1
+        self.num_preemptions += 1
+
+    def swap_out(self) -> None:
+        """Preemption by swapping: what was computed is kept too, elsewhere; tokens in flight arrive as if it ran."""
+        self.status = RequestStatus.SWAPPED
         self.num_drafts = 0
         self.num_preemptions += 1

@@ -16,7 +16,7 @@ from sim.errors import EngineCrashError
 from tests.reference.connector import Connector, connector
 from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
 from tests.reference.modes import PLAIN, Modes
-from tests.reference.queues import WaitingQueue, waiting_queue
+from tests.reference.queues import FcfsQueue, WaitingQueue, waiting_queue
 from tests.reference.request import Request, RequestStatus
 from tests.reference.throttle import Throttle
 
@@ -24,7 +24,7 @@ from tests.reference.throttle import Throttle
 class ScheduledRequest(NamedTuple):
     """One row of a batch: tokens on top of those computed before, the last `num_drafts` of them drafts.
 
-    `attempt` counts the request's preemptions when it was scheduled.
+    `attempt` is that of the request when it was scheduled.
     """
 
     request: Request
@@ -52,6 +52,7 @@ class Batch:
     hits: dict[str, int] = field(default_factory=dict)
     external: dict[str, int] = field(default_factory=dict)
     num_evictions: int = 0
+    num_swapped_blocks: int = 0
     num_drafts_next: int = 0
     is_throttled: bool = False
     accepted: dict[str, int] = field(default_factory=dict)
@@ -116,7 +117,8 @@ class Pass:
 class Scheduler:
     """The waiting queue, the running list in order of admission, and their KV blocks.
 
-    `holding` has those that wait and hold blocks: what is loaded for them is on its way, or has come.
+    `holding` has those that wait and hold blocks: what is loaded for them is on its way, or has come; `swapped` those whose
+    blocks are in swap space, the longest there first.
     """
 
     def __init__(self, config: SchedulerConfig, modes: Modes = PLAIN) -> None:
@@ -128,6 +130,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)
         self.holding = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)
+        self.swapped = FcfsQueue()
         self.connector: Connector | None = connector(modes.transfers, self.kv, config)
         self.throttle = Throttle()
         self.num_calls = 0
@@ -140,7 +143,11 @@ class Scheduler:
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0 or len(self.holding) > 0
+        return bool(self.running) or self.num_waiting > 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.holding) + len(self.swapped)
 
     @property
     def has_work(self) -> bool:
@@ -158,6 +165,8 @@ class Scheduler:
             self.running.remove(request)
         elif request in self.holding.in_order():
             self.holding.remove([request])
+        elif request in self.swapped.in_order():
+            self.swapped.remove([request])
         else:
             self.waiting.remove([request])
         request.status = RequestStatus.FINISHED
@@ -188,7 +197,7 @@ class Scheduler:
     def _longest_chunk(self) -> int:
         """The most tokens that one request may get: the long-prefill threshold, where it applies."""
         config = self._config
-        num_requests = len(self.running) + len(self.waiting) + len(self.holding)
+        num_requests = len(self.running) + self.num_waiting
         threshold = config.engine.long_prefill_token_threshold
         if num_requests <= 1 and config.engine.rules.lone_request_ignores_threshold:
             threshold = 0
@@ -265,16 +274,31 @@ class Scheduler:
         if self.connector:
             self.connector.preempted(victim)
         self.kv.free(victim)
-        if victim in this.granted and self._config.engine.rules.refunds_preempted_tokens:
+        if victim in this.granted and (self._config.engine.rules.refunds_preempted_tokens or self._modes.swap):
             this.refund(victim)
         elif victim in this.granted:
             this.batch.ghosts.append(victim)
             this.computed_by_ghosts[victim] = victim.num_computed_tokens
+        this.batch.preempted.append(victim)
+        if self._fits_swap_space(victim):
+            this.batch.num_swapped_blocks += self._num_computed_blocks(victim)
+            victim.swap_out()
+            self.swapped.add(victim)
+            return
         victim.reset()
         if self._drops_preempted_outputs:
             victim.num_stale_outputs = 0
         self.waiting.put_back(victim)
-        this.batch.preempted.append(victim)
+
+    def _num_computed_blocks(self, request: Request) -> int:
+        return blocks_for(request.num_computed_tokens, self._config.block_size)
+
+    def _fits_swap_space(self, victim: Request) -> bool:
+        """Whether its blocks do, beside those of all who are there."""
+        together = [victim, *self.swapped.in_order()]
+        return self._modes.swap is not None and self._modes.swap.num_blocks >= sum(
+            map(self._num_computed_blocks, together)
+        )
 
     @property
     def _drops_preempted_outputs(self) -> bool:
@@ -295,10 +319,12 @@ class Scheduler:
         passed_over: list[tuple[Request, WaitingQueue]] = []
         skipped: list[Request] = []
         while this.budget > 0 and len(self.running) < self._config.max_running:
-            queue = self.holding if len(self.holding) else self.waiting
-            if not len(queue):
+            queue = next((line for line in (self.swapped, self.holding, self.waiting) if len(line)), None)
+            if queue is None:
                 break
             request = queue.peek()
+            if request.status is RequestStatus.SWAPPED and request.num_samples_in_flight:
+                break
             outcome = self._try(request, this, loras)
             if outcome is Outcome.STOPS:
                 break
@@ -417,6 +443,8 @@ class Scheduler:
         return spec.k if (has_running or num_computed_tokens > 0) and fits else 0
 
     def _start(self, request: Request, hit: PrefixHit, num_external: int, this: Pass) -> None:
+        if request.status is RequestStatus.SWAPPED:
+            this.batch.num_swapped_blocks += self._num_computed_blocks(request)
         self.running.append(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens += hit.num_tokens + num_external
@@ -454,7 +482,7 @@ class Scheduler:
             batch.rows.append(
                 ScheduledRequest(
                     request, grant.num_tokens, before, grant.num_new_blocks, samples, num_drafts,
-                    is_padded=grant.num_padded > 0, attempt=request.num_preemptions,
+                    is_padded=grant.num_padded > 0, attempt=request.attempt,
                 )
             )  # fmt: skip
         if batch.rows:
@@ -474,7 +502,7 @@ class Scheduler:
             request.num_samples_in_flight -= row.samples
             if not row.samples or request.status is RequestStatus.FINISHED:
                 continue
-            if row.attempt != request.num_preemptions and self._drops_preempted_outputs:
+            if row.attempt != request.attempt and self._drops_preempted_outputs:
                 continue
             self._take_in(row, batch)
             sampled.append(request)
@@ -495,7 +523,7 @@ class Scheduler:
             num_delivered += 1
         if num_delivered != 1:
             batch.delivered[request.request_id] = num_delivered
-        if row.attempt != request.num_preemptions:
+        if row.attempt != request.attempt:
             request.num_stale_outputs -= 1
             return
         num_rejected = row.num_drafts - num_accepted
@@ -510,7 +538,10 @@ class Scheduler:
         return request.num_output_tokens >= request.max_tokens or request.num_tokens >= self._config.max_model_len
 
     def _finish(self, requests: Sequence[Request]) -> None:
-        waiting = [request for request in requests if request.status is not RequestStatus.RUNNING]
+        self.swapped.remove([request for request in requests if request.status is RequestStatus.SWAPPED])
+        waiting = [
+            request for request in requests if request.status not in {RequestStatus.RUNNING, RequestStatus.SWAPPED}
+        ]
         if waiting:
             self.waiting.remove(waiting)
         for request in requests:
@@ -567,7 +598,7 @@ class Scheduler:
         return (
             [request.request_id for request in self.running],
             _ids(self.waiting.in_order()),
-            _ids(self.holding.in_order()),
+            _ids([*self.swapped.in_order(), *self.holding.in_order()]),
         )
 
 

@@ -52,8 +52,10 @@ class WalkingCore:
     ) -> None:
         self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
+        assert self._connector is None or modes.swap_space is None, "KV comes from elsewhere or is swapped"
         self._scheduler = Scheduler(config, modes, self._connector, num_keys)
         self.state = self._scheduler.state
+        self._swapping = self._scheduler.swapping
         self._device = Device(step_time, modes.num_stages, start_s)
         self._recorder = recorder
         self._log = log
@@ -131,7 +133,7 @@ class WalkingCore:
 
     def records(self) -> EngineRecords:
         """What has been recorded; to be asked for once, in the end."""
-        return self._recorder.records(self.state, self._device.busy_s)
+        return self._recorder.records(self.state, self._device.busy_s, self._swapping)
 
     @property
     def num_in_flight(self) -> int:
@@ -260,6 +262,8 @@ class WalkingCore:
         start_s = self._device.begins_s(batch, called_s)
         if self._connector is not None:
             start_s = self._connector.begin(self.now_s, start_s)
+        if self._swapping is not None:
+            start_s = self._device.copy(start_s, self._swapping.drain_copy_s())
         self._device.run(batch, start_s)
         self._enter(batch)
 

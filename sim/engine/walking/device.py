@@ -25,6 +25,12 @@ class Device:
                 start_s = max(start_s, row.progress.sampled_s)
         return start_s
 
+    def copy(self, start_s: float, copy_s: float) -> float:
+        """Copy KV ahead of a batch; when that is done. Nothing else runs meanwhile."""
+        if copy_s > 0.0:
+            self._free_s[0] = start_s + copy_s
+        return start_s + copy_s
+
     def run(self, batch: Batch, start_s: float) -> None:
         """Run a batch that begins then: its times are set. An empty one takes no time."""
         batch.start_s = batch.end_s = start_s

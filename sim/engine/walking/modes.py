@@ -6,6 +6,7 @@ from typing import Protocol
 from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
 from sim.engine.walking.stored import Store
+from sim.memory.swap_space import SwapSpace
 from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
@@ -33,7 +34,8 @@ class Modes:
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU and without a `store`.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
-    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last two are what-ifs.
+    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last three are
+    what-ifs; `swap_space` goes with one stage, and with no KV from elsewhere.
     """
 
     speculation: Speculation | None = None
@@ -48,6 +50,7 @@ class Modes:
     throttle_interval: int = 0
     batches_statically: bool = False
     allocates_contiguously: bool = False
+    swap_space: SwapSpace | None = None
 
 
 PLAIN = Modes()

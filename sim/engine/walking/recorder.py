@@ -17,6 +17,7 @@ from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import StepGaps
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.state import State
+from sim.engine.walking.swapping import SwappingState
 
 
 class WalkRecorder(ReplicaRows):
@@ -45,7 +46,9 @@ class WalkRecorder(ReplicaRows):
         num_preempted = len(batch.preempted)
         self.one_pass(batch.shape, shown, num_preempted, batch.num_continued, batch.start_s, batch.duration_s)
 
-    def records(self, state: State, stage_busy_s: Sequence[float]) -> EngineRecords:
+    def records(
+        self, state: State, stage_busy_s: Sequence[float], swapping: SwappingState | None = None
+    ) -> EngineRecords:
         """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
         for batch in state.in_flight:
             if not batch.did_nothing:
@@ -69,6 +72,7 @@ class WalkRecorder(ReplicaRows):
             num_evictions=state.slots.pool.num_evictions,
             offload=state.connector.records() if state.connector else None,
             lora=state.adapters.records() if state.adapters else None,
+            swaps=swapping.records() if swapping else None,
             speculation=SpeculationRecords(tuple(state.verified), self._num_verified) if self._speculates else None,
             stage_busy_s=tuple(stage_busy_s) if has_stages else None,
         )

@@ -30,7 +30,7 @@ class Running:
         self._last_position = state.config.max_model_len - 1
         self._ahead = speculation.num_prefill_lookahead if speculation else 0
         self._ends_at_own_preemption = state.policy.ends_scan_at_own_preemption
-        self._refunds = state.rules.refunds_preempted_tokens
+        self._refunds = state.rules.refunds_preempted_tokens or state.modes.swap_space is not None
         self._steps_back = state.rules.steps_back
 
     def schedule(self, batch: Batch) -> None:

@@ -16,6 +16,7 @@ from sim.engine.walking.progress import Progress
 from sim.engine.walking.running import Running
 from sim.engine.walking.state import State
 from sim.engine.walking.static_batching import StaticBatching
+from sim.engine.walking.swapping import SwapIn, SwappingState
 from sim.engine.walking.throttle import Throttle
 from sim.errors import EngineCrashError
 from sim.steptime.protocol import StepShape
@@ -27,9 +28,10 @@ class Scheduler:
     """Schedules over one state: running requests first, then the waiting; takes batches in as they come back."""
 
     def __init__(self, config: SchedulerConfig, modes: Modes, connector: Connector | None, num_keys: int) -> None:
-        self.state = State(config, modes, num_keys, connector)
+        self.swapping = SwappingState(config, modes, num_keys, modes.swap_space) if modes.swap_space else None
+        self.state = self.swapping or State(config, modes, num_keys, connector)
         self._running = Running(self.state)
-        self._admission = StaticBatching(self.state) if modes.batches_statically else Admission(self.state)
+        self._admission = _admission(self.state, modes)
         self._outputs = Outputs(self.state)
         self._throttle = Throttle(self.state)
         self._connector = connector
@@ -173,3 +175,9 @@ class Scheduler:
     def sent(self, progress: Progress) -> None:
         """What a request that has ended held until it was sent comes free."""
         self.state.slots.free(progress)
+
+
+def _admission(state: State, modes: Modes) -> Admission:
+    if modes.batches_statically:
+        return StaticBatching(state)
+    return SwapIn(state) if modes.swap_space else Admission(state)

@@ -102,16 +102,20 @@ class State:
 
     def preempt(self, progress: Progress) -> None:
         """Recompute preemption: what was computed is lost, what was generated is kept; outputs on their way still come."""
-        self.running.remove(progress)
-        self.slots.free_preempted(progress)
-        request = progress.request
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
-        request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
-        progress.is_running = False
+        self.leave_running(progress)
+        progress.request.status = RequestStatus.PREEMPTED
         progress.attempt += 1
         progress.num_computed = 0
         progress.num_stale = 0 if self.drops_preempted_outputs else progress.num_samples_in_flight
         progress.num_placeholders = 0
+        self.waiting.put_back(progress.request)
+
+    def leave_running(self, progress: Progress) -> None:
+        """A running request has to make room: its blocks are free, and its drafts forgotten."""
+        self.running.remove(progress)
+        self.slots.free_preempted(progress)
+        request = progress.request
+        request.num_preemptions += 1
+        request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
+        progress.is_running = False
         progress.num_drafts = 0
-        self.waiting.put_back(request)
