@@ -44,6 +44,14 @@ Trace = Annotated[
         autocompletion=completion.trace_names,
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Where a table of any columns has a trace's fields: arrival=COLUMN[:s|ms|us|ns],prompt=COLUMN,output=COLUMN[,session=COLUMN,...].",
+        metavar="FIELD=COLUMN,...",
+        show_default=False,
+    ),
+]
 RateScale = Annotated[float, typer.Option(help="Divide arrival times by this: 2 doubles the request rate.")]
 RequestRate = Annotated[
     float | None,
@@ -114,11 +122,11 @@ Intervals = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 
 
-def given_trace(trace: str, limit: int | None, seed: int = 0) -> "Requests":
+def given_trace(trace: str, limit: int | None, seed: int = 0, columns: str | None = None) -> "Requests":
     """The first requests of a trace; notes on what its file leaves open go to stderr."""
     from sim.workload.readers import as_trace
 
-    found = as_trace(trace, limit=limit, seed=seed)
+    found = as_trace(trace, limit=limit, seed=seed, columns=columns)
     warn(found.notes)
     return found
 

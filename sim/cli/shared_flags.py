@@ -11,6 +11,7 @@ from sim.cli.client_flags import MaxConcurrency, OpenLoop
 from sim.cli.engine_flags import chosen_model
 from sim.cli.options import (
     Acceptance,
+    Columns,
     ExpertRouting,
     Gpu,
     HowSampled,
@@ -42,6 +43,7 @@ class SharedFlags:
     gpu: Gpu
     price: Price = None
     trace: Trace
+    columns: Columns = None
     limit: Limit = None
     max_concurrency: MaxConcurrency = None
     open_loop: OpenLoop = False
@@ -68,7 +70,7 @@ class SharedFlags:
         return {
             "model": chosen_model(self.model, parsed),
             "gpu": priced(self.gpu, self.price),
-            "trace": given_trace(self.trace, self.limit, seed),
+            "trace": given_trace(self.trace, self.limit, seed, self.columns),
             "engine": parsed.engine,
             "vllm_version": parsed.vllm_version,
             "limit": self.limit,

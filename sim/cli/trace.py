@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.completion import trace_names
-from sim.cli.options import Limit, RateScale, RequestRate, warn
+from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
 from sim.errors import ConfigError
 from sim.outputs import check_apart, check_writable
 from sim.workload.arrivals import FORMS as FORMS_OF_ARRIVALS
@@ -42,6 +42,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command()
 def inspect(
     source: Source,
+    columns: Columns = None,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
@@ -49,13 +50,17 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Print counts, rates, lengths and how much of its prompts a trace repeats."""
-    _show(read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed), as_json=as_json)
+    _show(
+        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns),
+        as_json=as_json,
+    )
 
 
 @app.command()
 def convert(
     source: Source,
     target: Target,
+    columns: Columns = None,
     request_rate: RequestRate = None,
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
@@ -66,7 +71,7 @@ def convert(
     check_apart({"FILE": target}, (find_trace(source),))
     check_writable(target)
     _keep(
-        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed),
+        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns),
         target,
         as_json=as_json,
     )

@@ -4,26 +4,16 @@ https://github.com/Azure/AzurePublicDataset: time stamps are `2023-11-16 18:15:4
 `2024-05-10 00:00:00.009930+00:00`, where a whole second has no fraction. Times become seconds since the first request.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from sim.workload.columns import Ints, show, token_column
-from sim.workload.table import Chunk, Sheet
+from sim.workload.columns import token_column
+from sim.workload.stamps import NS_PER_S, stamp_column
+from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-NS_PER_S = 10**9
-MAX_EPOCH_S = 9 * 10**9  # 1684 to 2255: nanoseconds since 1970 are integers of 64 bits
-SECOND_AT = len("2023-11-16 18:15")
-_SECONDS = re.compile(r":\d\d\.\d{1,9}", re.ASCII)
-_STAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
-)  # minute, second, fraction, zone
 
 
 def _parts(sheet: Sheet) -> Iterator[Part]:
@@ -31,7 +21,7 @@ def _parts(sheet: Sheet) -> Iterator[Part]:
     sheet.check_columns(COLUMNS)
     start_ns = None
     for chunk in sheet.chunks:
-        stamps = _nanoseconds(sheet, chunk)
+        stamps = stamp_column(sheet, chunk, "TIMESTAMP")
         start_ns = stamps[0] if start_ns is None else start_ns
         yield Part(
             places=np.array(chunk.places),
@@ -42,64 +32,3 @@ def _parts(sheet: Sheet) -> Iterator[Part]:
 
 
 AZURE = Format("azure", COLUMNS, _parts)
-
-
-def _nanoseconds(sheet: Sheet, chunk: Chunk) -> Ints:
-    """Time stamps as integers, so that differences are exact."""
-    alike = _all_alike(chunk.cells["TIMESTAMP"])
-    if alike is not None:
-        return alike
-    stamps = [_stamp_ns(str(cell)) for cell in chunk.cells["TIMESTAMP"]]
-    if None in stamps:
-        row = stamps.index(None)
-        got = show(chunk.cells["TIMESTAMP"][row])
-        raise sheet.fault(
-            chunk.places[row],
-            f"`TIMESTAMP` must be a time like 2023-11-16 18:15:46.6805900, got {got}; correct the row (the years 1685 to 2254 are read) or remove it.",
-        )
-    return np.array(stamps, dtype=np.int64)
-
-
-def _all_alike(cells: Sequence[Any]) -> Ints | None:
-    """The stamps at once when all plainly are of one length and without a zone, as in the files of 2023, else None."""
-    if set(map(type, cells)) != {str} or len(set(map(len, cells))) > 1:
-        return None
-    minutes = [cell[:SECOND_AT] for cell in cells]
-    minute_ns = {minute: _stamp_ns(f"{minute}:00") for minute in dict.fromkeys(minutes)}
-    second_ns = _second_ns("".join([cell[SECOND_AT:] for cell in cells]), len(cells))
-    if second_ns is None or None in minute_ns.values():
-        return None
-    return np.array([minute_ns[minute] for minute in minutes], dtype=np.int64) + second_ns
-
-
-def _second_ns(text: str, num_stamps: int) -> Ints | None:
-    """So many times `:46.6805900` as integers, None when one is anything else."""
-    if not text.isascii() or not _SECONDS.fullmatch(text[: len(text) // num_stamps]):
-        return None
-    characters = np.frombuffer(text.encode(), dtype=np.uint8).reshape(num_stamps, -1)
-    digits = np.delete(characters, (0, 3), axis=1) - ord("0")
-    if (characters[:, (0, 3)] != characters[0, (0, 3)]).any() or digits.max() > 9 or digits[:, 0].max() > 5:
-        return None
-    return digits @ 10 ** np.arange(10, 10 - digits.shape[1], -1)
-
-
-def _stamp_ns(text: str) -> int | None:
-    match = _STAMP.fullmatch(text)
-    if match is None:
-        return None
-    minute, second, fraction, zone = match.groups()
-    base_s = _minute_s(minute, zone)
-    if base_s is None:
-        return None
-    return (base_s + int(second)) * NS_PER_S + (int(fraction.ljust(9, "0")) if fraction else 0)
-
-
-@lru_cache(maxsize=64)
-def _minute_s(minute: str, zone: str | None) -> int | None:
-    """Seconds from the epoch to a minute on the clock; None when the calendar has no such minute, or it is centuries away."""
-    try:
-        moment = datetime.fromisoformat(minute + (zone or "+00:00"))
-    except ValueError:
-        return None
-    seconds = (moment - datetime.fromisoformat("1970-01-01T00:00+00:00")) // timedelta(seconds=1)
-    return seconds if abs(seconds) < MAX_EPOCH_S else None

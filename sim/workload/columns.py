@@ -12,6 +12,7 @@ from sim.workload.table import Chunk, Sheet
 MAX_TOKENS = 2**31 - 1  # a length beyond this is a byte count or a slip: no model takes as much
 MAX_SECONDS = 1e10  # beyond any Unix time in seconds; double precision is still microseconds here
 MAX_INTEGER = 2**63 - 1
+UNITS = {1.0: "seconds", 1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 _INTEGER = re.compile(r"\s*[+-]?\d{1,20}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
@@ -27,17 +28,20 @@ def token_column(sheet: Sheet, chunk: Chunk, column: str) -> Ints:
 def integer_column(sheet: Sheet, chunk: Chunk, column: str, least: int, most: int) -> Ints:
     """Raises TraceError at the first cell that is not an integer from `least` to `most`."""
     values = _all_whole(chunk.cells[column])
-    if values is None or min(values) < least or max(values) > most:
+    if values is None or values.min() < least or values.max() > most:
         rule = f"an integer from {least:,} to {most:,}" if least > -most else "an integer of 64 bits"
-        values = _each(sheet, chunk, column, lambda cell: _integer(cell, least, most), rule)
-    return np.array(values, dtype=np.int64)
+        values = np.array(_each(sheet, chunk, column, lambda cell: _integer(cell, least, most), rule), dtype=np.int64)
+    return values
 
 
 def second_column(sheet: Sheet, chunk: Chunk, column: str, unit_s: float = 1.0) -> Floats:
     """Times, in seconds when read in units of 1/`unit_s`; finite, from 0 to MAX_SECONDS."""
-    values = _all_numbers(chunk.cells[column])
+    cells = chunk.cells[column]
+    if isinstance(cells, np.ndarray):
+        return cells
+    values = _all_numbers(cells)
     if values is None or not (values.min() >= 0 and values.max() / unit_s <= MAX_SECONDS):
-        what = "seconds" if unit_s == 1.0 else "milliseconds"
+        what = UNITS[unit_s]
         rule = f"a finite number of {what} from 0 to {MAX_SECONDS * unit_s:.0e}"
         values = np.array(_each(sheet, chunk, column, lambda cell: _number(cell, MAX_SECONDS * unit_s), rule))
     return values / unit_s
@@ -62,19 +66,18 @@ def optional_name_column(sheet: Sheet, chunk: Chunk, column: str) -> list[str]:
     )
 
 
-def _all_whole(cells: Sequence[Any]) -> Sequence[int] | None:
-    """The cells as integers if all are plain integers, else None."""
+def _all_whole(cells: Sequence[Any]) -> Ints | None:
+    """The cells as integers if all are plain integers of 64 bits, else None."""
     kinds = set(map(type, cells))
-    if kinds == {int}:
-        return cells
-    if kinds != {str}:
-        return None
-    joined = "".join(cells)
-    if not (joined.isascii() and joined.isdigit()):
+    if kinds == {str}:
+        joined = "".join(cells)
+        if not (joined.isascii() and joined.isdigit()):
+            return None
+    elif kinds != {int}:
         return None
     try:
-        return list(map(int, cells))
-    except ValueError:  # an empty cell, or thousands of digits
+        return np.array(list(map(int, cells)), dtype=np.int64)
+    except (ValueError, OverflowError):  # an empty cell, or too many digits
         return None
 
 
@@ -101,7 +104,9 @@ def _each(sheet: Sheet, chunk: Chunk, column: str, parse: Callable[[Any], Any], 
     for place, cell in zip(chunk.places, chunk.cells[column], strict=True):
         value = parse(cell)
         if value is None:
-            raise sheet.fault(place, f"`{column}` must be {rule}, got {show(cell)}; correct the row or remove it.")
+            raise sheet.fault(
+                place, f"{sheet.said(column)} must be {rule}, got {show(cell)}; correct the row or remove it."
+            )
         values.append(value)
     return values
 

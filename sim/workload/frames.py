@@ -26,7 +26,7 @@ def frame_sheet(frame: "pd.DataFrame", limit: int | None) -> Sheet:
     columns = tuple(map(str, frame.columns))
     if twice := [column for column in columns if columns.count(column) > 1]:
         raise TraceError(f"{NAME}: the column `{twice[0]}` is there twice; drop one.")
-    return Sheet(NAME, columns, _chunks(frame.iloc[:limit], columns), unit="row")
+    return Sheet(NAME, columns, lambda most: _chunks(frame.iloc[:most], columns), "row", limit)
 
 
 def _chunks(frame: "pd.DataFrame", columns: tuple[str, ...]) -> Iterator[Chunk]:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import eq
 from typing import overload
 
@@ -81,9 +81,17 @@ class PackedNames(Names):
         return PackedNames.of(self[row] for row in rows)
 
     def __iter__(self) -> Iterator[str]:
-        for first in range(0, len(self), NAMES_AT_ONCE):
-            for begin, end in pairwise(self._bounds[first : first + NAMES_AT_ONCE + 1].tolist()):
-                yield self._text[begin:end].decode(*CODING)
+        return chain.from_iterable(map(self._some, range(0, len(self), NAMES_AT_ONCE)))
+
+    def _some(self, first: int) -> Iterator[str]:
+        """The names from one on, cut from one text where a byte is a character."""
+        bounds = self._bounds[first : first + NAMES_AT_ONCE + 1]
+        data = self._text[bounds[0] : bounds[-1]]
+        pairs = pairwise((bounds - bounds[0]).tolist())
+        if not data.isascii():
+            return (data[begin:end].decode(*CODING) for begin, end in pairs)
+        text = data.decode()
+        return (text[begin:end] for begin, end in pairs)
 
 
 class NamePacker:
@@ -94,9 +102,10 @@ class NamePacker:
         self._bounds = array("q", [0])
 
     def add(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._text += name.encode(*CODING)
-            self._bounds.append(len(self._text))
+        rest = iter(names)
+        while encoded := [name.encode(*CODING) for name in islice(rest, NAMES_AT_ONCE)]:
+            self._bounds.extend(islice(accumulate(map(len, encoded), initial=len(self._text)), 1, None))
+            self._text += b"".join(encoded)
 
     def names(self) -> PackedNames:
         return PackedNames(self._text, np.frombuffer(self._bounds, dtype=np.int64))

@@ -67,7 +67,8 @@ def _lengths(sheet: Sheet, chunk: Chunk) -> Floats:
     for place, length in zip(chunk.places, lengths.tolist(), strict=True):
         if length < 1:
             raise sheet.fault(
-                place, f"`acceptance_length` must be at least 1, the token that is sampled, got {length:g}."
+                place,
+                f"{sheet.said('acceptance_length')} must be at least 1, the token that is sampled, got {length:g}.",
             )
     return lengths
 

@@ -26,12 +26,12 @@ def _segments(sheet: Sheet, place: int, cell: Any, tokens: int, block_size: int)
     if not isinstance(ids, list) or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_INTEGER:
         raise sheet.fault(
             place,
-            f"`hash_ids` must be a list of integers of at least 0 and 64 bits, got {show(cell)}; give one id a block of the prompt.",
+            f"{sheet.said('hash_ids')} must be a list of integers of at least 0 and 64 bits, got {show(cell)}; give one id a block of the prompt.",
         )
     if len(ids) != -(-tokens // block_size):
         raise sheet.fault(
             place,
-            f"`hash_ids` must have {-(-tokens // block_size)} ids, one for each {block_size} of its {tokens} prompt tokens, "
+            f"{sheet.said('hash_ids')} must have {-(-tokens // block_size)} ids, one for each {block_size} of its {tokens} prompt tokens, "
             f"got {len(ids)}; check the block size.",
         )
     return blocks(ids, tokens, block_size)

@@ -1,4 +1,4 @@
-"""Reading a trace: the container (CSV, JSON lines, Parquet, gzip) and the format are recognised by the content."""
+"""Reading a trace: the container (CSV, JSON, Parquet, gzip) and the format are recognised by the content."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -8,13 +8,14 @@ from sim.workload import bench, inference_perf
 from sim.workload.azure import AZURE
 from sim.workload.columns import MAX_INTEGER
 from sim.workload.frames import frame_sheet, is_frame
+from sim.workload.mapping import Columns, by_columns, parse_columns
 from sim.workload.mooncake import MOONCAKE
 from sim.workload.native import NATIVE
 from sim.workload.rates import at_rates
 from sim.workload.source import REPORT_KEYS, find_trace, open_trace, trace_name
 from sim.workload.table import Sheet, open_sheet
 from sim.workload.trace import Trace
-from sim.workload.trace_builder import assemble
+from sim.workload.trace_builder import Format, assemble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,14 +33,16 @@ def read_trace(
     request_rate: float | None = None,
     limit: int | None = None,
     seed: int = 0,
+    columns: Columns | None = None,
 ) -> Trace:
     """The trace in a file, on standard input (`-`), in a DataFrame, or a bundled one by name. `limit` keeps the first
     requests; `rate_scale` 2 doubles their rate, `request_rate` sets it (requests/s, infinite: all at once) and keeps
-    their pattern. `seed` is for what a file of inference-perf leaves to chance.
+    their pattern. `seed` is for what a file of inference-perf leaves to chance. `columns` says which columns of any table
+    are the native fields, such as `{"arrival": "ts:ms", "prompt": "tokens_in", "output": "tokens_out"}`.
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
+    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns)
 
 
 def as_trace(
@@ -49,23 +52,27 @@ def as_trace(
     request_rate: float | None = None,
     limit: int | None = None,
     seed: int = 0,
+    columns: Columns | None = None,
 ) -> Trace:
     """As `read_trace`; a Trace is cut and scaled in the same way."""
     _check_limit(limit)
-    return at_rates(_first(trace, limit, seed), rate_scale=rate_scale, request_rate=request_rate)
+    form = None if columns is None else by_columns(parse_columns(columns))
+    return at_rates(_first(trace, limit, seed, form), rate_scale=rate_scale, request_rate=request_rate)
 
 
-def _first(trace: TraceLike, limit: int | None, seed: int) -> Trace:
-    """The first requests of any source."""
+def _first(trace: TraceLike, limit: int | None, seed: int, form: Format | None) -> Trace:
+    """The first requests of any source, a table in the form that is given or told by its columns."""
     if isinstance(trace, Trace):
+        if form is not None:
+            raise ConfigError("`columns` are those of a file or a DataFrame, got a Trace; leave them out.")
         return _cut(trace, limit)
     if isinstance(trace, str | Path):
         with open_trace(find_trace(trace)) as stream:
-            if inference_perf.is_workload(stream):
+            if form is None and inference_perf.is_workload(stream):
                 return _cut(inference_perf.read_workload(stream, trace_name(trace), seed), limit)
-            return _read(open_sheet(stream, trace_name(trace), limit), limit)
+            return _read(open_sheet(stream, trace_name(trace), limit), limit, form)
     if is_frame(trace):
-        return _read(frame_sheet(trace, limit), limit)
+        return _read(frame_sheet(trace, limit), limit, form)
     raise TraceError(f"a trace must be a path, a Trace or a DataFrame, got {type(trace).__name__}.")
 
 
@@ -73,13 +80,15 @@ def _cut(trace: Trace, limit: int | None) -> Trace:
     return trace if limit is None else trace.first(limit)
 
 
-def _read(sheet: Sheet, limit: int | None) -> Trace:
-    for form in FORMATS:
-        if not set(form.marks).isdisjoint(sheet.columns):
-            return assemble(sheet, form)
-    if not set(REPORT_KEYS).isdisjoint(sheet.columns):
+def _read(sheet: Sheet, limit: int | None, form: Format | None) -> Trace:
+    if form is None and not set(REPORT_KEYS).isdisjoint(sheet.columns):
         return bench.read_bench_sheet(sheet, limit)
-    return assemble(sheet, NATIVE)
+    return assemble(sheet, form or _told(sheet), limit)
+
+
+def _told(sheet: Sheet) -> Format:
+    """The format that has a column of the sheet's, the native one where none does."""
+    return next((form for form in FORMATS if not set(form.marks).isdisjoint(sheet.columns)), NATIVE)
 
 
 def _check_limit(limit: int | None) -> None:

@@ -1,4 +1,4 @@
-"""A trace file as columns of cells, from CSV, JSON lines or Parquet.
+"""A trace file as columns of cells, from CSV, JSON (a line or an item of an array for each row) or Parquet.
 
 Cells are strings from CSV and typed values from the others; rows come in chunks, so that memory stays bounded.
 """
@@ -6,14 +6,17 @@ Cells are strings from CSV and typed values from the others; rows come in chunks
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from sim.errors import TraceError, nearest
 from sim.units import MIB
+from sim.workload.json_array import array_items
 from sim.workload.source import MAX_LINE_BYTES, MAX_REPORT_BYTES, REPORT_KEYS, text_lines
 
 CHUNK_ROWS = 1_024  # small enough that a chunk's cells are still in the processor's cache when they are read
@@ -21,28 +24,55 @@ PARQUET_MAGIC = b"PAR1"
 MOST_BLANK_LINES = 1_000  # before the first that is not
 HEAD_LINES = 1_000  # enough to recognise a report over several lines
 T = TypeVar("T")
+Row = tuple[int, dict[str, Any]]
+"""Where a row stands, and its cells by column."""
 
 csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # a prompt's `hash_ids` are one cell
 
 
 class Chunk(NamedTuple):
-    """Some consecutive rows: where each stands in the file, and one sequence of cells a column."""
+    """Some consecutive rows: where each stands in the file, and one sequence of cells a column; arrays are checked numbers."""
 
     places: Sequence[int]
-    cells: dict[str, Sequence[Any]]
+    cells: Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A file's column names and its rows, to be read once. `unit` is what places count: `line` or `row`."""
+    """A file's column names and its rows, to be read once. `unit` is what places count: `line`, `row` or `item`.
+
+    `read` makes chunks of at most so many rows. `objects` are the rows of JSON one by one, whose keys may differ. `names` are
+    the file's own words for columns that are called otherwise here; `left_out` counts rows that are no requests, by what they lack.
+    """
 
     name: str
     columns: tuple[str, ...]
-    chunks: Iterator[Chunk]
+    read: Callable[[int | None], Iterator[Chunk]]
     unit: str = "line"
+    limit: int | None = None
+    objects: Iterator[Row] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def chunks(self) -> Iterator[Chunk]:
+        return self.read(self.limit)
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """Row by row, where rows may be unlike each other."""
+        return self.objects or (
+            (place, dict(zip(chunk.cells, cells, strict=True)))
+            for chunk in self.read(None)
+            for place, *cells in zip(chunk.places, *chunk.cells.values(), strict=True)
+        )
 
     def fault(self, place: int, sentence: str) -> TraceError:
         return TraceError(f"{self.name}, {self.unit} {place}: {sentence}")
+
+    def said(self, column: str) -> str:
+        """A column as messages call it: by its name in the file."""
+        return f"`{self.names.get(column, column)}`"
 
     def check_columns(self, required: Sequence[str], optional: Sequence[str] = ()) -> None:
         """Raises TraceError when a required column is missing, or one is there that has no meaning."""
@@ -50,32 +80,40 @@ class Sheet:
         unknown = [column for column in self.columns if column not in known]
         for column in required:
             if column not in self.columns:
-                found = ", ".join(self.columns)
-                hint = nearest(column, unknown)
-                raise TraceError(f"{self.name}: the column `{column}` is missing; the columns found are {found}.{hint}")
+                raise self._missing(column, unknown)
         for column in unknown:
             raise TraceError(
                 f"{self.name}: the column `{column}` is unknown; remove it, or use one of {', '.join(known)}.{nearest(column, known)}"
             )
 
+    def check_there(self, columns: Iterable[str]) -> None:
+        """Raises TraceError for a column that is not there."""
+        for column in columns:
+            if column not in self.columns:
+                raise self._missing(column, self.columns)
+
+    def _missing(self, column: str, others: Sequence[str]) -> TraceError:
+        found = ", ".join(self.columns)
+        hint = nearest(column, others)
+        return TraceError(f"{self.name}: the column `{column}` is missing; the columns found are {found}.{hint}")
+
 
 def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet:
-    """Chooses the container by content; at most `limit` rows are read."""
-    if stream.peek(4)[:4] == PARQUET_MAGIC:
+    """Chooses the container by content; chunks have at most `limit` rows."""
+    head = stream.peek(4)
+    if head[:4] == PARQUET_MAGIC:
         return _parquet_sheet(stream, name, limit)
+    if head.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+        return _json_sheet(array_items(stream, name), name, limit, unit="item")
     lines = text_lines(stream, name)
-    head = _to_first_text(lines)
-    if not head:
+    begun = _to_first_text(lines)
+    if not begun:
         raise TraceError(f"{name}: the file is empty; a trace needs at least one request.")
-    first = head[-1].lstrip()
-    if first.startswith("["):
-        raise TraceError(
-            f"{name}: a JSON array is no trace format; write one JSON object a line (as `jq -c '.[]'` does)."
-        )
-    rest: Iterator[str] = chain(head, lines)
-    if first.rstrip() == "{":
-        rest = _report_on_a_line(rest, name)
-    return (_json_sheet if first.startswith("{") else _csv_sheet)(rest, name, limit)
+    first = begun[-1].strip()
+    rest: Iterator[str] = chain(begun, lines)
+    if not first.startswith("{"):
+        return _csv_sheet(rest, name, limit)
+    return _json_sheet(_json_lines(_report_on_a_line(rest, name) if first == "{" else rest, name), name, limit)
 
 
 def _report_on_a_line(lines: Iterator[str], name: str) -> Iterator[str]:
@@ -101,21 +139,46 @@ def _to_first_text(lines: Iterator[str]) -> list[str]:
 
 
 def _csv_sheet(lines: Iterator[str], name: str, limit: int | None) -> Sheet:
-    rows = _csv_rows(lines, name)
-    place, header = next(rows)
-    columns = tuple(column.strip() for column in header)
+    header = _csv_rows(lines, name)
+    place, cells = next(header)
+    columns = tuple(column.strip() for column in cells)
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise TraceError(f"{name}, line {place}: the column `{twice[0]}` stands twice in the header; remove one.")
-
-    return Sheet(name, columns, _csv_chunks(rows, name, columns, limit))
+    return Sheet(name, columns, lambda most: _csv_chunks(lines, place, name, columns, most), limit=limit)
 
 
 def _csv_chunks(
-    rows: Iterator[tuple[int, list[str]]], name: str, columns: tuple[str, ...], limit: int | None
+    lines: Iterator[str], num_before: int, name: str, columns: tuple[str, ...], limit: int | None
+) -> Iterator[Chunk]:
+    """Lines without a quote are cut at their commas, many at once; from the first that has one on, a CSV reader looks at all."""
+    while limit is None or limit > 0:
+        block = list(islice(lines, CHUNK_ROWS if limit is None else min(limit, CHUNK_ROWS)))
+        if not block:
+            return
+        plain = _plain_cells(block, len(columns))
+        if plain is None:
+            yield from _read_chunks(chain(block, lines), num_before, name, columns, limit)
+            return
+        yield Chunk(range(num_before + 1, num_before + 1 + len(block)), dict(zip(columns, plain, strict=True)))
+        num_before += len(block)
+        limit = None if limit is None else limit - len(block)
+
+
+def _plain_cells(lines: list[str], width: int) -> list[list[str]] | None:
+    """Column by column; None where there is anything but so many cells a line."""
+    text = "".join(lines).replace("\r\n", "\n").removesuffix("\n")
+    if '"' in text or "\r" in text or width == 1 or {line.count(",") for line in lines} != {width - 1}:
+        return None
+    cells = text.replace("\n", ",").split(",")
+    return [cells[at::width] for at in range(width)]
+
+
+def _read_chunks(
+    lines: Iterator[str], num_before: int, name: str, columns: tuple[str, ...], limit: int | None
 ) -> Iterator[Chunk]:
     width = len(columns)
-    for places, cells in _chunked(rows, limit):
+    for places, cells in chunked(_csv_rows(lines, name, num_before), limit):
         if set(map(len, cells)) != {width}:
             place, got = next((place, len(row)) for place, row in zip(places, cells, strict=True) if len(row) != width)
             raise TraceError(
@@ -124,33 +187,36 @@ def _csv_chunks(
         yield Chunk(places, dict(zip(columns, zip(*cells, strict=True), strict=True)))
 
 
-def _csv_rows(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(lines: Iterator[str], name: str, num_before: int = 0) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(lines, skipinitialspace=True, strict=True)
     try:
         for row in reader:
             if row:
-                yield reader.line_num, row
+                yield num_before + reader.line_num, row
     except csv.Error as error:
         raise TraceError(
-            f"{name}, line {reader.line_num}: not readable as CSV ({error}); mend the line, or use JSON lines."
+            f"{name}, line {num_before + reader.line_num}: not readable as CSV ({error}); mend the line, or use JSON lines."
         ) from None
 
 
-def _json_sheet(lines: Iterator[str], name: str, limit: int | None) -> Sheet:
-    rows = ((place, _json_object(line, name, place)) for place, line in enumerate(lines, 1) if line.strip())
+def _json_lines(lines: Iterator[str], name: str) -> Iterator[Row]:
+    return ((place, _json_object(line, name, place)) for place, line in enumerate(lines, 1) if line.strip())
+
+
+def _json_sheet(rows: Iterator[Row], name: str, limit: int | None, unit: str = "line") -> Sheet:
     first = next(rows)
-    columns = tuple(first[1])
-    return Sheet(name, columns, _json_chunks(chain([first], rows), name, columns, limit))
+    columns, objects = tuple(first[1]), chain([first], rows)
+    return Sheet(name, columns, lambda most: _json_chunks(objects, name, columns, most, unit), unit, limit, objects)
 
 
 def _json_chunks(
-    rows: Iterator[tuple[int, dict[str, Any]]], name: str, columns: tuple[str, ...], limit: int | None
+    rows: Iterator[Row], name: str, columns: tuple[str, ...], limit: int | None, unit: str
 ) -> Iterator[Chunk]:
     keys = set(columns)
-    for places, objects in _chunked(rows, limit):
+    for places, objects in chunked(rows, limit):
         for place, row in zip(places, objects, strict=True):
             if row.keys() != keys:
-                raise TraceError(f"{name}, line {place}: {_key_difference(keys, set(row))}")
+                raise TraceError(f"{name}, {unit} {place}: {_key_difference(keys, set(row))}")
         yield Chunk(places, {column: [row[column] for row in objects] for column in columns})
 
 
@@ -188,7 +254,7 @@ def _parquet_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> S
         columns = tuple(file.schema_arrow.names)
     if twice := [column for column in columns if columns.count(column) > 1]:
         raise TraceError(f"{name}: the column `{twice[0]}` is there twice; remove one.")
-    return Sheet(name, columns, _parquet_chunks(file, name, limit, ArrowException), unit="row")
+    return Sheet(name, columns, lambda most: _parquet_chunks(file, name, most, ArrowException), "row", limit)
 
 
 def _parquet_chunks(file: Any, name: str, limit: int | None, fault: type[Exception]) -> Iterator[Chunk]:
@@ -215,7 +281,7 @@ def _parquet_faults(name: str, fault: type[Exception]) -> Iterator[None]:
         raise TraceError(f"{name}: not readable as Parquet ({reason}); write the file again.") from None
 
 
-def _chunked(rows: Iterator[tuple[int, T]], limit: int | None) -> Iterator[tuple[tuple[int, ...], tuple[T, ...]]]:
+def chunked(rows: Iterator[tuple[int, T]], limit: int | None) -> Iterator[tuple[tuple[int, ...], tuple[T, ...]]]:
     """Rows in chunks as (places, rows), `limit` of them at most; Python frees a chunk before it reads the next."""
     wanted = islice(rows, limit)
     while chunk := list(islice(wanted, CHUNK_ROWS)):

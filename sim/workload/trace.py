@@ -99,11 +99,7 @@ class Trace:
 
     def rows(self, rows: NDArray[np.int64], **changes: Any) -> "Trace":
         """Some requests in order of arrival, and what else changes."""
-        kept = rows.tolist()
-        columns = {
-            name: column[rows] if isinstance(column, np.ndarray) else _picked(column, kept)
-            for name, column in self._columns().items()
-        }
+        columns = {name: picked(column, rows) for name, column in self._columns().items()}
         return replace(self, **columns | changes)
 
     def _columns(self) -> dict[str, Any]:
@@ -122,7 +118,9 @@ def _check_one_adapter(session_id: Sequence[str], lora_name: Sequence[str]) -> N
             )
 
 
-def _picked(column: Sequence[Any], rows: list[int]) -> Sequence[Any]:
+def picked(column: Any, rows: NDArray[np.int64]) -> Any:
     """Some rows of a column, names as text again."""
-    picked = (column[row] for row in rows)
-    return PackedNames.of(picked) if isinstance(column, Names) else tuple(picked)
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    found = (column[row] for row in rows.tolist())
+    return PackedNames.of(found) if isinstance(column, Names) else tuple(found)

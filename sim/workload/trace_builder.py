@@ -3,6 +3,7 @@
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from sim.errors import TraceError
 from sim.workload.columns import Floats, Ints
 from sim.workload.names import NamePacker, RowNames
 from sim.workload.table import Sheet
-from sim.workload.trace import Segment, Trace
+from sim.workload.trace import Segment, Trace, picked
 
 NAMES = ("request_id", "lora_name", "session_id")
 
@@ -36,19 +37,28 @@ class Part(NamedTuple):
 class Format(NamedTuple):
     """A way to write traces: a sheet with one of the columns `marks` is read as its `parts`.
 
-    These raise TraceError with the line of the first cell that is wrong.
+    These raise TraceError with the line of the first cell that is wrong. Where a row is a request, a limit on requests is one
+    on rows. Requests that stand in another order than that of arrival are put in order. Times that count from elsewhere count
+    from the first request. `note` says what all such files leave open.
     """
 
     name: str
     marks: Collection[str]
     parts: Callable[[Sheet], Iterator[Part]]
+    row_is_request: bool = True
+    in_order: bool = True
+    from_first: bool = False
+    note: str = ""
 
 
-def assemble(sheet: Sheet, form: Format) -> Trace:
-    """The trace in a sheet of that format. Raises TraceError when nothing is there, times fall or ids repeat."""
-    columns = _joined(form.parts(sheet))
+def assemble(sheet: Sheet, form: Format, limit: int | None = None) -> Trace:
+    """The first requests in a sheet of that format. Raises TraceError when nothing is there, times fall or ids repeat."""
+    rows_only = sheet if form.row_is_request else replace(sheet, limit=None)
+    columns = _joined(form.parts(rows_only), limit if form.in_order else None)
     if not columns:
-        raise TraceError(f"{sheet.name}: there is a header and no request; a trace needs at least one.")
+        raise TraceError(_nothing(sheet))
+    if not form.in_order:
+        columns = _put_in_order(columns)
     places, arrival_s = columns.pop("places"), columns["arrival_s"]
     _check_order(sheet, places, arrival_s)
     if "stage" in columns:
@@ -57,10 +67,33 @@ def assemble(sheet: Sheet, form: Format) -> Trace:
         _check_unique(sheet, places, columns["request_id"])
     else:
         columns["request_id"] = RowNames(range(len(arrival_s)))
-    return Trace(**columns, source=sheet.name, format=form.name)
+    if form.from_first:
+        columns["arrival_s"] = arrival_s - arrival_s[0]
+    trace = Trace(**columns, source=sheet.name, format=form.name, notes=tuple(_notes(sheet, form)))
+    return trace if limit is None else trace.first(limit)
 
 
-def _joined(parts: Iterable[Part]) -> dict[str, Any]:
+def _nothing(sheet: Sheet) -> str:
+    if not sheet.left_out:
+        return f"{sheet.name}: there is a header and no request; a trace needs at least one."
+    reason, count = sheet.left_out.most_common(1)[0]
+    return (
+        f"{sheet.name}: a trace needs at least one request, got none: {_rows(sheet, count)} {reason}; check the file."
+    )
+
+
+def _notes(sheet: Sheet, form: Format) -> Iterator[str]:
+    for reason, count in sheet.left_out.items():
+        yield f"{sheet.name}: {_rows(sheet, count)} {reason}, and {'is' if count == 1 else 'are'} left out."
+    if form.note:
+        yield f"{sheet.name}: {form.note}."
+
+
+def _rows(sheet: Sheet, count: int) -> str:
+    return f"1 {sheet.unit} has" if count == 1 else f"{count:,} {sheet.unit}s have"
+
+
+def _joined(parts: Iterable[Part], most: int | None) -> dict[str, Any]:
     """The columns that are there, each grown as parts come: thousands of parts, kept till the end, leave holes in memory."""
     numbers: dict[str, Any] = {}
     names: dict[str, NamePacker] = defaultdict(NamePacker)
@@ -72,9 +105,17 @@ def _joined(parts: Iterable[Part]) -> dict[str, Any]:
             elif name in NAMES and column is not None:
                 names[name].add(column)
         segments.extend(part.segments or ())
+        if most is not None and len(numbers["places"]) >= most:
+            break
     found: dict[str, Any] = {name: np.asarray(column) for name, column in numbers.items()}
     found |= {name: packed.names() for name, packed in names.items()}
     return found | ({"segments": tuple(segments)} if segments else {})
+
+
+def _put_in_order(columns: dict[str, Any]) -> dict[str, Any]:
+    """All columns by time of arrival."""
+    order = np.argsort(columns["arrival_s"], kind="stable")
+    return {name: picked(column, order) for name, column in columns.items()}
 
 
 def _check_order(sheet: Sheet, places: Ints, arrival_s: Floats) -> None:

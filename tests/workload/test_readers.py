@@ -1,6 +1,7 @@
 """Readers: each format on small literal files, and the published traces."""
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, TraceError
 from sim.workload.readers import read_trace
 from sim.workload.trace import Trace
 from tests.shared import SHARED, needs_shared
@@ -84,6 +85,15 @@ def test_azure_stamps_are_exact_at_every_length(digits: int, ticks: list[int], z
     assert trace.arrival_s.tolist() == [(tick - ticks[0]) * unit_ns / 10**9 for tick in ticks]
 
 
+def test_a_file_of_one_zone_is_read_at_once_as_row_by_row(tmp_path: Path) -> None:
+    """An offset that all rows have, and one that is another in the last row."""
+    alike = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.5+00:00,1,1\n2024-05-10 00:00:02.0+00:00,1,1\n"
+    )
+    assert read(tmp_path, alike).arrival_s.tolist() == [0.0, 1.5]
+    assert read(tmp_path, alike + "2024-05-10 02:00:03.0+02:00,1,1\n").arrival_s.tolist() == [0.0, 1.5, 2.5]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
     """Spreadsheets write one."""
     assert read(tmp_path, AZURE.encode("utf-8-sig")).prompt_tokens.tolist() == [374, 396, 879]
@@ -120,6 +130,32 @@ def test_integer_ids_become_text(tmp_path: Path) -> None:
     """Request and session ids may be numbers in JSON."""
     trace = read(tmp_path, '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "request_id": 7, "session_id": 9}')
     assert (trace.request_id, trace.session_id) == (("7",), ("9",))
+
+
+def test_an_array_is_read_as_its_lines_would_be(tmp_path: Path) -> None:
+    """JSON as data frames and web pages write it, in one line or many, with items that no buffer holds."""
+    lines = [json.loads(line) for line in MOONCAKE.splitlines()]
+    for text in (json.dumps(lines), json.dumps(lines, indent=1), "\ufeff\n " + json.dumps(lines) + "\n"):
+        trace = read(tmp_path, text)
+        assert (trace.segments, trace.format) == (read(tmp_path, MOONCAKE).segments, "mooncake")
+    ids = list(range(60_000))
+    long = {"arrival_s": 0, "prompt_tokens": 16 * len(ids), "output_tokens": 1, "hash_ids": ids}
+    trace = read(tmp_path, json.dumps([long, long | {"arrival_s": 1}]))
+    assert trace.segments is not None
+    assert [len(prompt) for prompt in trace.segments] == [60_000, 60_000]
+
+
+@pytest.mark.parametrize("quoted", [0, 1500, 2999])
+def test_lines_with_quotes_and_without_are_read_alike(tmp_path: Path, quoted: int) -> None:
+    """From the first quote on, cells may hold commas and line ends; places are still those of the lines."""
+    rows = [f"r{row}, {row},1,2\n" for row in range(3000)]
+    rows[quoted] = f'"r,{quoted}\n",{quoted},1,2\n'
+    header = "request_id,arrival_s,prompt_tokens,output_tokens\n"
+    trace = read(tmp_path, header + "".join(rows))
+    assert trace.arrival_s.tolist() == list(range(3000))
+    assert (trace.request_id[quoted], trace.request_id[-1 - quoted]) == (f"r,{quoted}", f"r{2999 - quoted}")
+    with pytest.raises(TraceError, match="line 3003: `output_tokens` must be"):
+        read(tmp_path, header + "".join(rows) + "x,3000,1,0\n")
 
 
 @pytest.mark.parametrize("text", [AZURE, MOONCAKE, NATIVE_CSV, NATIVE_JSONL])
