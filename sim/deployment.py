@@ -19,6 +19,7 @@ from sim.memory.plan import MemoryPlan, plan_memory
 from sim.memory.swap_space import swap_space
 from sim.memory.transfers import copied_bytes_per_s
 from sim.memory.weights import offloaded
+from sim.memory.what_ifs import check_what_ifs
 from sim.specs.acceptance import AcceptedRates, accepted_rates
 from sim.specs.drafters import Drafter, drafter_of, with_prediction_layers
 from sim.specs.engine import EngineConfig, ResolvedEngine
@@ -233,11 +234,13 @@ class Deployment:
 
 
 def _what_ifs(of: Deployment) -> Modes:
+    check_what_ifs(of.engine, of.plan)
     return replace(
         PLAIN,
         batches_statically=of.engine.batching == "static",
         allocates_contiguously=of.engine.kv_allocation == "contiguous",
         swap_space=swap_space(of.engine, of.plan, of.gpu),
+        evicts_by=of.engine.prefix_cache_eviction if of.engine.enable_prefix_caching else "lru",
     )
 
 

@@ -252,7 +252,7 @@ def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
 
 def _refuse_what_ifs_beside_roles(pools: Sequence[DeployedPool]) -> None:
     for pool in pools:
-        for name in ("batching", "kv_allocation", "preemption_mode"):
+        for name in ("batching", "kv_allocation", "prefix_cache_eviction", "preemption_mode"):
             if pool.role != "both" and name in pool.deployment.engine.what_ifs:
                 raise ConfigError(
                     f"{pool.name}: {name} {pool.deployment.engine.what_ifs[name]} is simulated for replicas that serve requests"

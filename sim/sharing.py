@@ -52,6 +52,7 @@ def _check_engine(what: str, deployment: Deployment) -> None:
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
         "preemption_mode swap": engine.preemption_mode == "swap",
+        "prefix_cache_eviction": engine.prefix_cache_eviction != "lru",
         "speculative_config": engine.speculation is not None,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
         "max_num_queued_tokens": engine.max_num_queued_tokens is not None,
@@ -64,8 +65,8 @@ def _check_engine(what: str, deployment: Deployment) -> None:
 
 
 def _check_store(options: StoreOptions, deployment: Deployment) -> None:
-    groups, block_size = deployment.plan.kv_groups, deployment.plan.block_size
-    if len(groups) > 1 or groups[0].window is not None or groups[0].kind == "linear":
+    block_size = deployment.plan.block_size
+    if not deployment.plan.has_full_attention_alone:
         raise ConfigError(
             "kv_store is simulated for models whose layers all have full attention, got one with sliding windows or states;"
             " leave it out, or let replicas pull from each other with kv_pull."
@@ -74,7 +75,7 @@ def _check_store(options: StoreOptions, deployment: Deployment) -> None:
         raise ConfigError(
             f"kv_store: chunk_tokens must be a multiple of block_size, {block_size}, got {options.chunk_tokens}."
         )
-    if options.num_chunks(ReplicaKV(groups, deployment.engine.num_gpus), block_size) < 1:
+    if options.num_chunks(ReplicaKV(deployment.plan.kv_groups, deployment.engine.num_gpus), block_size) < 1:
         raise ConfigError(
             f"kv_store: capacity_gib {options.capacity_gib:g} holds no chunk of {options.chunk_tokens} tokens; raise it."
         )

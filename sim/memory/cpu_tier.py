@@ -22,7 +22,7 @@ def cpu_tier(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -> 
     size_gib = engine.kv_offloading_size
     if not size_gib:
         return None
-    if len(plan.kv_groups) > 1 or plan.kv_groups[0].window is not None or plan.kv_groups[0].kind == "linear":
+    if not plan.has_full_attention_alone:
         raise ConfigError(
             "kv_offloading_size is simulated for models whose layers all have full attention, got one with"
             " sliding windows or states; leave it out."

@@ -53,6 +53,11 @@ class MemoryPlan:
     def feasible(self) -> bool:
         return self.reason is None
 
+    @property
+    def has_full_attention_alone(self) -> bool:
+        """Whether every layer looks at all tokens: no windows, no states."""
+        return len(self.kv_groups) == 1 and self.kv_groups[0].window is None and self.kv_groups[0].kind != "linear"
+
     def to_json(self) -> dict[str, object]:
         """The object of `servecast memory --json`."""
         names = (

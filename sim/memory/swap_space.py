@@ -24,10 +24,9 @@ class SwapSpace:
 
 
 def swap_space(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -> SwapSpace | None:
-    """None where preempted requests are recomputed. Raises ConfigError for what is not simulated, and where no block fits."""
+    """None where preempted requests are recomputed. Raises ConfigError where no block fits."""
     if engine.preemption_mode == "recompute":
         return None
-    _check_beside(engine, plan)
     block_bytes = ReplicaKV(plan.kv_groups, 1).bytes_per_block
     num_blocks = int(engine.swap_space * GIB) // block_bytes
     if num_blocks < 1:
@@ -35,20 +34,3 @@ def swap_space(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -
             f"swap_space {engine.swap_space:g} GiB holds no KV block, which has {block_bytes / GIB:.3g} GiB a GPU; raise it."
         )
     return SwapSpace(num_blocks, block_bytes / copied_bytes_per_s(gpu), block_bytes * engine.num_gpus)
-
-
-def _check_beside(engine: ResolvedEngine, plan: MemoryPlan) -> None:
-    if len(plan.kv_groups) > 1 or plan.kv_groups[0].window is not None or plan.kv_groups[0].kind == "linear":
-        raise ConfigError(
-            "preemption_mode swap is simulated for models whose layers all have full attention, got one with sliding"
-            " windows or states; leave it out."
-        )
-    beside = {
-        "kv_offloading_size": bool(engine.kv_offloading_size),
-        "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
-        "batching static": engine.batching == "static",
-        "kv_allocation contiguous": engine.kv_allocation == "contiguous",
-    }
-    for name, is_there in beside.items():
-        if is_there:
-            raise ConfigError(f"preemption_mode swap is not simulated with {name}; leave one of them out.")

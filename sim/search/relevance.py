@@ -14,6 +14,8 @@ from sim.workload.columns import Ints
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
+REUSE = ("enable_prefix_caching", "prefix_cache_eviction")
+
 
 def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> dict[str, str]:
     """Each such knob of the space with the reason, to be left at vLLM's default."""
@@ -30,9 +32,9 @@ def _argument(knob: str) -> str:
 
 
 def _by_workload(space: Space, trace: Trace, vllm_version: str | None) -> Mapping[str, str]:
-    reasons = {}
+    reasons: dict[str, str] = {}
     if not reusable_tokens(trace, block_size=1):
-        reasons["enable_prefix_caching"] = "no prompts of the trace share a prefix"
+        reasons |= dict.fromkeys(REUSE, "no prompts of the trace share a prefix")
     rules = release_for(vllm_version).rules
     names = (name for _, values in _of_argument(space, "scheduling_policy") for name in values)
     policies = [scheduling_policy(name, rules) for name in names if name]

@@ -33,6 +33,7 @@ Policy = Literal["fcfs", "priority", "sjf"]
 Batching = Literal["continuous", "static"]
 KVAllocation = Literal["paged", "contiguous"]
 PreemptionMode = Literal["recompute", "swap"]
+PrefixCacheEviction = Literal["lru", "lfu", "size_aware"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
@@ -125,6 +126,9 @@ class EngineConfig:
     scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf",))
     batching: Batching = choice("continuous", get_args(Batching), what_ifs=("static",))
     kv_allocation: KVAllocation = choice("paged", get_args(KVAllocation), what_ifs=("contiguous",))
+    prefix_cache_eviction: PrefixCacheEviction = choice(
+        "lru", get_args(PrefixCacheEviction), what_ifs=("lfu", "size_aware")
+    )
     preemption_mode: PreemptionMode = choice("recompute", get_args(PreemptionMode), what_ifs=("swap",))
     swap_space: float = argument(
         4.0, "number", "GiB of host memory a GPU for requests swapped out by preemption-mode swap", check_swap_space

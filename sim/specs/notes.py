@@ -79,6 +79,10 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
     if {"kv_cache_memory_bytes", "gpu_memory_utilization"} <= given.keys():
         yield "gpu_memory_utilization changes nothing here: kv_cache_memory_bytes replaces it."
     yield from _of_host_memory(engine)
+    if engine.prefix_cache_eviction != "lru" and (
+        engine.enable_prefix_caching is False or engine.kv_allocation == "contiguous"
+    ):
+        yield "prefix_cache_eviction changes nothing here: without prefix caching no free block has a content."
     if not engine.enable_lora:
         for name in filter(given.__contains__, LORA_ARGUMENTS):
             yield f"{name} changes nothing here: without enable_lora there are no adapters."

@@ -4,8 +4,11 @@ Mirrors vLLM's v1/core/block_pool.py (0.32). Deliberate differences: none within
 is never handed out and stands in block tables where a sliding window has passed.
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+
+from sim.specs.engine import PrefixCacheEviction
 
 NULL_BLOCK = 0
 ContentKey = tuple[int, int]
@@ -18,12 +21,17 @@ class BlockPool:
     Every block is either free or held (`ref_cnt` > 0). A free block may keep its content, findable until it is taken.
     """
 
-    def __init__(self, num_gpu_blocks: int, *, unhashed_blocks_first: bool = True) -> None:
+    def __init__(
+        self, num_gpu_blocks: int, *, unhashed_blocks_first: bool = True, evicts_by: PrefixCacheEviction = "lru"
+    ) -> None:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_gpu_blocks))
         self._ref_cnt = [0] * num_gpu_blocks
         self._content: list[ContentKey | None] = [None] * num_gpu_blocks
         self._holders: dict[ContentKey, OrderedDict[int, None]] = {}
         self._unhashed_blocks_first = unhashed_blocks_first
+        self._evicts_by = evicts_by
+        self._num_uses = [0] * num_gpu_blocks
+        self._number = [0] * num_gpu_blocks
         self._handed_out: set[int] = set()
         self.num_evictions = 0
 
@@ -48,12 +56,25 @@ class BlockPool:
     def take(self, num_blocks: int) -> list[int]:
         """Hand out blocks from the front, evicting their content; the caller has checked that there are enough."""
         assert num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
-        taken = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
-        self._handed_out.update(taken)
-        for block in taken:
+        taken = []
+        for _ in range(num_blocks):
+            block = self._next()
+            del self._free[block]
             self._evict(block)
             self._ref_cnt[block] = 1
+            taken.append(block)
+        self._handed_out.update(taken)
         return taken
+
+    def _next(self) -> int:
+        """The first in line, or, what no vLLM has, the first of the lowest rank."""
+        return next(iter(self._free)) if self._evicts_by == "lru" else min(self._free, key=self._rank)
+
+    def _rank(self, block: int) -> int:
+        """Blocks without content, then those with the fewest uses, or at the ends of the longest prefixes."""
+        if self._content[block] is None:
+            return -sys.maxsize
+        return self._num_uses[block] if self._evicts_by == "lfu" else -self._number[block]
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Hold blocks found by content."""
@@ -63,6 +84,7 @@ class BlockPool:
             if self._ref_cnt[block] == 0:
                 del self._free[block]
             self._ref_cnt[block] += 1
+            self._num_uses[block] += 1
             self._handed_out.add(block)
 
     def drain_handed_out(self) -> set[int]:
@@ -70,9 +92,11 @@ class BlockPool:
         drained, self._handed_out = self._handed_out, set()
         return drained
 
-    def keep_content(self, block: int, key: ContentKey) -> None:
-        """Make a full block findable; a duplicate of a content is kept beside the older ones."""
+    def keep_content(self, block: int, key: ContentKey, number: int = 0) -> None:
+        """Make a full block findable, that number of a prompt; a duplicate of a content is kept beside the older ones."""
         self._content[block] = key
+        self._number[block] = number
+        self._num_uses[block] = 1
         self._holders.setdefault(key, OrderedDict())[block] = None
 
     def release(self, blocks: Sequence[int]) -> None:

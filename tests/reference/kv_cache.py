@@ -44,7 +44,11 @@ class KVCacheManager:
         self._num_never_kept = max(0, speculation.prefill_lookahead - 1) if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
-        self.pool = BlockPool(config.num_gpu_blocks, unhashed_blocks_first=config.engine.rules.unhashed_blocks_first)
+        self.pool = BlockPool(
+            config.num_gpu_blocks,
+            unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
+            evicts_by=config.engine.prefix_cache_eviction,
+        )
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
@@ -134,7 +138,7 @@ class KVCacheManager:
         for group, table in enumerate(request.block_tables):
             for index in range(request.num_hashed_blocks[group], full):
                 if table[index] != NULL_BLOCK:
-                    self.pool.keep_content(table[index], (group, keys[index]))
+                    self.pool.keep_content(table[index], (group, keys[index]), index)
             request.num_hashed_blocks[group] = max(full, request.num_hashed_blocks[group])
 
     def free(self, request: Request) -> None:

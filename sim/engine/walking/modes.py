@@ -7,6 +7,7 @@ from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
 from sim.engine.walking.stored import Store
 from sim.memory.swap_space import SwapSpace
+from sim.specs.engine import PrefixCacheEviction
 from sim.specs.kv_transfer import KVTransferConfig, OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
@@ -34,8 +35,8 @@ class Modes:
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU and without a `store`.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
-    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last three are
-    what-ifs; `swap_space` goes with one stage, and with no KV from elsewhere.
+    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last four are
+    what-ifs; `swap_space` and `evicts_by` go with no KV from elsewhere and with no windows, `swap_space` with one stage.
     """
 
     speculation: Speculation | None = None
@@ -51,6 +52,7 @@ class Modes:
     batches_statically: bool = False
     allocates_contiguously: bool = False
     swap_space: SwapSpace | None = None
+    evicts_by: PrefixCacheEviction = "lru"
 
 
 PLAIN = Modes()

@@ -12,6 +12,7 @@ from sim.engine.walking.connector import Connector
 from sim.engine.walking.contiguous_slots import ContiguousSlots
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.progress import Progress
+from sim.engine.walking.ranked_eviction import RankedSlots
 from sim.engine.walking.slots import Slots
 from sim.specs.engine import batches_in_flight
 
@@ -29,8 +30,7 @@ class State:
         self.is_async = config.engine.async_scheduling
         self.is_fcfs = config.engine.scheduling_policy == "fcfs"
         self.policy = scheduling_policy(config.engine.scheduling_policy, config.engine.rules)
-        slots = ContiguousSlots if modes.allocates_contiguously else Slots
-        self.slots = slots(config, modes.speculation, num_keys)
+        self.slots = _slots(config, modes, num_keys)
         self.connector = connector
         self.adapters = AdapterCache(modes.lora) if modes.lora else None
         self.defers_frees = (
@@ -119,3 +119,11 @@ class State:
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
         progress.is_running = False
         progress.num_drafts = 0
+
+
+def _slots(config: SchedulerConfig, modes: Modes, num_keys: int) -> Slots:
+    if modes.allocates_contiguously:
+        return ContiguousSlots(config, modes.speculation, num_keys)
+    if modes.evicts_by != "lru":
+        return RankedSlots(config, modes.speculation, modes.evicts_by)
+    return Slots(config, modes.speculation, num_keys)
