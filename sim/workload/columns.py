@@ -30,7 +30,9 @@ def integer_column(sheet: Sheet, chunk: Chunk, column: str, least: int, most: in
     values = _all_whole(chunk.cells[column])
     if values is None or values.min() < least or values.max() > most:
         rule = f"an integer from {least:,} to {most:,}" if least > -most else "an integer of 64 bits"
-        values = np.array(_each(sheet, chunk, column, lambda cell: _integer(cell, least, most), rule), dtype=np.int64)
+        values = np.array(
+            _each(sheet, chunk, column, lambda cell: integer_value(cell, least, most), rule), dtype=np.int64
+        )
     return values
 
 
@@ -43,7 +45,7 @@ def second_column(sheet: Sheet, chunk: Chunk, column: str, unit_s: float = 1.0) 
     if values is None or not (values.min() >= 0 and values.max() / unit_s <= MAX_SECONDS):
         what = UNITS[unit_s]
         rule = f"a finite number of {what} from 0 to {MAX_SECONDS * unit_s:.0e}"
-        values = np.array(_each(sheet, chunk, column, lambda cell: _number(cell, MAX_SECONDS * unit_s), rule))
+        values = np.array(_each(sheet, chunk, column, lambda cell: number_value(cell, MAX_SECONDS * unit_s), rule))
     return values / unit_s
 
 
@@ -130,13 +132,15 @@ def _is_text(name: str) -> bool:
         return False
 
 
-def _integer(cell: object, least: int, most: int) -> int | None:
+def integer_value(cell: object, least: int, most: int) -> int | None:
+    """A cell as an integer in that range, None where it is none."""
     if isinstance(cell, str) and _INTEGER.fullmatch(cell):
         cell = int(cell)
     return cell if type(cell) is int and least <= cell <= most else None
 
 
-def _number(cell: Any, most: float) -> float | None:
+def number_value(cell: Any, most: float) -> float | None:
+    """A cell as a number of at least 0, None where it is none."""
     if isinstance(cell, str) and _NUMBER.fullmatch(cell):
         cell = float(cell)
     plain = isinstance(cell, int | float) and not isinstance(cell, bool)

@@ -1,7 +1,7 @@
 """Prefix ids of a trace: one id a block of prompt tokens, equal ids for equal prefixes up to and including that block."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -49,3 +49,23 @@ def blocks(ids: Sequence[int], tokens: int, block_size: int) -> tuple[Segment, .
     """One segment a block of `block_size`, the last with what remains of `tokens`."""
     last = (ids[-1], tokens - (len(ids) - 1) * block_size)
     return (*zip(ids[:-1], repeat(block_size)), last)
+
+
+class TokenPrefixes:
+    """What prompts are made of whose tokens are known: equal ids for equal beginnings, block by block."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, Hashable], int] = {}
+
+    def of(self, tokens: Sequence[int] | None, num_tokens: int) -> tuple[Segment, ...]:
+        """A prompt whose tokens are not known is like no other."""
+        if tokens is None:
+            return ((self._id(-1, ("alone", len(self._ids))), num_tokens),)
+        ids, before = [], -1
+        for at in range(0, num_tokens, DEFAULT_HASH_BLOCK_SIZE):
+            before = self._id(before, tuple(tokens[at : at + DEFAULT_HASH_BLOCK_SIZE]))
+            ids.append(before)
+        return blocks(ids, num_tokens, DEFAULT_HASH_BLOCK_SIZE)
+
+    def _id(self, before: int, block: Hashable) -> int:
+        return self._ids.setdefault((before, block), len(self._ids))

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sim.errors import ConfigError, TraceError
 from sim.workload import bench, inference_perf
-from sim.workload.azure import AZURE
 from sim.workload.columns import MAX_INTEGER
+from sim.workload.formats import told_format
 from sim.workload.frames import frame_sheet, is_frame
 from sim.workload.mapping import Columns, by_columns, parse_columns
-from sim.workload.mooncake import MOONCAKE
-from sim.workload.native import NATIVE
 from sim.workload.rates import at_rates
 from sim.workload.source import REPORT_KEYS, find_trace, open_trace, trace_name
 from sim.workload.table import Sheet, open_sheet
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 TraceLike: TypeAlias = "str | Path | Trace | pd.DataFrame"
 """A file's path, `-` for standard input, a bundled trace's name, or requests in memory."""
-FORMATS = (AZURE, MOONCAKE)
-"""Those told by a column that no other format has."""
 
 
 def read_trace(
@@ -83,12 +79,7 @@ def _cut(trace: Trace, limit: int | None) -> Trace:
 def _read(sheet: Sheet, limit: int | None, form: Format | None) -> Trace:
     if form is None and not set(REPORT_KEYS).isdisjoint(sheet.columns):
         return bench.read_bench_sheet(sheet, limit)
-    return assemble(sheet, form or _told(sheet), limit)
-
-
-def _told(sheet: Sheet) -> Format:
-    """The format that has a column of the sheet's, the native one where none does."""
-    return next((form for form in FORMATS if not set(form.marks).isdisjoint(sheet.columns)), NATIVE)
+    return assemble(sheet, form or told_format(sheet), limit)
 
 
 def _check_limit(limit: int | None) -> None:

@@ -83,7 +83,8 @@ class Sheet:
                 raise self._missing(column, unknown)
         for column in unknown:
             raise TraceError(
-                f"{self.name}: the column `{column}` is unknown; remove it, or use one of {', '.join(known)}.{nearest(column, known)}"
+                f"{self.name}: the column `{column}` is unknown; remove it, use one of {', '.join(known)}, or say with --columns "
+                f"which ones count.{nearest(column, known)}"
             )
 
     def check_there(self, columns: Iterable[str]) -> None:
@@ -95,7 +96,9 @@ class Sheet:
     def _missing(self, column: str, others: Sequence[str]) -> TraceError:
         found = ", ".join(self.columns)
         hint = nearest(column, others)
-        return TraceError(f"{self.name}: the column `{column}` is missing; the columns found are {found}.{hint}")
+        return TraceError(
+            f"{self.name}: the column `{column}` is missing; the columns found are {found}; --columns can say which is which.{hint}"
+        )
 
 
 def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet:
