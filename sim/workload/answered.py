@@ -11,8 +11,8 @@ def answered_chunks(sheet: Sheet, output: str) -> Iterator[Chunk]:
     """The chunks without rows whose cell of `output` is 0 or empty; these are counted as left out."""
     for chunk in sheet.chunks:
         kept = [row for row, cell in enumerate(chunk.cells[output]) if cell == cell and cell not in NOTHING]  # noqa: PLR0124 - NaN is nothing
-        if num_failed := len(chunk.places) - len(kept):
-            sheet.left_out[f"no {sheet.said(output)} (they failed)"] += num_failed
+        num_failed = len(chunk.places) - len(kept)
+        sheet.leave_out(num_failed, f"with no {sheet.said(output)} (they failed)")
         if kept:
             yield _rows(chunk, kept) if num_failed else chunk
 

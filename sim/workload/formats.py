@@ -3,12 +3,16 @@
 from sim.workload.azure import AZURE
 from sim.workload.bailian import BAILIAN
 from sim.workload.burstgpt import BURSTGPT
+from sim.workload.guidellm import GUIDELLM
+from sim.workload.lifecycle import LIFECYCLE
 from sim.workload.llmservingsim import LLMSERVINGSIM
 from sim.workload.mooncake import MOONCAKE
 from sim.workload.native import NATIVE
+from sim.workload.otlp import OTLP
 from sim.workload.servegen import SERVEGEN, SERVEGEN_BATCH
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format
+from sim.workload.vllm_log import VLLM_LOG
 
 FORMATS = (
     AZURE,
@@ -17,6 +21,10 @@ FORMATS = (
     SERVEGEN,
     SERVEGEN_BATCH,
     LLMSERVINGSIM,
+    OTLP,
+    LIFECYCLE,
+    GUIDELLM,
+    VLLM_LOG,
     MOONCAKE,
 )
 

@@ -21,7 +21,8 @@ MAX_LINE_BYTES = 16 * MIB  # a prompt of a million tokens has half a MiB of `has
 MAX_BLANK_BYTES = MIB
 MAX_REPORT_BYTES = 1024 * MIB  # a report of vllm bench is one line with every gap between tokens
 REPORT_KEYS = ("num_prompts", "input_lens", "output_lens")  # of such a report
-REPORT_MARKS = tuple(f'"{key}"'.encode() for key in REPORT_KEYS)
+DOCUMENT_KEYS = (*REPORT_KEYS, "benchmarks", "resourceSpans")  # and of others that may be one value over all lines
+DOCUMENT_MARKS = tuple(f'"{key}"'.encode() for key in DOCUMENT_KEYS)
 STDIN = "-"
 
 
@@ -123,7 +124,7 @@ def _whole_lines(stream: io.BufferedReader, name: str) -> Iterator[list[bytes]]:
     """Some lines at a time. A few bytes of gzip can hold gigabytes without an end of line, or with nothing but ends."""
     begun: list[bytes] = []
     num_bytes = num_blank = 0
-    most = MAX_REPORT_BYTES if any(key in stream.peek(1) for key in REPORT_MARKS) else MAX_LINE_BYTES
+    most = MAX_REPORT_BYTES if any(key in stream.peek(1) for key in DOCUMENT_MARKS) else MAX_LINE_BYTES
     while data := stream.read(BUFFER_BYTES):
         last, num_blank = data.rfind(b"\n") + 1, num_blank + len(data) if data.isspace() else 0
         num_bytes += len(data)

@@ -6,6 +6,7 @@ Cells are strings from CSV and typed values from the others; rows come in chunks
 import csv
 import io
 import json
+import re
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 from sim.errors import TraceError, nearest
 from sim.units import MIB
 from sim.workload.json_array import array_items
-from sim.workload.source import MAX_LINE_BYTES, MAX_REPORT_BYTES, REPORT_KEYS, text_lines
+from sim.workload.source import DOCUMENT_KEYS, MAX_LINE_BYTES, MAX_REPORT_BYTES, text_lines
 
 CHUNK_ROWS = 1_024  # small enough that a chunk's cells are still in the processor's cache when they are read
 PARQUET_MAGIC = b"PAR1"
 MOST_BLANK_LINES = 1_000  # before the first that is not
 HEAD_LINES = 1_000  # enough to recognise a report over several lines
+LOG_LINE = "line of vLLM's log"
+_LOG = re.compile(rb"^(\(\w+ pid=\d+\) )?(DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d ", re.MULTILINE)
 T = TypeVar("T")
 Row = tuple[int, dict[str, Any]]
 """Where a row stands, and its cells by column."""
@@ -42,7 +45,7 @@ class Sheet:
     """A file's column names and its rows, to be read once. `unit` is what places count: `line`, `row` or `item`.
 
     `read` makes chunks of at most so many rows. `objects` are the rows of JSON one by one, whose keys may differ. `names` are
-    the file's own words for columns that are called otherwise here; `left_out` counts rows that are no requests, by what they lack.
+    the file's own words for columns that are called otherwise here; `left_out` counts rows that are no requests, by what they are.
     """
 
     name: str
@@ -69,6 +72,11 @@ class Sheet:
 
     def fault(self, place: int, sentence: str) -> TraceError:
         return TraceError(f"{self.name}, {self.unit} {place}: {sentence}")
+
+    def leave_out(self, count: int, why: str, unit: str = "") -> None:
+        """So many rows, or other units, that are no requests."""
+        if count:
+            self.left_out[f"{unit or self.unit}s, {why},"] += count
 
     def said(self, column: str) -> str:
         """A column as messages call it: by its name in the file."""
@@ -109,6 +117,8 @@ def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet
     if head.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
         return _json_sheet(array_items(stream, name), name, limit, unit="item")
     lines = text_lines(stream, name)
+    if _LOG.search(head):
+        return _log_sheet(lines, name)
     begun = _to_first_text(lines)
     if not begun:
         raise TraceError(f"{name}: the file is empty; a trace needs at least one request.")
@@ -122,7 +132,7 @@ def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet
 def _report_on_a_line(lines: Iterator[str], name: str) -> Iterator[str]:
     """A report over several lines, as `jq .` prints it, on one; other text stays as it is."""
     head = list(islice(lines, HEAD_LINES))
-    if not any(f'"{key}"' in line for key in REPORT_KEYS for line in head):
+    if not any(f'"{key}"' in line for key in DOCUMENT_KEYS for line in head):
         return chain(head, lines)
     text = io.StringIO()
     for line in chain(head, lines):
@@ -200,6 +210,12 @@ def _csv_rows(lines: Iterator[str], name: str, num_before: int = 0) -> Iterator[
         raise TraceError(
             f"{name}, line {num_before + reader.line_num}: not readable as CSV ({error}); mend the line, or use JSON lines."
         ) from None
+
+
+def _log_sheet(lines: Iterator[str], name: str) -> Sheet:
+    """A log's lines, each a row."""
+    rows = ((place, {LOG_LINE: line}) for place, line in enumerate(lines, 1))
+    return Sheet(name, (LOG_LINE,), lambda most: _json_chunks(rows, name, (LOG_LINE,), most, "line"), objects=rows)
 
 
 def _json_lines(lines: Iterator[str], name: str) -> Iterator[Row]:

@@ -76,21 +76,15 @@ def assemble(sheet: Sheet, form: Format, limit: int | None = None) -> Trace:
 def _nothing(sheet: Sheet) -> str:
     if not sheet.left_out:
         return f"{sheet.name}: there is a header and no request; a trace needs at least one."
-    reason, count = sheet.left_out.most_common(1)[0]
-    return (
-        f"{sheet.name}: a trace needs at least one request, got none: {_rows(sheet, count)} {reason}; check the file."
-    )
+    what, count = sheet.left_out.most_common(1)[0]
+    return f"{sheet.name}: a trace needs at least one request, got none: {count:,} of its {what} do not count; check the file."
 
 
 def _notes(sheet: Sheet, form: Format) -> Iterator[str]:
-    for reason, count in sheet.left_out.items():
-        yield f"{sheet.name}: {_rows(sheet, count)} {reason}, and {'is' if count == 1 else 'are'} left out."
+    for what, count in sheet.left_out.items():
+        yield f"{sheet.name}: {count:,} of its {what} {'is' if count == 1 else 'are'} left out."
     if form.note:
         yield f"{sheet.name}: {form.note}."
-
-
-def _rows(sheet: Sheet, count: int) -> str:
-    return f"1 {sheet.unit} has" if count == 1 else f"{count:,} {sheet.unit}s have"
 
 
 def _joined(parts: Iterable[Part], most: int | None) -> dict[str, Any]:

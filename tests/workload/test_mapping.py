@@ -37,7 +37,7 @@ def test_a_log_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
     assert trace.arrival_s.tolist() == [0.0, 4.0]
     assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([374, 879], [44, 55])
     assert (trace.session_id, trace.format) == (("u1", "u1"), "by columns")
-    assert trace.notes == (f"{tmp_path / 't'}: 1 line has no `tokens_out` (they failed), and is left out.",)
+    assert trace.notes == (f"{tmp_path / 't'}: 1 of its lines, with no `tokens_out` (they failed), is left out.",)
 
 
 def test_the_same_columns_are_found_in_any_container(tmp_path: Path) -> None:
@@ -121,7 +121,11 @@ def test_a_native_trace_by_its_columns_is_itself(tmp_path: Path) -> None:
         (LOG, "arrival=user,prompt=tokens in,output=tokens_out", "t, line 2: `user` must be a time like .*got u1"),
         (LOG, "arrival=user:ns,prompt=ts,output=ts", "`user` must be a finite number of nanoseconds"),
         ("t,p,o\n5,1,1\n4,1,1\n", "arrival=t,prompt=p,output=o", "line 3: requests must stand in order of arrival"),
-        ("t,p,o\n5,1,0\n", "arrival=t,prompt=p,output=o", "got none: 1 line has no `o` .they failed.; check the file"),
+        (
+            "t,p,o\n5,1,0\n",
+            "arrival=t,prompt=p,output=o",
+            "got none: 1 of its lines, with no `o` .they failed., do not count; check the file",
+        ),
         ('{"t": 1, "p": {"q": 1}}', "arrival=t,prompt=p.r,output=t", "t, line 1: there is no `p.r`; the keys are t, p"),
         ("t,p,o\n5,1,1\n", "arrival=t,prompt=p,output=o,hash_block_size=o", "means nothing without `hash_ids`"),
     ],

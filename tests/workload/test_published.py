@@ -74,7 +74,7 @@ def test_burstgpt_leaves_out_failures_and_says_so(tmp_path: Path) -> None:
     assert (trace.arrival_s.tolist(), trace.format, trace.session_id) == ([0.0, 82.0], "burstgpt", None)
     assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([906, 1779], [446, 123])
     assert trace.notes == (
-        f"{tmp_path / 't'}: 1 line has no `Response tokens` (they failed), and is left out.",
+        f"{tmp_path / 't'}: 1 of its lines, with no `Response tokens` (they failed), is left out.",
         f"{tmp_path / 't'}: the requests to all its models come together, and its sessions are not used, as it does not say what prompts repeat.",
     )
     assert read(tmp_path, OLD_BURSTGPT).prompt_tokens.tolist() == [472]
@@ -94,7 +94,7 @@ def test_bailian_chats_are_turns_of_sessions(tmp_path: Path) -> None:
     assert trace.arrival_s.tolist() == [0.0, 0.5, 61.114, 62.0, 63.0, 64.0]
     assert trace.segments is not None
     assert trace.segments[0] == ((1, 16), (2, 4))
-    assert trace.notes == (f"{tmp_path / 't'}: 1 line has no `output_length` (they failed), and is left out.",)
+    assert trace.notes == (f"{tmp_path / 't'}: 1 of its lines, with no `output_length` (they failed), is left out.",)
 
 
 def test_servegen_workloads_and_batches(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_llmservingsim_sessions_and_requests_in_any_order(tmp_path: Path) -> Non
     ("text", "message"),
     [
         (BURSTGPT.replace("906", "x"), "t, line 2: `Request tokens` must be an integer from 1 .*got x"),
-        (BURSTGPT.replace("446", "0").replace("123", "0"), "t: a trace needs at least one request, got none: 3 lines have no"),
+        (BURSTGPT.replace("446", "0").replace("123", "0"), "t: a trace needs at least one request, got none: 3 of its lines, with no"),
         (BURSTGPT.replace("19440192", "1"), "t, line 4: requests must stand in order of arrival"),
         (BURSTGPT.replace("Log Type", "Kind"), "t: the column `Kind` is unknown; .*--columns"),
         (lines([chat(1, -1, 0, 40, 1, 2)]), "t, line 1: `hash_ids` must have 3 ids, one for each 16 of its 40"),
