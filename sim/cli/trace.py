@@ -28,14 +28,18 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="TRACE",
-        help="A trace file (Azure, Mooncake, vllm bench, inference-perf or native), a bundled one by name, or -.",
+        help="A trace file of any format that docs/traces.md lists, a bundled one by name, or -.",
         autocompletion=trace_names,
     ),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of a load of inference-perf.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of a load of inference-perf, and of the order of conversations.")]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(help="The folder of a model's tokenizer, for files of conversations.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -47,11 +51,20 @@ def inspect(
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
     seed: Seed = 0,
+    tokenizer: Tokenizer = None,
     as_json: AsJson = False,
 ) -> None:
     """Print counts, rates, lengths and how much of its prompts a trace repeats."""
     _show(
-        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns),
+        read_trace(
+            source,
+            rate_scale=rate_scale,
+            request_rate=request_rate,
+            limit=limit,
+            seed=seed,
+            columns=columns,
+            tokenizer=tokenizer,
+        ),
         as_json=as_json,
     )
 
@@ -65,13 +78,22 @@ def convert(
     rate_scale: RateScale = 1.0,
     limit: Limit = None,
     seed: Seed = 0,
+    tokenizer: Tokenizer = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of any format in the native one."""
     check_apart({"FILE": target}, (find_trace(source),))
     check_writable(target)
     _keep(
-        read_trace(source, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns),
+        read_trace(
+            source,
+            rate_scale=rate_scale,
+            request_rate=request_rate,
+            limit=limit,
+            seed=seed,
+            columns=columns,
+            tokenizer=tokenizer,
+        ),
         target,
         as_json=as_json,
     )

@@ -48,7 +48,7 @@ def read_hub_config(model: str, hint: str) -> HFConfig:
 
 def _hub_file(model: str, file: str) -> dict[str, Any]:
     """Asks once before it downloads, as the download itself would go on trying for 20 s without a network."""
-    with _quiet():
+    with quiet_transformers():
         from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
         from transformers import PretrainedConfig
 
@@ -59,7 +59,7 @@ def _hub_file(model: str, file: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """transformers warns at import that PyTorch is missing, and of rope settings that are not our concern."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
@@ -87,7 +87,7 @@ def _with_modelopt(values: dict[str, Any], modelopt: Mapping[str, Any]) -> dict[
 def _with_defaults(values: dict[str, Any], location: str) -> dict[str, Any]:
     """The config with what transformers' class for its model_type adds; as it stands where there is no such class."""
     try:
-        with _quiet():
+        with quiet_transformers():
             from transformers import AutoConfig
 
             defaults = AutoConfig.from_pretrained(location, trust_remote_code=False).to_dict()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from sim.errors import ConfigError, TraceError
-from sim.workload import bench, inference_perf
+from sim.workload import bench, inference_perf, sharegpt
 from sim.workload.columns import MAX_INTEGER
 from sim.workload.formats import told_format
 from sim.workload.frames import frame_sheet, is_frame
@@ -30,15 +30,25 @@ def read_trace(
     limit: int | None = None,
     seed: int = 0,
     columns: Columns | None = None,
+    tokenizer: str | Path | None = None,
 ) -> Trace:
     """The trace in a file, on standard input (`-`), in a DataFrame, or a bundled one by name. `limit` keeps the first
     requests; `rate_scale` 2 doubles their rate, `request_rate` sets it (requests/s, infinite: all at once) and keeps
     their pattern. `seed` is for what a file of inference-perf leaves to chance. `columns` says which columns of any table
-    are the native fields, such as `{"arrival": "ts:ms", "prompt": "tokens_in", "output": "tokens_out"}`.
+    are the native fields, such as `{"arrival": "ts:ms", "prompt": "tokens_in", "output": "tokens_out"}`. `tokenizer`
+    is the folder of a model's, for files of conversations, which `seed` shuffles.
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    return as_trace(path, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed, columns=columns)
+    return as_trace(
+        path,
+        rate_scale=rate_scale,
+        request_rate=request_rate,
+        limit=limit,
+        seed=seed,
+        columns=columns,
+        tokenizer=tokenizer,
+    )
 
 
 def as_trace(
@@ -49,26 +59,27 @@ def as_trace(
     limit: int | None = None,
     seed: int = 0,
     columns: Columns | None = None,
+    tokenizer: str | Path | None = None,
 ) -> Trace:
     """As `read_trace`; a Trace is cut and scaled in the same way."""
     _check_limit(limit)
     form = None if columns is None else by_columns(parse_columns(columns))
-    return at_rates(_first(trace, limit, seed, form), rate_scale=rate_scale, request_rate=request_rate)
+    return at_rates(_first(trace, limit, seed, form, tokenizer), rate_scale=rate_scale, request_rate=request_rate)
 
 
-def _first(trace: TraceLike, limit: int | None, seed: int, form: Format | None) -> Trace:
+def _first(trace: TraceLike, limit: int | None, seed: int, form: Format | None, tokenizer: str | Path | None) -> Trace:
     """The first requests of any source, a table in the form that is given or told by its columns."""
     if isinstance(trace, Trace):
-        if form is not None:
-            raise ConfigError("`columns` are those of a file or a DataFrame, got a Trace; leave them out.")
+        if form is not None or tokenizer is not None:
+            raise ConfigError("`columns` and `tokenizer` are for files and DataFrames, got a Trace; leave them out.")
         return _cut(trace, limit)
     if isinstance(trace, str | Path):
         with open_trace(find_trace(trace)) as stream:
             if form is None and inference_perf.is_workload(stream):
                 return _cut(inference_perf.read_workload(stream, trace_name(trace), seed), limit)
-            return _read(open_sheet(stream, trace_name(trace), limit), limit, form)
+            return _read(open_sheet(stream, trace_name(trace), limit), limit, seed, form, tokenizer)
     if is_frame(trace):
-        return _read(frame_sheet(trace, limit), limit, form)
+        return _read(frame_sheet(trace, limit), limit, seed, form, tokenizer)
     raise TraceError(f"a trace must be a path, a Trace or a DataFrame, got {type(trace).__name__}.")
 
 
@@ -76,7 +87,13 @@ def _cut(trace: Trace, limit: int | None) -> Trace:
     return trace if limit is None else trace.first(limit)
 
 
-def _read(sheet: Sheet, limit: int | None, form: Format | None) -> Trace:
+def _read(sheet: Sheet, limit: int | None, seed: int, form: Format | None, tokenizer: str | Path | None) -> Trace:
+    if form is None and sharegpt.MARK in sheet.columns:
+        return sharegpt.read_conversations(sheet, limit, seed, tokenizer)
+    if tokenizer is not None:
+        raise ConfigError(
+            f"`tokenizer` is for files of conversations, got {sheet.name}, which has lengths; leave it out."
+        )
     if form is None and not set(REPORT_KEYS).isdisjoint(sheet.columns):
         return bench.read_bench_sheet(sheet, limit)
     return assemble(sheet, form or told_format(sheet), limit)

@@ -158,5 +158,5 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, columns: str, message: st
 
 def test_requests_in_memory_have_no_columns() -> None:
     """A Trace has its own."""
-    with pytest.raises(ConfigError, match="`columns` are those of a file or a DataFrame, got a Trace"):
+    with pytest.raises(ConfigError, match="`columns` and `tokenizer` are for files and DataFrames, got a Trace"):
         as_trace(read_trace("chat", limit=1), columns=COLUMNS)
