@@ -181,6 +181,8 @@ def _table(trace: TraceDescription) -> str:
         rows["Repeated prompt tokens"] = (
             f"{trace.max_prefix_cache_hit_rate:.1%} (the most that prefix caching can save)"
         )
+    if trace.num_answers is not None:
+        rows["Answers (n)"] = f"{trace.num_answers:,}"
     if trace.num_sessions is not None:
         rows["Sessions"] = f"{trace.num_sessions:,}"
     if trace.num_adapters is not None:
