@@ -222,7 +222,10 @@ def test_a_folder_is_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["chta.csv", "x" * 5000, "no/such/folder/t.csv", ""])
 def test_a_missing_file_names_the_bundled_ones(name: str) -> None:
     """Whatever does not exist lists what could have been meant."""
-    with pytest.raises(TraceError, match=r"there is no such file; the bundled traces are .*chat\.csv|got a folder"):
+    with pytest.raises(
+        TraceError,
+        match=r"there is no such file; the bundled traces and workloads are agentic, .*, chat, |got a folder",
+    ):
         read_trace(name)
 
 
