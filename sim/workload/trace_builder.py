@@ -25,7 +25,6 @@ class Part(NamedTuple):
     prompt_tokens: Ints
     output_tokens: Ints
     request_id: list[str] | None = None
-    n: Ints | None = None
     priority: Ints | None = None
     lora_name: list[str] | None = None
     session_id: list[str] | None = None
@@ -136,15 +135,19 @@ def _check_stages(sheet: Sheet, places: Ints, stage: Ints) -> None:
 
 def _check_unique(sheet: Sheet, places: Ints, request_id: Sequence[str]) -> None:
     """Of names whose hashes are unique there is no need to look at any."""
-    hashes = np.fromiter(map(hash, request_id), dtype=np.int64, count=len(request_id))
-    ordered = np.sort(hashes)
+    ordered = _hashes(request_id)
+    ordered.sort()
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(repeated):
         return
     seen: dict[str, int] = {}
-    for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
+    for row in np.flatnonzero(np.isin(_hashes(request_id), repeated)).tolist():
         name = request_id[row]
         if name in seen:
             first = f"{sheet.unit} {places[seen[name]]}"
             raise sheet.fault(int(places[row]), f"`request_id` must be unique, got {name!r} as in {first}; rename one.")
         seen[name] = row
+
+
+def _hashes(names: Sequence[str]) -> Ints:
+    return np.fromiter(map(hash, names), dtype=np.int64, count=len(names))

@@ -1,10 +1,13 @@
 """Traces by keyword, with small defaults."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sim.workload.readers import read_trace
 from sim.workload.trace import Segment, Trace
 
 
@@ -27,3 +30,15 @@ def make_trace(
         segments=segments,
         **columns,
     )
+
+
+def piped(file: Path, limit: int | None = None) -> Trace:
+    """The trace in a file that comes on standard input."""
+    before = os.dup(0)
+    with file.open("rb") as source:
+        os.dup2(source.fileno(), 0)
+    try:
+        return read_trace("-", limit=limit)
+    finally:
+        os.dup2(before, 0)
+        os.close(before)

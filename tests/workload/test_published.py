@@ -10,6 +10,7 @@ from sim.errors import TraceError
 from sim.workload.readers import read_trace
 from sim.workload.trace import Trace
 from sim.workload.writers import write_trace
+from tests.workload.makers import piped
 
 BURSTGPT = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
 19440110.0,1722ac82,43,GPT-4,906,446,1352,Conversation log
@@ -57,12 +58,12 @@ def lines(rows: list[dict[str, object]]) -> str:
 
 
 def read(folder: Path, text: str, limit: int | None = None) -> Trace:
-    """From the plain file; a gzipped one and its conversion to the native format have the same requests."""
+    """From the plain file; a gzipped one on standard input and its conversion to the native format have the same requests."""
     (folder / "t").write_text(text)
     (folder / "t.gz").write_bytes(gzip.compress(text.encode()))
     trace = read_trace(folder / "t", limit=limit)
     write_trace(trace, folder / "native.jsonl")
-    for again in (read_trace(folder / "t.gz", limit=limit), read_trace(folder / "native.jsonl")):
+    for again in (piped(folder / "t.gz", limit), read_trace(folder / "native.jsonl")):
         assert again.arrival_s.tolist() == trace.arrival_s.tolist()
         assert (again.session_id, again.segments) == (trace.session_id, trace.segments)
     return trace

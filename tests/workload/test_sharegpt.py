@@ -12,6 +12,7 @@ import pytest
 from sim.errors import ConfigError, TraceError
 from sim.workload.readers import read_trace
 from tests.cli.test_trace import run
+from tests.workload.makers import piped
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]
 
@@ -75,6 +76,7 @@ def test_conversations_are_sampled_as_the_benchmark_samples_them(tmp_path: Path,
         "2 of its items, of less than two turns, are left out.",
         "4 of its items, too short or too long for vllm bench serve, are left out.",
     ]
+    assert seed or piped(tmp_path / "t").prompt_tokens.tolist() == trace.prompt_tokens.tolist()
     first = read_trace(tmp_path / "t", seed=seed, limit=5)
     assert list(zip(first.prompt_tokens.tolist(), first.output_tokens.tolist(), strict=True)) == pairs[:5]
 
