@@ -19,7 +19,7 @@ from sim.steptime.protocol import Agreement, DecodeCurve, StepShape
 from tests.cluster.test_clusters_agree import assert_same_run, panel_bits
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
-from tests.properties import examples
+from tests.properties import engine_examples as examples
 from tests.reference.lockstep import simulate_lock_step
 from tests.workloads import SINCE_0_12, Workload, workloads
 
