@@ -19,6 +19,7 @@ from sim.steptime.protocol import Agreement, DecodeCurve, StepShape
 from tests.cluster.test_clusters_agree import assert_same_run, panel_bits
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.lockstep import simulate_lock_step
 from tests.workloads import SINCE_0_12, Workload, workloads
@@ -117,3 +118,16 @@ def test_prefills_in_step(workload: Workload, num_ranks: int, interval: int, con
         trace, config, step_time, num_ranks=num_ranks, router=router, clients=clients, prefill_interval=interval
     )
     assert_same_run(found, expected)
+
+
+def test_a_dummy_batch_after_a_preemption_is_no_step() -> None:
+    """Whom the last blocks are taken from preempts itself, and nothing runs: that pass of 4 s is in no step's time."""
+    config = make_config(
+        num_gpu_blocks=8, block_size=1, max_num_seqs=2, scheduling_policy="priority", async_scheduling=False,
+        scheduler_reserve_full_isl=False, enable_prefix_caching=False,
+    )  # fmt: skip
+    trace = make_trace([Ask(str(row), 1, output) for row, output in enumerate((1, 1, 1, 5, 6, 1))])
+    plan = FleetPlan.alike(config, Telling(ONE_SECOND), 1, "vllm_dp", lock_step=LockStepRules())
+    found = simulate(trace, plan).merged
+    assert found.leaps.num_ran_steps < len(found.leaps)
+    assert found.leaps.busy_s == (found.steps.end_s - found.steps.start_s).sum()
