@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import sim
 from sim.specs.engine import EngineConfig
-from sim.workload.generate import WorkloadSpec, generate
+from sim.workload.generate import generate
 from sim.workload.lengths import Fixed
+from sim.workload.spec import WorkloadSpec
 
 H20 = Path(__file__).with_name("h20.yaml")
 BASE, RANK_8, RANK_64 = (

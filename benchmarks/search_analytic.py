@@ -23,9 +23,9 @@ from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
+from sim.workload.autotuning import TargetMetric
 from sim.workload.generate import generate
 from sim.workload.load import Load
-from sim.workload.profiles import TargetMetric, named_workload
 
 DEPLOYMENTS = (
     ("Llama-3.1-8B", "h100-sxm"),
@@ -64,10 +64,11 @@ def _row(verdict: Verdict) -> tuple[object, ...]:
 
 
 def _verdict(model: str, gpu: str, name: str, metric: TargetMetric) -> Verdict:
-    spec = named_workload(name).spec()
-    trace = generate(replace(spec, num_requests=NUM_REQUESTS, rate_rps=spec.rate_rps * RATE_OF[metric]))
+    designed = WorkloadProfile.create_synthetic(name)
+    rate = designed.requests_per_second * RATE_OF[metric]
+    trace = generate(replace(designed.spec(), num_requests=NUM_REQUESTS, request_rate=rate))
     scenario = Scenario(load_model(model), load_gpu(gpu), Load(trace), parse_target(metric, ()))
-    profile = replace(WorkloadProfile.create_synthetic(name), target_metric=metric)
+    profile = replace(designed, target_metric=metric)
     space = Space(_space(profile))
     chosen = analytic_candidates(scenario, space, profile, AutotuningParameters())[0]
     outcomes = [(scenario.try_out(Task(params, explains=True)), params) for params in space.candidates()]

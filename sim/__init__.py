@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sim.specs.model import ModelSpec
     from sim.specs.presets import preset
     from sim.workload.readers import read_trace
+    from sim.workload.spec import WorkloadSpec
     from sim.workload.trace import Trace
 
 
@@ -45,6 +46,7 @@ __all__ = [
     "SimError",
     "Trace",
     "WorkloadProfile",
+    "WorkloadSpec",
     "calculate_model_memory_from_config",
     "calibrate",
     "capacity",
@@ -76,6 +78,7 @@ _HOMES = {
     "SimError": "sim.errors",
     "Trace": "sim.workload.trace",
     "WorkloadProfile": "sim.search.analytic.workload_profile",
+    "WorkloadSpec": "sim.workload.spec",
     "calculate_model_memory_from_config": "sim.search.analytic.performance_model",
     "calibrate": "sim.api",
     "capacity": "sim.search.entry",

@@ -267,6 +267,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     if users is not None:
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
+    _check_sampling(load.trace, sampling)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
     how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
     if layerwise is None:
@@ -437,6 +438,13 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         "step_time": fleet.first.step_times.to_json(),
         **cost(figures, held_s=paid_s, num_gpus=gpus_held(fleet, run, paid_s), usd_per_hour=fleet.usd_per_gpu_hour),
     }
+
+
+def _check_sampling(trace: Trace, sampling: Sampling) -> None:
+    if sampling == "greedy" and len(trace.more_answers):
+        raise ConfigError(
+            "several answers to a prompt (`n`) are sampled, and vLLM refuses them where sampling is greedy; leave sampling out."
+        )
 
 
 def _deployed_json(fleet: DeployedFleet) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from sim.cluster.adapters import lora_slots
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
@@ -79,7 +81,7 @@ class Deployment:
         """The same for a trace that may say of each request how it fares; what is left to chance is drawn with that seed."""
         modes = _with_cpu_tier(_with_stages(_with_adapters(_what_ifs(self), self), self.engine), self.offload)
         modes = _with_interval(modes, self)
-        return _with_drafts(modes, self, None if trace is None else trace.acceptance_length, seed)
+        return _with_drafts(modes, self, None if trace is None else _acceptance_lengths(trace), seed)
 
     @cached_property
     def lock_step(self) -> LockStepRules | None:
@@ -242,6 +244,12 @@ def _what_ifs(of: Deployment) -> Modes:
         swap_space=swap_space(of.engine, of.plan, of.gpu),
         evicts_by=of.engine.prefix_cache_eviction if of.engine.enable_prefix_caching else "lru",
     )
+
+
+def _acceptance_lengths(trace: Trace) -> Floats | None:
+    """Of each answer: of the first ones, and behind these of all others."""
+    lengths = trace.acceptance_length
+    return None if lengths is None else np.concatenate((lengths, lengths[trace.more_answers]))
 
 
 def _with_drafts(modes: Modes, of: Deployment, lengths: Floats | None, seed: int) -> Modes:

@@ -30,6 +30,7 @@ PAGES = (
     ROOT / "docs/quantization.md",
     ROOT / "docs/seeds.md",
     ROOT / "docs/speculation.md",
+    ROOT / "docs/workloads.md",
     ROOT / "docs/traces.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

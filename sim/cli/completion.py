@@ -31,7 +31,13 @@ def gpu_names(incomplete: str) -> list[str]:
 def trace_names(incomplete: str) -> list[str]:
     from sim.workload.source import bundled_traces
 
-    return _beginning((file.stem for file in bundled_traces()), incomplete)
+    return _beginning({file.stem for file in bundled_traces()}, incomplete)
+
+
+def workload_names(incomplete: str) -> list[str]:
+    from sim.workload.named import workload_names as known
+
+    return _beginning(known(), incomplete)
 
 
 def router_names(incomplete: str) -> list[str]:

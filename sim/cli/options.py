@@ -39,7 +39,7 @@ Price = Annotated[
 Trace = Annotated[
     str,
     typer.Option(
-        help="A trace file, a bundled one by name (chat, code, ...), or - for standard input.",
+        help="A trace file, a workload's YAML, a bundled one by name (chat, agentic, ...), or - for standard input.",
         show_default=False,
         autocompletion=completion.trace_names,
     ),

@@ -7,19 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.completion import trace_names
+from sim.cli.completion import trace_names, workload_names
 from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
 from sim.errors import ConfigError
 from sim.outputs import check_apart, check_writable
 from sim.workload.arrivals import FORMS as FORMS_OF_ARRIVALS
 from sim.workload.arrivals import Arrivals, Gamma, parse_arrivals
 from sim.workload.describe import LengthSummary, TraceDescription, describe
-from sim.workload.generate import WorkloadSpec, generate
-from sim.workload.lengths import FORMS, parse_lengths
-from sim.workload.profiles import PROFILES, named_workload
+from sim.workload.generate import generate
+from sim.workload.lengths import FORMS, Geometric, parse_lengths
+from sim.workload.named import find_workload
 from sim.workload.readers import read_trace
 from sim.workload.source import find_trace
+from sim.workload.spec import Workload, WorkloadSpec
+from sim.workload.spec_file import changed
 from sim.workload.trace import Trace
+from sim.workload.waits import Exponential
 from sim.workload.writers import write_trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert and generate request traces.")
@@ -28,14 +31,16 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="TRACE",
-        help="A trace file of any format that docs/traces.md lists, a bundled one by name, or -.",
+        help="A trace file of any format that docs/traces.md lists, a workload's YAML, a bundled one by name, or -.",
         autocompletion=trace_names,
     ),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of a load of inference-perf, and of the order of conversations.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Seed of a workload, of a load of inference-perf, and of the order of conversations.")
+]
 Tokenizer = Annotated[
     Path | None,
     typer.Option(help="The folder of a model's tokenizer, for files of conversations.", show_default=False),
@@ -101,8 +106,17 @@ def convert(
 
 @app.command("generate")
 def generate_command(
-    target: Target,
-    profile: Annotated[str | None, typer.Option(help=f"Start from a named workload: {', '.join(PROFILES)}.")] = None,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[WORKLOAD] FILE",
+            help="A workload to start from, a YAML file or by name, and the trace to write: .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.",
+            autocompletion=workload_names,
+        ),
+    ],
+    profile: Annotated[
+        str | None, typer.Option(help="Start from a named workload, as WORKLOAD does.", autocompletion=workload_names)
+    ] = None,
     num_requests: Annotated[int | None, typer.Option("-n", "--num-requests", help="How many requests [1000].")] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests a second, `inf` for all at once [10].")] = None,
     arrivals: Annotated[str | None, typer.Option(help=f"How they arrive: {FORMS_OF_ARRIVALS} [gamma:1].")] = None,
@@ -124,21 +138,24 @@ def generate_command(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same trace.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a synthetic trace: arrivals as `vllm bench serve` makes them or others, drawn lengths, shared prefixes, conversations."""
+    """Write a synthetic trace, that of a workload or one of 1,000 requests: arrivals as `vllm bench serve` makes them or others,
+    drawn lengths, shared prefixes, conversations. Flags win over the workload.
+    """
+    workload, target = _workload_and_target(files, profile)
     given = {
         "num_requests": num_requests,
-        "rate_rps": rate,
+        "request_rate": rate,
         "arrivals": _arrivals(arrivals, burstiness),
         "prompt_tokens": None if prompt_tokens is None else parse_lengths(prompt_tokens),
         "output_tokens": None if output_tokens is None else parse_lengths(output_tokens),
         "prefix_tokens": prefix_tokens,
         "num_prefixes": num_prefixes,
-        "mean_turns": mean_turns,
-        "turn_gap_s": turn_gap_s,
+        "turns": None if mean_turns is None else Geometric(mean_turns),
+        "turn_gap_s": None if turn_gap_s is None else Exponential(turn_gap_s),
         "hash_block_size": hash_block_size,
         "lora_modules": None if lora_modules is None else tuple(lora_modules),
     }
-    _keep(generate(_spec(profile, given), seed), target, as_json=as_json)
+    _keep(generate(_changed(workload, given), seed), target, as_json=as_json)
 
 
 def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None:
@@ -149,9 +166,25 @@ def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None
     return Gamma(burstiness)
 
 
-def _spec(profile: str | None, given: dict[str, Any]) -> WorkloadSpec:
-    base = WorkloadSpec() if profile is None else named_workload(profile).spec()
-    return replace(base, **{name: value for name, value in given.items() if value is not None})
+def _workload_and_target(files: list[str], profile: str | None) -> tuple[Workload, Path]:
+    *given, target = files
+    names = [*given, *([] if profile is None else [profile])]
+    if len(names) > 1:
+        raise ConfigError(f"a trace is generated from one workload, got {', '.join(names)}; leave out all but one.")
+    check_apart({"FILE": Path(target)}, [Path(name) for name in given])
+    check_writable(Path(target))
+    return find_workload(names[0]).workload if names else WorkloadSpec(), Path(target)
+
+
+def _changed(workload: Workload, given: dict[str, Any]) -> Workload:
+    values = {name: value for name, value in given.items() if value is not None}
+    if isinstance(workload, WorkloadSpec):
+        return changed(workload, values)
+    if values:
+        raise ConfigError(
+            f"flags change a workload of one class of clients, got {len(workload.clients)} classes; change the file instead."
+        )
+    return workload
 
 
 def _keep(trace: Trace, target: Path, *, as_json: bool) -> None:
@@ -181,6 +214,8 @@ def _table(trace: TraceDescription) -> str:
         rows["Repeated prompt tokens"] = (
             f"{trace.max_prefix_cache_hit_rate:.1%} (the most that prefix caching can save)"
         )
+    if trace.num_answers is not None:
+        rows["Answers (n)"] = f"{trace.num_answers:,}"
     if trace.num_sessions is not None:
         rows["Sessions"] = f"{trace.num_sessions:,}"
     if trace.num_adapters is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import simpy
 
 from sim.cluster.clock import Answer
+from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import Door, QueueLimits, Refuse
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Router
@@ -29,12 +30,14 @@ class Gateway:
         fit: Callable[[Request, int], None] | None = None,
         reject: Refuse | None = None,
         limits: QueueLimits | None = None,
+        sampling: ParallelSampling | None = None,
     ) -> None:
         self._env = env
         self.router = router
         self._unable = unable
         self._fit = fit
         self._reject = reject
+        self._sampling = sampling
         self._door = None if limits is None else Door(env, limits, self._route, self._turn_away)
         self._answers: dict[Request, Answer] = {}
         self.replicas: Sequence[Replica] = ()
@@ -52,7 +55,17 @@ class Gateway:
             self._route(request)
 
     def _route(self, request: Request) -> None:
-        chosen = self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
+        chosen = self._choose(request)
+        self._hand_over(request, chosen)
+        if self._sampling:
+            is_awaited = self.router.listens or request in self._answers
+            for other in self._sampling.others(request, is_awaited=is_awaited):
+                self._hand_over(other, self._choose(other) if self._sampling.one_by_one else chosen)
+
+    def _choose(self, request: Request) -> Replica:
+        return self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
+
+    def _hand_over(self, request: Request, chosen: Replica) -> None:
         if self._fit:
             self._fit(request, chosen.pool)
         self.send(request, chosen)
@@ -77,9 +90,11 @@ class Gateway:
         """Requests have ended at a replica: tell the router and trigger the senders' events."""
         if self._door:
             self._door.answered(finished)
-        for request in finished:
-            if self.router.listens:
+        whole = list(self._sampling.whole(finished)) if self._sampling else finished
+        if self.router.listens:
+            for request in finished if self._sampling and self._sampling.one_by_one else whole:
                 self.router.answered(request, replica)
+        for request in whole:
             self._answer(request)
 
     def refused(self, replica: int, request: Request, reason: str) -> None:

@@ -1,7 +1,7 @@
 """The records of a run: those of each replica, and all of them merged."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -22,8 +22,9 @@ from sim.engine.records import (
     SpeculationRecords,
     SwapRecords,
 )
-from sim.engine.request_table import RequestTable
+from sim.engine.request_table import NO_REPLICA, RequestTable
 from sim.engine.token_gaps import JoinedGaps
+from sim.engine.whole_requests import whole_requests
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ClusterRecords:
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
     number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
+    `shares` are the requests, and who served them, where some ask for several answers: once for each replica that has any of these;
     `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do, and `ranks` what
     replicas in lock step cost each other.
     """
@@ -44,6 +46,7 @@ class ClusterRecords:
     handovers: HandoverRecords | None = None
     shared: SharedRecords | None = None
     ranks: RankRecords | None = None
+    shares: tuple[RequestRecords, Ints] | None = None
 
     @classmethod
     def of(
@@ -57,8 +60,12 @@ class ClusterRecords:
         ranks: RankRecords | None = None,
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
-        merged = _merged(parts, requests.records())
-        return cls(merged, tuple(parts), requests.replica, pool_of, lives, handovers, shared, ranks)
+        answers, replica, rows, shares = requests.records(), requests.replica, requests.answer_rows, None
+        merged = _merged(parts, answers)
+        if rows is not None:
+            merged, shares = _of_requests(merged, rows.request), _shares(answers, rows.request, replica)
+            replica = replica[: len(merged.requests)]
+        return cls(merged, tuple(parts), replica, pool_of, lives, handovers, shared, ranks, shares)
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:
@@ -77,7 +84,7 @@ class ClusterRecords:
         """The requests among which are those of some replicas of a pool, and who served each: prompts, if they prefill for others."""
         if self.handovers and np.isin(self.handovers.prefill_replica, numbers).any():
             return self.handovers.prefills, self.handovers.prefill_replica
-        return self.merged.requests, self.replica
+        return self.shares or (self.merged.requests, self.replica)
 
     @property
     def span_s(self) -> float:
@@ -103,6 +110,19 @@ class ClusterRecords:
 def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:
     whole = joined(parts)
     return Records(requests=requests, **{field.name: getattr(whole, field.name) for field in fields(EngineRecords)})
+
+
+def _of_requests(answers: Records, request: Ints) -> Records:
+    """The records of answers as those of their requests."""
+    offload = answers.offload and answers.offload.of_requests(request)
+    return replace(answers, requests=whole_requests(answers.requests, request), offload=offload)
+
+
+def _shares(answers: RequestRecords, request: Ints, replica: Ints) -> tuple[RequestRecords, Ints]:
+    """What each replica did of each request."""
+    num_numbers = int(replica.max()) + 1 - NO_REPLICA
+    found, share = np.unique(request * num_numbers + replica - NO_REPLICA, return_inverse=True)
+    return whole_requests(answers, share), found % num_numbers + NO_REPLICA
 
 
 def joined(parts: Sequence[EngineRecords]) -> EngineRecords:

@@ -18,6 +18,7 @@ from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.lock_step import LazyRanks, LiveRanks
+from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.rank_log import RankLog
 from sim.cluster.records import ClusterRecords
@@ -55,6 +56,7 @@ def simulate(
     assert step_log is None or plan.num_replicas == 1 or plan.lock_step, "steps of several replicas are not logged"
     clients.check(trace)
     _check_adapters(trace, plan)
+    _check_parallel_sampling(trace, plan)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, *plan.configs, answering=plan.answering)
@@ -81,6 +83,27 @@ def _check_adapters(trace: Trace, plan: FleetPlan) -> None:
         raise ConfigError(
             f"{trace.source or 'the trace'} asks for {num_adapters(trace)} LoRA adapters (`lora_name`), which the engine does not"
             " serve; give enable_lora, or leave the column out."
+        )
+
+
+def _check_parallel_sampling(trace: Trace, plan: FleetPlan) -> None:
+    """Raises ConfigError where requests ask for several answers of a fleet in which that is not simulated."""
+    if not len(trace.more_answers):
+        return
+    engines = [pool.config.engine for pool in plan.pools]
+    refused = {
+        "a fleet whose replicas come and go": plan.dynamics,
+        "pools that prefill for others": plan.disaggregation,
+        "replicas that share KV": plan.sharing,
+        "max_num_queued_reqs and max_num_queued_tokens": any(
+            engine.max_num_queued_reqs or engine.max_num_queued_tokens for engine in engines
+        ),
+    }
+    what = next((name for name, is_there in refused.items() if is_there), None)
+    if what:
+        raise ConfigError(
+            f"{trace.source or 'the trace'} asks for several answers to a prompt (`n`), which is not simulated with {what};"
+            " give each answer a request of its own."
         )
 
 
@@ -213,6 +236,7 @@ def _gateway(env: simpy.Environment, plan: FleetPlan, source: RequestSource, tab
         fit=source.fit if source.other_keys else None,
         reject=table.reject,
         limits=QueueLimits.of(configs[0].engine) if _is_one_server(plan) else None,
+        sampling=ParallelSampling(source, one_by_one=_is_one_server(plan)) if source.answer_rows else None,
     )
 
 

@@ -1,7 +1,7 @@
 """The facts of a run, in columns; every statistic is computed from them afterwards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
@@ -97,6 +97,10 @@ class OffloadRecords:
             stored_bytes=sum(part.stored_bytes for part in parts),
             external_prefix_cache_hits=sum(part.external_prefix_cache_hits for part in parts),
         )
+
+    def of_requests(self, request: Ints) -> "OffloadRecords":
+        """The same of answers whose requests these are."""
+        return replace(self, loaded_rows=request[self.loaded_rows])
 
     def tokens_by_row(self, num_rows: int) -> Ints:
         """Tokens that each request of the run has loaded."""

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
+import numpy as np
+
+from sim.engine.answer_rows import AnswerRows
 from sim.engine.columns import Ints
 from sim.engine.config import SchedulerConfig
 from sim.engine.content import shared_block_keys
@@ -11,6 +14,7 @@ from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request
 from sim.engine.spans import Span, Spans
 from sim.workload.adapters import adapter_numbers
+from sim.workload.parallel_sampling import one_answer_each
 from sim.workload.trace import Trace
 
 ROWS_AT_ONCE = 256
@@ -53,7 +57,8 @@ class RequestSource:
     `configs` are those of the pools that have to do with them, by number; those `answering` serve them (all, unless given).
     `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row, `unable` by row the pools that
     cannot serve it where others can. Where requests have `other_keys` in each pool they come without, and get those of the
-    pool that they are sent to from `fit`.
+    pool that they are sent to from `fit`. A request for several answers comes as that for the first, and has `others`;
+    `answer_rows` are None where there is none.
     """
 
     def __init__(
@@ -64,9 +69,14 @@ class RequestSource:
         door = FrontDoor.of(trace, doors, capacity_too=capacity_too)
         self.max_tokens, self.rejected, self.unable = door
         self._loras = None if trace.lora_name is None else adapter_numbers(trace.lora_name)
-        shapes = [_key_shape(trace, config) for config in configs]
+        self.answer_rows: AnswerRows | None = None
+        prompts, answers = trace, door.answers
+        if trace.n is not None and trace.n.max() > 1:
+            self.answer_rows = AnswerRows(trace.n, trace.more_answers)
+            prompts, answers = one_answer_each(trace), np.repeat(answers, trace.n)
+        shapes = [_key_shape(prompts, config) for config in configs]
         of_each = dict(zip(shapes, configs, strict=True))
-        keys = {shape: SharedKeys(trace, door.answers, config) for shape, config in of_each.items()}
+        keys = {shape: SharedKeys(prompts, answers, config) for shape, config in of_each.items()}
         self._keys = [keys[shape] for shape in shapes]
         self.other_keys = len(keys) > 1
 
@@ -81,7 +91,23 @@ class RequestSource:
     def fit(self, request: Request, pool: int) -> None:
         """Gives a request that has not begun its keys in that pool."""
         keys = self._keys[pool]
-        keys.give(request, keys.of_row(request.index))
+        keys.give(request, keys.of_row(self._place(request.index)))
+
+    def others(self, request: Request) -> list[Request]:
+        """The requests for its answers beyond the first, as vLLM's front end makes them of one that asks for several."""
+        rows = range(0) if self.answer_rows is None else self.answer_rows.others(request.index)
+        others = [self._other(request, number, row) for number, row in enumerate(rows, 1)]
+        for other in others if not self.other_keys else []:
+            self.fit(other, 0)
+        return others
+
+    def _other(self, first: Request, number: int, row: int) -> Request:
+        name = f"{number}_{first.request_id.partition('_')[2]}"
+        prompt_tokens, max_tokens = first.num_prompt_tokens, first.max_tokens
+        return Request(row, name, first.arrival_s, prompt_tokens, max_tokens, first.priority, first.lora)
+
+    def _place(self, row: int) -> int:
+        return row if self.answer_rows is None else self.answer_rows.place(row)
 
     def again(self, request: Request, num_returned: int) -> Request:
         """A fresh attempt at a request; the tokens that it has returned become a part of its prompt. `fit` gives it its keys."""
@@ -108,13 +134,15 @@ class RequestSource:
         trace, rejected, shared = self.trace, self.rejected, self._keys[0]
         ids, arrivals_s = trace.request_id[rows], trace.arrival_s[rows].tolist()
         prompts, outputs = trace.prompt_tokens[rows].tolist(), self.max_tokens[rows].tolist()
-        all_spans = repeat([]) if self.other_keys else shared.of_rows(rows)
-        numbers = range(rows.start, rows.stop)
+        numbers = range(rows.start, min(rows.stop, len(trace)))
+        all_spans = repeat([]) if self.other_keys else self._spans_of(numbers)
         for row, spans, name, arrival_s, num_prompt_tokens, max_tokens in zip(
             numbers, all_spans, ids, arrivals_s, prompts, outputs, strict=False
         ):
             if row in rejected:
                 continue
+            if trace.n is not None and trace.n[row] > 1:
+                name = f"0_{name}"  # noqa: PLW2901 - as vLLM calls it
             request = Request(row, name, arrival_s, num_prompt_tokens, max_tokens)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
@@ -123,6 +151,13 @@ class RequestSource:
             if spans:
                 shared.give(request, spans)
             yield request
+
+    def _spans_of(self, rows: range) -> Iterable[list[Span]]:
+        """What requests in consecutive rows share."""
+        shared = self._keys[0]
+        if self.answer_rows is None:
+            return shared.of_rows(slice(rows.start, rows.stop))
+        return [shared.of_row(self._place(row)) for row in rows]
 
 
 def _key_shape(trace: Trace, config: SchedulerConfig) -> tuple[int, int] | None:

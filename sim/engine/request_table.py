@@ -30,13 +30,20 @@ class Earlier(NamedTuple):
 
 
 class RequestTable:
-    """40 bytes a request, in trace order. Clients who send requests in their own time add the times at which they did."""
+    """40 bytes a request, in trace order, and behind them the further answers of those that ask for several.
+
+    Clients who send requests in their own time add the times at which they did.
+    """
 
     def __init__(self, source: RequestSource, *, sent_by_clients: bool = False) -> None:
         self._source = source
+        self.answer_rows = source.answer_rows
+        self._request = slice(None) if self.answer_rows is None else self.answer_rows.request
         self._sent_by_clients = sent_by_clients
-        self._arrival_s = source.trace.arrival_s.copy() if sent_by_clients else source.trace.arrival_s
-        self._outcomes = np.full(len(source), np.array(NOT_SERVED, dtype=OUTCOME))
+        self._arrival_s = source.trace.arrival_s[self._request]
+        if sent_by_clients:
+            self._arrival_s = self._arrival_s.copy()
+        self._outcomes = np.full(len(self._arrival_s), np.array(NOT_SERVED, dtype=OUTCOME))
         self._bytes = self._outcomes.data.cast("B")
         self._failed: dict[int, str] = {}
         self._turned_away: dict[int, str] = {}
@@ -80,18 +87,18 @@ class RequestTable:
 
     @property
     def replica(self) -> Ints:
-        """Who served each request, NO_REPLICA where nobody did."""
+        """Who generated each answer, NO_REPLICA where nobody did."""
         return np.asarray(self._outcomes["replica"])
 
     def records(self) -> RequestRecords:
-        """The rows as columns, not copied; to be asked for once."""
+        """The rows as columns, an entry an answer, not copied; to be asked for once."""
         for row, earlier in self._earlier.items():
             self._add(row, earlier)
         rejected = {**self._source.rejected, **self._turned_away} if self._turned_away else self._source.rejected
         return RequestRecords(
             arrival_s=self._arrival_s,
-            prompt_tokens=self._source.trace.prompt_tokens,
-            output_tokens=self._source.max_tokens,
+            prompt_tokens=self._source.trace.prompt_tokens[self._request],
+            output_tokens=self._source.max_tokens[self._request],
             rejected=rejected,
             failed=self._failed,
             **{name: self._outcomes[name] for name in (*TIMES, *COUNTS)},

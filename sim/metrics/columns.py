@@ -23,11 +23,13 @@ Columns = dict[str, NDArray[Any] | Sequence[Any]]
 def request_columns(trace: Trace, requests: RequestRecords, replica: Ints | None = None) -> Columns:
     """One row a request in trace order; a time is NaN if the event never happened, `rejected` and `failed` are reasons or None.
 
-    `session_id`, `priority` and `lora_name` are present if the trace has them, `replica` (-1: none) if it is given.
+    `session_id`, `n`, `priority` and `lora_name` are present if the trace has them, `replica` (-1: none) if it is given.
     """
     columns: Columns = {"request_id": trace.request_id, "arrival_s": requests.arrival_s}
     if trace.session_id is not None:
         columns["session_id"] = trace.session_id
+    if trace.n is not None:
+        columns["n"] = trace.n
     if trace.priority is not None:
         columns["priority"] = trace.priority
     if trace.lora_name is not None:

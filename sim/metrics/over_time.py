@@ -43,10 +43,8 @@ def replicas_over_time(run: ClusterRecords, num_gpu_blocks: Sequence[int]) -> Re
         _states(part.leaps.whole, time_s, blocks) for part, blocks in zip(run.replicas, num_gpu_blocks, strict=True)
     ]
     num_running, num_waiting, usage = (np.array(rows) for rows in zip(*states, strict=True))
-    counted = [
-        _counts(run.merged.requests.only(np.flatnonzero(run.replica == number)), edges_s)
-        for number in range(len(states))
-    ]
+    requests, replica = run.shares or (run.merged.requests, run.replica)
+    counted = [_counts(requests.only(np.flatnonzero(replica == number)), edges_s) for number in range(len(states))]
     arrived, prompts, cached = (np.array(rows) for rows in zip(*counted, strict=True))
     return ReplicasOverTime(
         time_s, num_running, num_waiting, usage, _ready(run, time_s), arrived.astype(np.int64), prompts, cached

@@ -88,7 +88,7 @@ def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
     is_timed = version >= _TIMED_TRACE_OF_IDS or version < _CUSTOM
     count = MOST_PROMPTS if is_timed else _num_texts(trace)
     sent = replace(
-        trace.first(count), priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None, acceptance_length=None
+        trace.first(count), n=None, priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None, acceptance_length=None
     )  # fmt: skip
     notes = tuple(_notes(trace, sent, version))
     return _timed(sent, notes) if is_timed else _custom(sent, version, notes)
@@ -104,6 +104,8 @@ def _notes(trace: Trace, sent: Trace, version: Version) -> Iterator[str]:
         yield "this version's bench sends random prompts only: run that of vLLM 0.28.0 or newer against the server"
     if len(sent) < len(trace):
         yield f"the first {len(sent):,} of {len(trace):,} requests"
+    if len(trace.more_answers):
+        yield "the bench asks for one answer to each prompt"
     if trace.priority is not None:
         yield "the bench sends no priorities"
     if trace.lora_name is not None:

@@ -35,7 +35,7 @@ from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition
 from sim.steptime.protocol import StepTimeModel
-from sim.workload.profiles import TargetMetric
+from sim.workload.autotuning import TargetMetric
 from sim.workload.readers import TraceLike
 
 MAX_TRIALS = 10_000_000
@@ -103,7 +103,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     shared = scenario(model, gpu, trace, options)
     if fleet is not None:
         _check_fleet(shared, fleet, scorer)
-    workload = _workload(shared, constants)
+    workload = trace if isinstance(trace, WorkloadProfile) else _workload(shared, constants)
     searched = _space(shared, space, knobs, gpus, workload, constants)
     with remembered(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
         runner = Runner(shared.target, tries, memory, progress)

@@ -2,15 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
 from sim.errors import ConfigError, listed, nearest
 from sim.workload.columns import MAX_SECONDS, Floats
+from sim.workload.lengths import plain
 
 Random = np.random.Generator | np.random.RandomState  # the latter is what the bench itself draws from
 MIN_BURSTINESS = 1e-3  # gamma gaps of a smaller shape underflow to zero
+MIN_SHAPE = 0.05  # Weibull gaps of a smaller shape leave nothing between the largest and the rest
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class Arrivals(ABC):
     @abstractmethod
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         """Seconds, ascending, at a finite rate; the first request comes after a gap, the last at about num_requests/rate."""
+
+    def __str__(self) -> str:
+        """Its written form."""
+        kind = next(name for name, made in ARRIVALS.items() if made is type(self))
+        options = ",".join(map(plain, astuple(self)))
+        return f"{kind}:{options}" if options else kind
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,31 @@ class Gamma(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         gaps = rng.gamma(shape=self.burstiness, scale=1 / (rate_rps * self.burstiness), size=num_requests)
-        times = np.cumsum(gaps)
-        return times * (num_requests / rate_rps / times[-1]) if times[-1] > 0 else times
+        return _rescaled(gaps, num_requests / rate_rps)
+
+
+@dataclass(frozen=True)
+class Poisson(Arrivals):
+    """Gamma gaps of burstiness 1."""
+
+    def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
+        return POISSON.times(num_requests, rate_rps, rng)
+
+
+@dataclass(frozen=True)
+class Weibull(Arrivals):
+    """Weibull gaps of that shape, rescaled as gamma ones are; shape 1 is Poisson, less is burstier."""
+
+    shape: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not MIN_SHAPE <= self.shape < math.inf:
+            raise ConfigError(
+                f"a Weibull `shape` must be finite and at least {MIN_SHAPE}, got {self.shape}; 1 is Poisson."
+            )
+
+    def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
+        return _rescaled(rng.weibull(self.shape, size=num_requests), num_requests / rate_rps)
 
 
 @dataclass(frozen=True)
@@ -53,8 +84,14 @@ class Constant(Arrivals):
 
 
 POISSON = Gamma()
-ARRIVALS: dict[str, type[Arrivals]] = {"gamma": Gamma, "constant": Constant}
+ARRIVALS: dict[str, type[Arrivals]] = {"gamma": Gamma, "poisson": Poisson, "weibull": Weibull, "constant": Constant}
 FORMS = listed([":".join([name, *(option.name for option in fields(kind))]) for name, kind in ARRIVALS.items()], "or")
+
+
+def _rescaled(gaps: Floats, last_s: float) -> Floats:
+    """Times with these gaps, in proportion, of which the last is `last_s`."""
+    times = np.cumsum(gaps)
+    return times * (last_s / times[-1]) if times[-1] > 0 else times
 
 
 def parse_arrivals(text: str) -> Arrivals:
@@ -77,5 +114,5 @@ def check_rate(num_requests: int, rate_rps: float) -> None:
     """Raises ConfigError for a rate out of range."""
     if not rate_rps > num_requests / MAX_SECONDS:
         raise ConfigError(
-            f"`rate_rps` must be above 0 and end within {MAX_SECONDS:.0e} s, got {rate_rps}; `inf` sends all at once."
+            f"`request_rate` must be above 0 and end within {MAX_SECONDS:.0e} s, got {rate_rps}; `inf` sends all at once."
         )

@@ -18,6 +18,7 @@ class Call(NamedTuple):
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
+    n: int = 1
     request_id: str | None = None
     session_id: str | None = None
     think_time_s: float = 0.0
@@ -39,6 +40,7 @@ def part_of(calls: Sequence[Call]) -> list[Part]:
             arrival_s=np.array([call.arrival_s for call in calls], dtype=np.float64),
             prompt_tokens=np.array([call.prompt_tokens for call in calls], dtype=np.int64),
             output_tokens=np.array([call.output_tokens for call in calls], dtype=np.int64),
+            n=np.array([call.n for call in calls], dtype=np.int64) if any(call.n > 1 for call in calls) else None,
             request_id=_all_of([call.request_id for call in calls]),
             session_id=[_session(call, row) for row, call in enumerate(calls)] if has_sessions else None,
             think_time_s=np.array([call.think_time_s for call in calls]) if has_sessions else None,

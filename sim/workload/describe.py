@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.workload.adapters import num_adapters
+from sim.workload.parallel_sampling import one_answer_each
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
@@ -48,6 +49,7 @@ class TraceDescription:
     prompt_tokens: LengthSummary
     output_tokens: LengthSummary
     max_prefix_cache_hit_rate: float | None
+    num_answers: int | None
     num_sessions: int | None
     num_adapters: int | None
     requests_by_priority: dict[int, int] | None
@@ -68,11 +70,18 @@ def describe(trace: Trace) -> TraceDescription:
         gap_cv=float(gaps.std() / gaps.mean()) if spread else None,
         prompt_tokens=prompts,
         output_tokens=LengthSummary.of(trace.output_tokens),
-        max_prefix_cache_hit_rate=reusable_tokens(trace) / prompts.total if trace.says_contents else None,
+        max_prefix_cache_hit_rate=_max_prefix_cache_hit_rate(trace),
+        num_answers=None if trace.n is None else int(trace.n.sum()),
         num_sessions=len(set(trace.session_id)) if trace.session_id is not None else None,
         num_adapters=None if trace.lora_name is None else num_adapters(trace),
         requests_by_priority=_by_priority(trace),
     )
+
+
+def _max_prefix_cache_hit_rate(trace: Trace) -> float | None:
+    """Each answer looks for the whole prompt."""
+    asked = trace if trace.n is None else one_answer_each(trace)
+    return reusable_tokens(asked) / float(asked.prompt_tokens.sum()) if asked.says_contents else None
 
 
 def _peak_rate(trace: Trace) -> float:

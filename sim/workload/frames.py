@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NAME = "DataFrame"
 
 
-def is_frame(trace: object) -> bool:
+def is_frame(trace: object) -> "TypeGuard[pd.DataFrame]":
     """Whether it is a pandas DataFrame, without importing pandas for those who have none."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(trace, pandas.DataFrame)

@@ -1,95 +1,132 @@
 """Synthetic traces from a seed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 
 import numpy as np
 
 from sim.errors import ConfigError
-from sim.workload.arrivals import POISSON, Arrivals, arrival_times, check_rate
+from sim.workload.arrivals import arrival_times
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
-from sim.workload.lengths import Fixed, Lengths
-from sim.workload.names import PackedNames, RowNames
-from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, blocks
-from sim.workload.sessions import Turns, conversation_prompts, draw_turns
+from sim.workload.mix import merged
+from sim.workload.names import Names, PackedNames, RowNames
+from sim.workload.prefixes import blocks
+from sim.workload.rate_curve import Stages, times_due
+from sim.workload.sessions import Prompts, Turns, conversation_prompts, draw_turns, prompts_in_window
+from sim.workload.spec import Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
 
-VLLM_BENCH_PROMPT = Fixed(1024)  # defaults of `vllm bench serve --dataset-name random`
-VLLM_BENCH_OUTPUT = Fixed(128)
-MAX_REQUESTS = 10_000_000  # which take some GB
 MAX_BLOCKS = 20_000_000  # of all prompts together
+SOURCE = "generated"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadSpec:
-    """What to generate. `prompt_tokens` are new in each request; the shared prefix and, in a session of several turns,
-    all that was said before come on top. With one turn a session, `arrivals` are those of requests, by default Poisson as
-    of `vllm bench serve`; with more, sessions begin that way at `rate_rps` / `mean_turns` and turns follow `turn_gap_s`
-    apart on average. Of `lora_modules` each session asks for one, drawn as `vllm bench serve` draws that of a request.
-    """
+class _Streams:
+    """A random stream for each quantity, so that none of them changes another."""
 
-    num_requests: int = 1000
-    rate_rps: float = 10.0
-    arrivals: Arrivals = POISSON
-    prompt_tokens: Lengths = VLLM_BENCH_PROMPT
-    output_tokens: Lengths = VLLM_BENCH_OUTPUT
-    prefix_tokens: int = 0
-    num_prefixes: int = 1
-    mean_turns: float = 1.0
-    turn_gap_s: float = 30.0
-    hash_block_size: int = DEFAULT_HASH_BLOCK_SIZE
-    lora_modules: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_ranges(self)
-        check_rate(self.num_requests, self.rate_rps)
-
-    @property
-    def shares_prompts(self) -> bool:
-        return self.prefix_tokens > 0 or self.mean_turns > 1
+    arriving: np.random.Generator
+    prompts: np.random.Generator
+    outputs: np.random.Generator
+    turning: np.random.Generator
+    prefixes: np.random.Generator
+    adapting: np.random.Generator
+    calling: np.random.Generator
+    tools: np.random.Generator
+    pairing: np.random.Generator
 
 
-def _check_ranges(spec: WorkloadSpec) -> None:
-    ranges = {
-        "num_requests": (1, MAX_REQUESTS),
-        "prefix_tokens": (0, MAX_TOKENS),
-        "num_prefixes": (1, MAX_TOKENS),
-        "hash_block_size": (1, MAX_TOKENS),
-        "mean_turns": (1, MAX_TOKENS),
-        "turn_gap_s": (0, MAX_SECONDS),
-    }
-    for name, (least, most) in ranges.items():
-        value = getattr(spec, name)
-        if not least <= value <= most:
-            raise ConfigError(f"`{name}` must be from {least} to {most:.10g}, got {value}.")
+NUM_STREAMS = len(fields(_Streams))
 
 
-def generate(spec: WorkloadSpec, seed: int = 0) -> Trace:
-    """The trace of `spec`; the same seed gives the same trace. Each quantity has a random stream of its own."""
-    streams = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(6))
-    arriving, prompts, outputs, turning, prefixes, adapting = streams
-    turns = draw_turns(spec.num_requests, spec.mean_turns, spec.turn_gap_s, turning)
+def generate(workload: Workload, seed: int = 0) -> Trace:
+    """The trace of `workload`; the same seed gives the same trace, and a class of clients the same whatever follows it."""
+    clients = workload.clients if isinstance(workload, WorkloadMix) else (workload,)
+    children = np.random.SeedSequence(seed).spawn(NUM_STREAMS * len(clients))
+    parts = []
+    for number, client in enumerate(clients):
+        own = children[number * NUM_STREAMS : (number + 1) * NUM_STREAMS]
+        parts.append(_drawn(client, _Streams(*map(np.random.default_rng, own))))
+    return merged(parts) if len(parts) > 1 else parts[0]
+
+
+def _drawn(spec: WorkloadSpec, streams: _Streams) -> Trace:
+    """The requests of one class of clients."""
+    number = spec.count
+    gaps = (spec.think_time_s or spec.turn_gap_s, spec.tool_wait_s)
+    turns = draw_turns(number, spec.turns, spec.calls, gaps, (streams.turning, streams.calling))
     num_sessions = int(turns.session[-1]) + 1
-    starts = arrival_times(spec.arrivals, num_sessions, spec.rate_rps / spec.mean_turns, arriving)
-    output_tokens = spec.output_tokens.draw(spec.num_requests, outputs)
-    new_tokens = spec.prompt_tokens.draw(spec.num_requests, prompts)
-    prompt_tokens = conversation_prompts(turns, new_tokens, output_tokens, spec.prefix_tokens)
-    prefix = prefixes.integers(spec.num_prefixes, size=num_sessions)
-    adapter = adapting.integers(max(1, len(spec.lora_modules)), size=num_sessions)
+    starts = _starts(spec, num_sessions, streams.arriving)
+    output_tokens = spec.output_tokens.draw(number, streams.outputs)
+    new_tokens = _new_tokens(spec, turns, streams)
+    if spec.length_correlation:
+        new_tokens, output_tokens = _paired(new_tokens, output_tokens, spec.length_correlation, streams.pairing)
+    prompts = _prompts(spec, turns, new_tokens, output_tokens)
+    prefix = _prefix_numbers(spec, num_sessions, streams.prefixes)
+    adapter = streams.adapting.integers(max(1, len(spec.lora_modules)), size=num_sessions)
     arrival_s = starts[turns.session] + turns.since_start_s
-    return _in_order(spec, arrival_s, prompt_tokens, output_tokens, turns, prefix, adapter)
+    return _in_order(spec, arrival_s, prompts, output_tokens, turns, prefix, adapter)
+
+
+def _starts(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Floats:
+    """When sessions begin."""
+    rate = spec.request_rate
+    if isinstance(rate, Stages):
+        steps = zip(rate.begins_s, rate.stages, rate.counts, strict=True)
+        return np.concatenate([begin + spec.arrivals.times(due, step.rate, rng) for begin, step, due in steps])
+    if isinstance(rate, float | int) and not spec.spikes:
+        return arrival_times(spec.arrivals, num_sessions, rate / spec.calls_per_session, rng)
+    due = spec.arrivals.times(num_sessions, 1.0, rng) * spec.calls_per_session
+    return times_due(rate, spec.spikes, due)
+
+
+def _new_tokens(spec: WorkloadSpec, turns: Turns, streams: _Streams) -> Ints:
+    """What each call says that was not said before: a message, or what a tool has answered."""
+    messages = spec.prompt_tokens.draw(spec.count, streams.prompts)
+    if turns.begins_turn.all():
+        return messages
+    return np.where(turns.begins_turn, messages, spec.tool_tokens.draw(spec.count, streams.tools))
+
+
+def _paired(prompts: Ints, outputs: Ints, correlation: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """The same lengths in an order in which their ranks correlate (Iman and Conover, 1982)."""
+    linear = 2 * np.sin(np.pi / 6 * correlation)  # of normal variables with that rank correlation
+    first, other = rng.standard_normal((2, len(prompts)))
+    second = linear * first + np.sqrt(1 - linear**2) * other
+    return _ranked_as(prompts, first), _ranked_as(outputs, second)
+
+
+def _ranked_as(values: Ints, pattern: Floats) -> Ints:
+    ranked = np.empty_like(values)
+    ranked[np.argsort(pattern, kind="stable")] = np.sort(values)
+    return ranked
+
+
+def _prompts(spec: WorkloadSpec, turns: Turns, new_tokens: Ints, output_tokens: Ints) -> Prompts:
+    if spec.max_context_tokens is None:
+        return conversation_prompts(turns, new_tokens, output_tokens, spec.prefix_tokens)
+    window = (spec.max_context_tokens, spec.summary_tokens)
+    return prompts_in_window(turns, new_tokens, output_tokens, spec.prefix_tokens, *window)
+
+
+def _prefix_numbers(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Ints:
+    """The shared prefix of each session."""
+    if not spec.prefix_zipf:
+        return rng.integers(spec.num_prefixes, size=num_sessions)
+    weights = np.arange(1, spec.num_prefixes + 1, dtype=np.float64) ** -spec.prefix_zipf
+    return rng.choice(spec.num_prefixes, size=num_sessions, p=weights / weights.sum())
 
 
 def _in_order(
     spec: WorkloadSpec,
     arrival_s: Floats,
-    prompt_tokens: Ints,
+    prompts: Prompts,
     output_tokens: Ints,
     turns: Turns,
     prefix: Ints,
     adapter: Ints,
 ) -> Trace:
+    prompt_tokens = prompts.tokens
     if arrival_s.max() > MAX_SECONDS or prompt_tokens.max() > MAX_TOKENS:
         raise ConfigError(
             f"the workload grows to {arrival_s.max():.3g} s and prompts of {prompt_tokens.max():,} tokens, more than a trace "
@@ -102,32 +139,51 @@ def _in_order(
             "larger blocks, shorter prompts or fewer requests."
         )
     order = np.argsort(arrival_s, kind="stable")
-    segments = list(_segments(spec, prompt_tokens, turns, prefix)) if spec.shares_prompts else None
+    sessions = turns.session[order]
+    segments = list(_segments(spec, prompts, turns, prefix)) if spec.shares_prompts else None
     return Trace(
-        request_id=RowNames(range(spec.num_requests)),
+        request_id=_request_ids(spec),
         arrival_s=arrival_s[order],
         prompt_tokens=prompt_tokens[order],
         output_tokens=output_tokens[order],
-        lora_name=_lora_names(spec, adapter[turns.session[order]]),
-        session_id=tuple(f"s{session}" for session in turns.session[order].tolist()) if spec.mean_turns > 1 else None,
+        priority=None if spec.priority is None else np.full(spec.count, spec.priority, dtype=np.int64),
+        lora_name=_lora_names(spec, adapter[sessions]),
+        session_id=_session_ids(spec, sessions) if spec.has_sessions else None,
+        think_time_s=turns.wait_s[order] if spec.waits_for_answers else None,
+        stage=_stages(spec),
         segments=None if segments is None else [segments[row] for row in order],
-        source="generated",
+        source=SOURCE,
     )
+
+
+def _request_ids(spec: WorkloadSpec) -> Names:
+    rows = RowNames(range(spec.count))
+    return PackedNames.of(f"{spec.name}-{row}" for row in rows) if spec.name else rows
+
+
+def _session_ids(spec: WorkloadSpec, sessions: Ints) -> tuple[str, ...]:
+    begin = f"{spec.name}-s" if spec.name else "s"
+    return tuple(f"{begin}{session}" for session in sessions.tolist())
+
+
+def _stages(spec: WorkloadSpec) -> Ints | None:
+    rate = spec.request_rate
+    return np.repeat(np.arange(len(rate.counts)), rate.counts) if isinstance(rate, Stages) else None
 
 
 def _lora_names(spec: WorkloadSpec, adapters: Ints) -> PackedNames | None:
     return PackedNames.of(spec.lora_modules[number] for number in adapters.tolist()) if spec.lora_modules else None
 
 
-def _segments(spec: WorkloadSpec, prompt_tokens: Ints, turns: Turns, prefix: Ints) -> Iterator[tuple[Segment, ...]]:
+def _segments(spec: WorkloadSpec, prompts: Prompts, turns: Turns, prefix: Ints) -> Iterator[tuple[Segment, ...]]:
     """Each prompt in blocks: those wholly in the shared prefix are its own for all sessions, the others the session's."""
     size = spec.hash_block_size
     shared = spec.prefix_tokens // size
     fresh = count(shared * spec.num_prefixes)
     said: list[int] = []
-    rows = zip(turns.session.tolist(), turns.turn.tolist(), prompt_tokens.tolist(), strict=True)
-    for session, turn, tokens in rows:
-        if turn == 0:
+    rows = zip(turns.session.tolist(), prompts.begins_anew.tolist(), prompts.tokens.tolist(), strict=True)
+    for session, begins_anew, tokens in rows:
+        if begins_anew:
             first = int(prefix[session]) * shared
             said = list(range(first, first + shared))
         num_blocks = -(-tokens // size)

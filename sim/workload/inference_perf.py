@@ -17,12 +17,12 @@ import numpy as np
 from pydantic import Field
 
 from sim.errors import TraceError
-from sim.inputs import MAX_YAML_BYTES, parse_yaml
+from sim.inputs import parse_yaml
 from sim.specs.strict_yaml import NotNegative, Strict, checked
-from sim.units import MIB
 from sim.workload.columns import MAX_TOKENS, Floats, Ints
 from sim.workload.names import RowNames
 from sim.workload.prefixes import blocks
+from sim.workload.source import yaml_text
 from sim.workload.trace import Segment, Trace
 
 FORMAT = "inference-perf"
@@ -130,7 +130,7 @@ def is_workload(stream: io.BufferedReader) -> bool:
 
 def read_workload(stream: io.BufferedReader, name: str, seed: int) -> Trace:
     """Its requests; equal seeds give equal ones. Raises TraceError, naming the key, for what is not read."""
-    found = _checked(_values(stream, name), name)
+    found = _checked(parse_yaml(yaml_text(stream, name), TraceError, name), name)
     prompting, arriving = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     counts = [stage.count for stage in found.load.stages]
     prompts = _prompts(found.data, counts, prompting)
@@ -145,16 +145,6 @@ def read_workload(stream: io.BufferedReader, name: str, seed: int) -> Trace:
         format=FORMAT,
         notes=(f"{name} is a load of inference-perf: its times and prompts are drawn with seed {seed}.",),
     )
-
-
-def _values(stream: io.BufferedReader, name: str) -> Any:
-    data = stream.read(MAX_YAML_BYTES + 1)
-    if len(data) > MAX_YAML_BYTES:
-        raise TraceError(f"{name}: must be a YAML file of at most {MAX_YAML_BYTES // MIB:,} MiB, got a larger one.")
-    try:
-        return parse_yaml(data.decode("utf-8-sig"), TraceError, name)
-    except UnicodeDecodeError:
-        raise TraceError(f"{name}: must be a YAML file in UTF-8, got binary content.") from None
 
 
 def _checked(values: Any, name: str) -> Workload:

@@ -46,7 +46,7 @@ def as_load(
 def trace_sha256(trace: Trace) -> str:
     """SHA-256 over the columns that a replay reads, in hexadecimal.
 
-    These are arrival times as replayed (after any scaling or limit), lengths, priorities, adapters, sessions, think times, stages, how
+    These are arrival times as replayed (after any scaling or limit), lengths, numbers of answers, priorities, adapters, sessions, think times, stages, how
     drafts fare, and what prompts share;
     the requests' own names, the file and its format are left out.
     """
@@ -61,6 +61,8 @@ def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
     yield "arrival_s", _packed(trace.arrival_s + 0.0, "<f8")  # -0.0 is 0.0
     yield "prompt_tokens", _packed(trace.prompt_tokens, "<i8")
     yield "output_tokens", _packed(trace.output_tokens, "<i8")
+    if trace.n is not None and trace.n.max() > 1:
+        yield "n", _packed(trace.n, "<i8")
     if trace.priority is not None:
         yield "priority", _packed(trace.priority, "<i8")
     if trace.lora_name is not None:

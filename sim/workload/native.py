@@ -15,6 +15,7 @@ from sim.workload.columns import (
     second_column,
     token_column,
 )
+from sim.workload.parallel_sampling import MOST_ANSWERS
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE, segment_column
 from sim.workload.table import Chunk, Sheet
 from sim.workload.trace import Segment
@@ -22,7 +23,7 @@ from sim.workload.trace_builder import Format, Part
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
-    "request_id", "priority", "lora_name", "session_id", "think_time_s", "stage", "acceptance_length", "hash_ids", "hash_block_size",
+    "request_id", "n", "priority", "lora_name", "session_id", "think_time_s", "stage", "acceptance_length", "hash_ids", "hash_block_size",
     "measured",
 )  # fmt: skip
 
@@ -52,6 +53,7 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         prompt_tokens=prompt_tokens,
         output_tokens=token_column(sheet, chunk, "output_tokens"),
         request_id=name_column(sheet, chunk, "request_id") if "request_id" in has else None,
+        n=integer_column(sheet, chunk, "n", 1, MOST_ANSWERS) if "n" in has else None,
         priority=integer_column(sheet, chunk, "priority", -MAX_INTEGER, MAX_INTEGER) if "priority" in has else None,
         lora_name=optional_name_column(sheet, chunk, "lora_name") if "lora_name" in has else None,
         session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,

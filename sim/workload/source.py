@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from sim.errors import TraceError, nearest
-from sim.inputs import is_there
+from sim.inputs import MAX_YAML_BYTES, is_there
 from sim.specs.data import data_dir
 from sim.units import MIB
 
@@ -27,8 +27,8 @@ STDIN = "-"
 
 
 def find_trace(path: str | Path) -> Path:
-    """The file that `path` names: a file as it is, or a bundled trace as `chat`, `chat.csv` or `traces/chat.csv`; `-` is
-    standard input, and stays as it is.
+    """The file that `path` names: a file as it is, or a bundled trace or workload as `chat`, `chat.csv` or `traces/chat.csv`;
+    `-` is standard input, and stays as it is.
 
     Raises TraceError for a folder and for what does not exist.
     """
@@ -40,11 +40,12 @@ def find_trace(path: str | Path) -> Path:
     if is_there(given):
         return given
     bundled = {file.name: file for file in bundled_traces()}
-    by_name = bundled | {file.stem: file for file in bundled.values()}
+    by_name = bundled | {file.stem: file for file in reversed(bundled.values())}  # chat.csv before chat.yaml
     if given.parent in {Path(), Path("traces")} and given.name in by_name:
         return by_name[given.name]
     hint = nearest(str(given), [*_beside(given), *by_name])
-    raise TraceError(f"{given}: there is no such file; the bundled traces are {', '.join(bundled)}.{hint}")
+    names = ", ".join(dict.fromkeys(file.stem for file in bundled.values()))
+    raise TraceError(f"{given}: there is no such file; the bundled traces and workloads are {names}.{hint}")
 
 
 def _beside(path: Path) -> list[str]:
@@ -54,8 +55,19 @@ def _beside(path: Path) -> list[str]:
 
 
 def bundled_traces() -> list[Path]:
-    """The trace files that come with Servecast, by name."""
-    return sorted(file for file in data_dir("traces").iterdir() if file.suffix in {".csv", ".jsonl"})
+    """The traces, and the workloads that traces are drawn from, that come with Servecast, by name."""
+    return sorted(file for file in data_dir("traces").iterdir() if file.suffix in {".csv", ".jsonl", ".yaml"})
+
+
+def yaml_text(stream: io.BufferedReader, name: str) -> str:
+    """The text of a stream that is YAML. Raises TraceError for what is too large or no text."""
+    data = stream.read(MAX_YAML_BYTES + 1)
+    if len(data) > MAX_YAML_BYTES:
+        raise TraceError(f"{name}: must be a YAML file of at most {MAX_YAML_BYTES // MIB:,} MiB, got a larger one.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TraceError(f"{name}: must be a YAML file in UTF-8, got binary content.") from None
 
 
 @contextmanager

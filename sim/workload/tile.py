@@ -25,6 +25,7 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         arrival_s=np.tile(trace.arrival_s, copies) + offsets_s,
         prompt_tokens=np.tile(trace.prompt_tokens, copies),
         output_tokens=np.tile(trace.output_tokens, copies),
+        n=None if trace.n is None else np.tile(trace.n, copies),
         priority=None if trace.priority is None else np.tile(trace.priority, copies),
         lora_name=None if trace.lora_name is None else PackedNames.of(list(trace.lora_name) * copies),
         session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),

@@ -14,7 +14,7 @@ Segment = tuple[int, int]
 """`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
 
 COLUMNS = (
-    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "priority", "lora_name", "session_id", "think_time_s", "stage",
+    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "lora_name", "session_id", "think_time_s", "stage",
     "acceptance_length",
     "segments",
 )  # fmt: skip
@@ -28,8 +28,8 @@ class Trace:
     vLLM's server demands; its bare scheduler, and so this type, takes 0. `segments` says what each prompt is made of, so
     that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
     trace; the engine gives private prompts and outputs negative ones. `lora_name` is empty for requests of the base model;
-    equal tokens under different adapters have different KV. `think_time_s` passes between the answer before a turn
-    and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
+    equal tokens under different adapters have different KV. `n` answers are generated for a prompt, each of `output_tokens`, one where it
+    is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
     yields in the mean, where it is served with any. `notes` are sentences on what the file
     left open and what was taken for it. Raises TraceError for columns that break this.
     """
@@ -38,6 +38,7 @@ class Trace:
     arrival_s: NDArray[np.float64]
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
+    n: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
     lora_name: Sequence[str] | None = None
     session_id: Sequence[str] | None = None
@@ -59,6 +60,8 @@ class Trace:
             raise TraceError("`arrival_s` of a trace must be finite and must not fall from one request to the next.")
         if min(self.prompt_tokens.min(), self.output_tokens.min()) < 0:
             raise TraceError("`prompt_tokens` and `output_tokens` of a trace must not be negative in any request.")
+        if self.n is not None and self.n.min() < 1:
+            raise TraceError("`n` of a trace must be at least 1 in each request.")
         if self.think_time_s is not None and not (np.isfinite(self.think_time_s) & (self.think_time_s >= 0)).all():
             raise TraceError("`think_time_s` of a trace must be finite and at least 0 in each request.")
         if self.lora_name is not None and self.session_id is not None:
@@ -88,6 +91,13 @@ class Trace:
     def request_rate(self) -> float | None:
         """Requests a second between the first and the last arrival; None where all come at once."""
         return (len(self) - 1) / self.duration_s if self.duration_s else None
+
+    @property
+    def more_answers(self) -> NDArray[np.int64]:
+        """The row of the request for each answer beyond a request's first, row by row."""
+        if self.n is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.repeat(np.arange(len(self)), self.n - 1)
 
     def first(self, num_requests: int) -> "Trace":
         """The first requests only."""

@@ -25,6 +25,7 @@ class Part(NamedTuple):
     prompt_tokens: Ints
     output_tokens: Ints
     request_id: list[str] | None = None
+    n: Ints | None = None
     priority: Ints | None = None
     lora_name: list[str] | None = None
     session_id: list[str] | None = None

@@ -2,7 +2,8 @@
 
 vllm/entrypoints/logger.py, 0.2 to 0.33: the line has the `SamplingParams` and the LoRA request, up to 0.10 also `prompt_token_ids`; later these
 stand in a line `Request ID details: ...` of VLLM_LOGGING_LEVEL=DEBUG. `--enable-log-outputs` adds `Generated response ID: ...` with
-`output_token_ids`, or one such line for each streamed piece. Times have no year and whole seconds.
+`output_token_ids`, or one such line for each streamed piece, of a request for several answers (`n`) for each of these. Times have no year and
+whole seconds.
 """
 
 import re
@@ -21,6 +22,7 @@ GENERATED = re.compile(STAMP + r"Generated response (\S+?)( \(streaming delta\)|
 PROMPT_IDS = re.compile(r", prompt_token_ids: \[([\d, ]*)\](?=[,.])")
 OUTPUT_IDS = re.compile(r", output_token_ids: [\[(]([\d, ]*)[\])], finish_reason: ")
 LORA = re.compile(r"lora_request: LoRARequest\(lora_name='([^']*)'")
+NUM_ANSWERS = re.compile(r"params: SamplingParams\(n=([1-9]\d{0,4}),")
 LIMITS = re.compile(r"ignore_eos=(True|False), max_tokens=(\d+)(?:, min_tokens=(\d+))?")
 YEAR_S = 366 * 86_400
 
@@ -32,16 +34,20 @@ class _Log:
         self.received: dict[str, tuple[int, float, str]] = {}
         self.prompts: dict[str, list[int]] = {}
         self.outputs: dict[str, int] = {}
+        self._several: set[str] = set()
         self._now_s = 0.0
 
     def take(self, place: int, line: str) -> None:
         if match := RECEIVED.search(line):
             self.received[match[6]] = (place, self._at(match), line)
+            if num_answers(line) > 1:
+                self._several |= {match[6], match[6].removesuffix("-0")}
             self._take_prompt(match[6], line)
         elif match := DETAILS.search(line):
             self._take_prompt(match[6], line)
         elif (match := GENERATED.search(line)) and (ids := _last(OUTPUT_IDS, line)):
-            before = self.outputs.get(match[6], 0) if match[7] == " (streaming delta)" else 0
+            is_more = match[7] == " (streaming delta)" or (match[7] is None and match[6] in self._several)
+            before = self.outputs.get(match[6], 0) if is_more else 0
             self.outputs[match[6]] = before + len(_tokens(ids[1]))
 
     def _take_prompt(self, request: str, line: str) -> None:
@@ -59,10 +65,10 @@ class _Log:
         return self._now_s
 
     def output_of(self, request: str, line: str) -> int | None:
-        """As generated, or as the request fixed it; None where the log does not say."""
+        """Of each answer, as generated in the mean, or as the request fixed it; None where the log does not say."""
         for name in (request, request.removesuffix("-0")):  # a completion of one prompt
             if name in self.outputs:
-                return self.outputs[name]
+                return round(self.outputs[name] / num_answers(line))
         limits = LIMITS.search(line)
         if limits and (limits[1] == "True" or limits[2] == limits[3]):
             return int(limits[2])
@@ -90,13 +96,18 @@ def _calls(sheet: Sheet, log: _Log) -> Iterator[Call]:
         elif not output:
             sheet.leave_out(1, f"with no length of the output ({ADVICE})", "request")
         else:
-            lora = LORA.search(line)
-            yield Call(
-                place, at_s, len(prompt), output, request_id=request, lora_name=lora[1] if lora else "", tokens=prompt
-            )
+            lora, n = LORA.search(line), num_answers(line)
+            name = lora[1] if lora else ""
+            yield Call(place, at_s, len(prompt), output, n=n, request_id=request, lora_name=name, tokens=prompt)
 
 
 ADVICE = "VLLM_LOGGING_LEVEL=DEBUG with --enable-log-requests and --enable-log-outputs has both"
+
+
+def num_answers(line: str) -> int:
+    """What a request asks for."""
+    found = _last(NUM_ANSWERS, line)
+    return int(found[1]) if found else 1
 
 
 def _last(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:

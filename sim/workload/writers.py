@@ -48,6 +48,7 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
         "arrival_s": trace.arrival_s.tolist(),
         "prompt_tokens": trace.prompt_tokens.tolist(),
         "output_tokens": trace.output_tokens.tolist(),
+        "n": None if trace.n is None else trace.n.tolist(),
         "priority": None if trace.priority is None else trace.priority.tolist(),
         "lora_name": trace.lora_name,
         "session_id": trace.session_id,

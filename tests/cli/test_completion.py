@@ -55,7 +55,10 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
         ),
         ((*SIMULATE, "--gpu", "h100-"), ["h100-nvl", "h100-pcie", "h100-sxm"]),
         ((*SIMULATE, "--gpu", "=", "h200"), ["h200-sxm"]),
-        ((*SIMULATE, "-tp", "2", "--max-num-seqs", "8", "--trace", "c"), ["chat", "code"]),
+        (
+            (*SIMULATE, "-tp", "2", "--max-num-seqs", "8", "--trace", "c"),
+            ["chat", "chatbot", "code", "code-completion"],
+        ),
         ((*SIMULATE, "--request"), ["--request-rate"]),
         ((*SIMULATE, "--gpu", "l4", "--gpu-mem"), ["--gpu-memory-utilization"]),
         ((*SIMULATE, "--no-enable-pre"), ["--no-enable-prefix-caching"]),

@@ -17,7 +17,7 @@ from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, BEFORE_ALL, Due
 from tests.reference.clients import Senders, sessions_of
-from tests.reference.front_door import let_in, make_requests
+from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.modes import ONE_STAGE, PLAIN, Modes, Offload, Pipeline, Script, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica, refusal
@@ -67,6 +67,19 @@ class Gateway:
             self._route(request)
 
     def _route(self, request: Request) -> None:
+        """All answers come from one replica, but the engines of one server get theirs one by one."""
+        is_one_server = self.router.is_one_server
+        request.together = [] if is_one_server else request.others
+        self._send(request)
+        for other in request.others:
+            other.arrival_s = request.arrival_s
+            self._send(other, None if is_one_server else self.chosen[request.index])
+
+    def _send(self, request: Request, number: int | None = None) -> None:
+        if number is not None:
+            self.chosen[request.index] = number
+            self.replicas[number].submit(request)
+            return
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
         self.chosen[request.index] = number
         self.router.sent.append((request, number))
@@ -110,7 +123,7 @@ def simulate_cluster(
     requests = make_requests(trace, config, scripts)
     name, options = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
-    is_one_server = name == "vllm_dp"
+    chooser.is_one_server = is_one_server = name == "vllm_dp"
     limited = modes.with_limits_of(config.engine)
     gateway = Gateway(env, chooser, len(let_in(requests)), limited if is_one_server and limited.limits_queue else None)
     senders = Senders(env, gateway.submit, clients.max_concurrency)
@@ -118,8 +131,11 @@ def simulate_cluster(
     recorders = [Recorder() for _ in range(num_replicas)]
 
     def finished(request: Request) -> None:
-        gateway.one_answered()
-        senders.tokens_back(request)
+        first = request.first or request
+        first.num_answered += 1
+        if first.num_answered == 1 + len(first.others):
+            gateway.one_answered()
+            senders.tokens_back(first)
 
     def refused(request: Request) -> None:
         del gateway.chosen[request.index]
@@ -145,10 +161,10 @@ def simulate_cluster(
     send(env, senders, trace, requests, clients)
     env.run()
     parts = [
-        recorder.records(requests, replica.scheduler)
+        recorder.records(answers(requests), replica.scheduler)
         for recorder, replica in zip(recorders, gateway.replicas, strict=True)
     ]
-    return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])
+    return Served(parts, [gateway.chosen.get(request.index, -1) for request in answers(requests)])
 
 
 def with_cpu_tier(config: SchedulerConfig, tier: OffloadConfig, idle_sleep_s: float) -> Modes:

@@ -1,6 +1,7 @@
 """Requests of the naive engine from a trace."""
 
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,16 @@ from tests.reference.request import Request
 def make_requests(
     trace: Trace, config: SchedulerConfig, scripts: Sequence[Script] | None = None, *, capacity_too: bool = True
 ) -> list[Request]:
-    """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason."""
+    """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason.
+
+    Those for further answers are numbered behind them; what they answer nobody else can know.
+    """
     max_tokens, rejected = _let_in(trace, config, capacity_too=capacity_too)
     interned: dict[tuple[object, ...], int] = {}
     contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)
     adapters = _adapters(trace)
-    return [
+    requests = [
         Request(
             index=index,
             request_id=request_id,
@@ -38,6 +42,43 @@ def make_requests(
         )
         for index, request_id in enumerate(trace.request_id)
     ]
+    prompts, number = _prompts(trace, _answers(max_tokens, rejected)), count(len(trace))
+    for request, n in zip(requests, [] if trace.n is None else trace.n.tolist(), strict=False):
+        for answer in range(1, n):
+            request.others.append(
+                _other(request, answer, next(number), prompts[request.index], config.block_size, interned)
+            )
+        if request.others:
+            request.request_id = f"0_{request.request_id}"
+    return requests
+
+
+def _other(
+    first: Request,
+    answer: int,
+    index: int,
+    prompt: list[Piece],
+    block_size: int,
+    interned: dict[tuple[object, ...], int],
+) -> Request:
+    """That for another answer to the same prompt."""
+    content = [*prompt, (output_id(index), 0, first.max_tokens)]
+    return Request(
+        index=index,
+        request_id=f"{answer}_{first.request_id}",
+        arrival_s=first.arrival_s,
+        num_prompt_tokens=first.num_prompt_tokens,
+        max_tokens=first.max_tokens,
+        block_keys=BlockKeys(content, block_size, interned, lora=first.lora),
+        priority=first.priority,
+        lora=first.lora,
+        first=first,
+    )
+
+
+def answers(requests: Sequence[Request]) -> list[Request]:
+    """A request for each answer: the first ones, and behind these all others."""
+    return [*requests, *(other for request in requests for other in request.others)]
 
 
 def _adapters(trace: Trace) -> list[int]:

@@ -25,7 +25,8 @@ class Request:
     returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only), drafts included;
     `num_samples_in_flight` batches on the device that sample for it, `num_stale_outputs` those of them in flight when the
     request was preempted, which still arrive; `num_drafts` what the next step may verify; `attempt` counts how often it has
-    begun to compute anew.
+    begun to compute anew. `others` are the requests for the answers to its prompt beyond the first, and `together` those of
+    them that a router takes for one with it.
     """
 
     index: int
@@ -62,6 +63,15 @@ class Request:
     failed: str | None = None
     block_tables: list[list[int]] = field(default_factory=list)
     num_hashed_blocks: list[int] = field(default_factory=list)
+    first: "Request | None" = None
+    num_answered: int = 0
+    others: list["Request"] = field(default_factory=list)
+    together: list["Request"] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """As a router sees it."""
+        return all(one.finish_s is not None for one in (self, *self.together))
 
     @property
     def num_tokens(self) -> int:

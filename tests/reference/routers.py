@@ -27,6 +27,7 @@ class Router:
     rng: Random
     options: dict[str, Any]
     scrape_interval_s: float | None = None
+    is_one_server: bool = False
 
     def __post_init__(self) -> None:
         self.sent: list[tuple[Request, int]] = []
@@ -47,7 +48,7 @@ class Router:
         return [
             request
             for request, where in self.sent
-            if where == replica and request.finish_s is None and request.rejected is None
+            if where == replica and not request.has_ended and request.rejected is None
         ]
 
     def any_of(self, best: Sequence[int]) -> int:

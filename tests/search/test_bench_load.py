@@ -13,10 +13,11 @@ from sim.search.bench_load import Verification, bench_load, verification
 from sim.specs.engine import EngineConfig
 from sim.specs.releases import parse_version
 from sim.workload.arrivals import Gamma
-from sim.workload.generate import WorkloadSpec, generate
-from sim.workload.lengths import Lognormal
+from sim.workload.generate import generate
+from sim.workload.lengths import Geometric, Lognormal
 from sim.workload.prompt_text import WORDS, prompt_text
 from sim.workload.readers import read_trace
+from sim.workload.spec import WorkloadSpec
 from sim.workload.trace import Trace
 from tests.search import vllm_bench
 from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model
@@ -30,13 +31,13 @@ def shared_trace() -> Trace:
     """Conversations that begin with one of two prefixes, bursty."""
     spec = WorkloadSpec(
         num_requests=60,
-        rate_rps=6.0,
+        request_rate=6.0,
         arrivals=Gamma(burstiness=0.4),
         prompt_tokens=Lognormal(100, 1.0, 800),
         output_tokens=Lognormal(20, 1.0, 100),
         prefix_tokens=64,
         num_prefixes=2,
-        mean_turns=2,
+        turns=Geometric(2),
     )
     return generate(spec, seed=3)
 

@@ -6,10 +6,12 @@ import pytest
 
 from sim.errors import TraceError
 from sim.workload.adapters import adapter_numbers, num_adapters
-from sim.workload.generate import WorkloadSpec, generate
+from sim.workload.generate import generate
+from sim.workload.lengths import Geometric
 from sim.workload.load import trace_sha256
 from sim.workload.readers import read_trace
 from sim.workload.reuse import reusable_tokens
+from sim.workload.spec import WorkloadSpec
 from tests.workload.makers import make_trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens,lora_name"
@@ -40,8 +42,11 @@ def test_a_session_keeps_its_adapter() -> None:
 
 def test_generated_sessions_ask_for_the_modules_given() -> None:
     """Everything else stays as it was without them."""
-    spec = WorkloadSpec(num_requests=200, mean_turns=2.0)
-    plain, adapted = generate(spec), generate(WorkloadSpec(num_requests=200, mean_turns=2.0, lora_modules=("a", "b")))
+    spec = WorkloadSpec(num_requests=200, turns=Geometric(2.0))
+    plain, adapted = (
+        generate(spec),
+        generate(WorkloadSpec(num_requests=200, turns=Geometric(2.0), lora_modules=("a", "b"))),
+    )
     assert plain.lora_name is None
     assert adapted.lora_name is not None
     assert set(adapted.lora_name) == {"a", "b"}

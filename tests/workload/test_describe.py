@@ -41,6 +41,14 @@ def test_sessions_and_priorities_are_counted() -> None:
     assert describe(make_trace()).num_sessions is None
 
 
+def test_answers_beyond_the_first_find_their_prompt() -> None:
+    """Of 33 tokens two blocks, for two of three answers."""
+    figures = describe(make_trace((0.0, 1.0), prompt_tokens=(33, 33), n=np.array([3, 1])))
+    assert (figures.num_answers, figures.max_prefix_cache_hit_rate) == (4, 2 * 32 / (4 * 33))
+    assert (describe(make_trace()).num_answers, describe(make_trace()).max_prefix_cache_hit_rate) == (None, None)
+    assert describe(tile(make_trace(n=np.array([2, 1, 1])), 2)).num_answers == 8
+
+
 def test_turns_reuse_what_was_said() -> None:
     """160 + 160 tokens and a prompt of 480: the last token of the answer is never computed, so 304 of 640 at best."""
     turns = make_trace((0.0, 9.0), prompt_tokens=(160, 480), output_tokens=(160, 160), session_id=("a", "b"))

@@ -60,7 +60,7 @@ def test_a_frame_can_be_simulated() -> None:
         (lambda frame: pd.concat([frame, frame], axis=1), "the column `arrival_s` is there twice"),
         (lambda frame: frame.drop(columns="arrival_s"), "the column `arrival_s` is missing"),
         (lambda frame: frame.assign(ttft_ms=1.0), "the column `ttft_ms` is unknown"),
-        (lambda frame: frame.to_dict(), "must be a path, a Trace or a DataFrame, got dict"),
+        (lambda frame: frame.to_dict(), "must be a path, a Trace, a workload or a DataFrame, got dict"),
     ],
 )
 def test_what_is_no_trace_is_refused(change: Callable[[pd.DataFrame], Any], problem: str) -> None:

@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from sim.errors import ConfigError
 from sim.workload.arrivals import POISSON, Arrivals, Constant, Gamma, arrival_times, parse_arrivals
 from sim.workload.describe import describe
-from sim.workload.generate import WorkloadSpec, generate
-from sim.workload.lengths import Choice, Fixed, Lognormal, Uniform, parse_lengths
-from sim.workload.profiles import named_workload
+from sim.workload.generate import generate
+from sim.workload.lengths import (
+    Choice,
+    Fixed,
+    Geometric,
+    Lognormal,
+    Uniform,
+    parse_lengths,
+)
+from sim.workload.named import named_workload
 from sim.workload.reuse import reusable_tokens
+from sim.workload.spec import WorkloadSpec
 
 
 @given(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(0.05, 20), st.integers(0, 2**32))
@@ -36,9 +44,9 @@ def test_gaps_vary_as_burstiness_says(burstiness: float) -> None:
 
 def test_constant_arrivals_are_evenly_apart() -> None:
     """Whatever the seed; sessions begin so as well."""
-    spec = WorkloadSpec(num_requests=4, rate_rps=2.0, arrivals=Constant())
+    spec = WorkloadSpec(num_requests=4, request_rate=2.0, arrivals=Constant())
     assert generate(spec, 1).arrival_s.tolist() == generate(spec, 2).arrival_s.tolist() == [0.5, 1.0, 1.5, 2.0]
-    turns = generate(replace(spec, num_requests=200, mean_turns=4.0))
+    turns = generate(replace(spec, num_requests=200, turns=Geometric(4.0)))
     sessions = turns.session_id or ()
     firsts = [turns.arrival_s[sessions.index(name)] for name in set(sessions)]
     assert np.diff(sorted(firsts)) == pytest.approx(2.0)
@@ -55,8 +63,14 @@ def test_arrivals_are_written_with_their_options(text: str, arrivals: Arrivals) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gama:1", r"^arrivals must be gamma:burstiness or constant, got 'gama:1'\. Did you mean gamma\?"),
-        ("constant:3", "^the arrivals 'constant:3' cannot be read; write gamma:burstiness or constant"),
+        (
+            "gama:1",
+            r"^arrivals must be gamma:burstiness, poisson, weibull:shape or constant, got 'gama:1'\. Did you mean gamma\?",
+        ),
+        (
+            "constant:3",
+            "^the arrivals 'constant:3' cannot be read; write gamma:burstiness, poisson, weibull:shape or constant",
+        ),
         ("gamma:few", "^the arrivals 'gamma:few' cannot be read"),
         ("gamma:0", "^`burstiness` must be finite and at least 0.001, got 0"),
         ("gamma:inf", "^`burstiness` must be finite"),
@@ -71,7 +85,7 @@ def test_bad_arrivals_are_refused(text: str, message: str) -> None:
 
 def test_an_infinite_rate_sends_all_at_once() -> None:
     """`--request-rate inf` is a burst at 0."""
-    assert not generate(WorkloadSpec(num_requests=5, rate_rps=float("inf"))).arrival_s.any()
+    assert not generate(WorkloadSpec(num_requests=5, request_rate=float("inf"))).arrival_s.any()
 
 
 def test_the_seed_decides_and_streams_do_not_mix() -> None:
@@ -136,17 +150,16 @@ def test_bad_lengths_are_refused(text: str, message: str) -> None:
     ("field", "value"),
     [
         ("num_requests", 0),
-        ("rate_rps", 0.0),
-        ("rate_rps", -1.0),
-        ("rate_rps", float("nan")),
-        ("rate_rps", 1e-300),
+        ("request_rate", 0.0),
+        ("request_rate", -1.0),
+        ("request_rate", float("nan")),
+        ("request_rate", 1e-300),
         ("prefix_tokens", -1),
         ("num_prefixes", 0),
         ("hash_block_size", 0),
-        ("mean_turns", 0.5),
-        ("mean_turns", float("nan")),
-        ("turn_gap_s", -1.0),
-        ("turn_gap_s", float("inf")),
+        ("prefix_zipf", -1.0),
+        ("length_correlation", 1.5),
+        ("duration_s", -1.0),
     ],
 )
 def test_bad_workloads_are_refused(field: str, value: Any) -> None:
@@ -177,7 +190,9 @@ def test_a_prefix_that_ends_inside_a_block_shares_whole_blocks() -> None:
 
 def test_turns_repeat_what_was_said() -> None:
     """Each turn's prompt is the last one's, its answer and the new message; its blocks begin with the last one's."""
-    spec = WorkloadSpec(200, prompt_tokens=Uniform(1, 50), output_tokens=Uniform(1, 50), prefix_tokens=20, mean_turns=4)
+    spec = WorkloadSpec(
+        200, prompt_tokens=Uniform(1, 50), output_tokens=Uniform(1, 50), prefix_tokens=20, turns=Geometric(4)
+    )
     trace = generate(spec, 7)
     assert trace.session_id is not None
     assert trace.segments is not None
@@ -207,7 +222,9 @@ def test_profiles_have_the_designs_rates_and_lengths(
     name: str, rate: float, mean_sequence: float, longest: int
 ) -> None:
     """Mean sequence length within 3 % of the design's distribution over 5,000 requests, the longest exactly."""
-    trace = generate(replace(named_workload(name).spec(), num_requests=5000))
+    spec = named_workload(name).workload
+    assert isinstance(spec, WorkloadSpec)
+    trace = generate(replace(spec, num_requests=5000))
     sequences = trace.prompt_tokens + trace.output_tokens
     assert describe(trace).mean_rate_rps == pytest.approx(rate, rel=0.01)
     assert sequences.mean() == pytest.approx(mean_sequence, rel=0.03)
@@ -216,7 +233,7 @@ def test_profiles_have_the_designs_rates_and_lengths(
 
 def test_an_unknown_profile_suggests_the_nearest() -> None:
     """A slip in a profile's name."""
-    with pytest.raises(ConfigError, match=r"'chatbott' is unknown; .* Did you mean chatbot\?"):
+    with pytest.raises(ConfigError, match=r"'chatbott' is unknown; .* Did you mean chatbot"):
         named_workload("chatbott")
 
 

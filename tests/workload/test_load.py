@@ -40,6 +40,7 @@ def test_a_mooncake_file_and_its_conversion_have_the_same_fingerprint(tmp_path: 
         replace(SHARING, prompt_tokens=SHARING.prompt_tokens + 1),
         replace(SHARING, output_tokens=SHARING.output_tokens + 1),
         replace(SHARING, priority=None),
+        replace(SHARING, n=np.array([1, 2, 1])),
         replace(SHARING, session_id=("a", "b", "b")),
         replace(SHARING, segments=None),
         replace(SHARING, segments=(((7, 16), (8, 16)), ((6, 16), (9, 4)), ((10, 16),))),

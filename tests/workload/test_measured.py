@@ -220,3 +220,24 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     Path("t").write_text(text)
     with pytest.raises(TraceError, match=message):
         read_trace("t")
+
+
+def test_a_log_of_several_answers(tmp_path: Path) -> None:
+    """Lines of each answer, whole or in pieces, make as many answers of their mean length; one that fixes its length says it of each."""
+    several = PARAMS.replace("n=1", "n=3")
+    file = tmp_path / "log"
+    file.write_text(
+        f"""INFO 02-13 11:33:33 [logger.py:49] Received request chatcmpl-1: params: {several.format(False, 9)}, prompt_token_ids: [1, 2], lora_request: None.
+INFO 02-13 11:33:34 [logger.py:49] Received request chatcmpl-2: params: {several.format(False, 9)}, prompt_token_ids: [3], lora_request: None.
+INFO 02-13 11:33:34 [logger.py:49] Received request cmpl-3-0: params: {several.format(True, 6)}, prompt_token_ids: [4], lora_request: None.
+INFO 02-13 11:33:34 [logger.py:49] Received request chatcmpl-4: params: {PARAMS.format(True, 6)}, prompt_token_ids: [4], lora_request: None.
+INFO 02-13 11:33:36 [logger.py:92] Generated response chatcmpl-1: output: 'a', output_token_ids: [9, 8, 7], finish_reason: stop
+INFO 02-13 11:33:36 [logger.py:92] Generated response chatcmpl-1: output: 'b', output_token_ids: [9], finish_reason: stop
+INFO 02-13 11:33:36 [logger.py:92] Generated response chatcmpl-1: output: 'c', output_token_ids: [9, 5, 6, 6, 6], finish_reason: stop
+INFO 02-13 11:33:36 [logger.py:92] Generated response chatcmpl-2 (streaming delta): output: 'd', output_token_ids: [9, 8, 7, 6], finish_reason: streaming_delta
+INFO 02-13 11:33:36 [logger.py:92] Generated response chatcmpl-2 (streaming delta): output: 'e', output_token_ids: [5, 4], finish_reason: stop
+"""
+    )
+    found = read_trace(file)
+    assert found.n is not None
+    assert (found.n.tolist(), found.output_tokens.tolist()) == ([3, 3, 3, 1], [3, 2, 6, 6])

@@ -68,6 +68,8 @@ TEXTS = {
         "t, line 4: `request_id` must be unique, got 'a' as in line 2",
     ),
     "no id": ("request_id," + CSV + ",0,1,1\n", "t, line 2: `request_id` must be a name or an integer, got nothing"),
+    "no answer": (CSV.strip() + ",n\n0,1,1,1\n0,1,1,0\n", "t, line 3: `n` must be an integer from 1 to 16,384, got 0"),
+    "half an answer": (jsonl(ROW | {"n": 1.5}), "t, line 1: `n` must be an integer from 1 to 16,384, got 1.5"),
     "priority": ("priority," + CSV + "high,0,1,1\n", "`priority` must be an integer of 64 bits, got high"),
     "ids in words": ("hash_ids," + CSV + "x y,0,1,1\n", "t, line 2: `hash_ids` must be a list of integers .*got x y"),
     "ids cut": ("hash_ids," + CSV + '"[1, 2",0,20,1\n', "t, line 2: `hash_ids` must be a list of integers"),
@@ -222,7 +224,10 @@ def test_a_folder_is_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["chta.csv", "x" * 5000, "no/such/folder/t.csv", ""])
 def test_a_missing_file_names_the_bundled_ones(name: str) -> None:
     """Whatever does not exist lists what could have been meant."""
-    with pytest.raises(TraceError, match=r"there is no such file; the bundled traces are .*chat\.csv|got a folder"):
+    with pytest.raises(
+        TraceError,
+        match=r"there is no such file; the bundled traces and workloads are agentic, .*, chat, |got a folder",
+    ):
         read_trace(name)
 
 

@@ -52,6 +52,7 @@ def traces(draw: st.DrawFn) -> Trace:
         priority=np.array(column(st.integers(-(2**63) + 1, 2**63 - 1)), dtype=np.int64)
         if draw(st.booleans())
         else None,
+        n=np.array(column(st.integers(1, 16_384)), dtype=np.int64) if draw(st.booleans()) else None,
         stage=np.array(sorted(column(lengths)), dtype=np.int64) if draw(st.booleans()) else None,
         **draw(sessions(count)),
     )
@@ -75,7 +76,7 @@ def same(left: Trace, right: Trace) -> bool:
     assert left.session_id == right.session_id
     assert left.lora_name == right.lora_name
     assert (left.segments and list(left.segments)) == (right.segments and list(right.segments))
-    for column in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "think_time_s", "stage"):
+    for column in ("arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "think_time_s", "stage"):
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
     return True
 

@@ -38,6 +38,11 @@ def test_think_times_are_finite_and_not_negative(values: list[float]) -> None:
         make_trace(think_time_s=np.array(values))
 
 
+def test_a_prompt_has_at_least_one_answer() -> None:
+    with pytest.raises(TraceError, match="`n` of a trace must be at least 1"):
+        make_trace(n=np.array([1, 0, 2]))
+
+
 def test_stages_do_not_fall() -> None:
     with pytest.raises(TraceError, match="`stage` of a trace must"):
         make_trace(stage=np.array([0, 1, 0]))

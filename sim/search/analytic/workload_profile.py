@@ -2,16 +2,21 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from sim.errors import ConfigError
 from sim.specs.autotuning import AutotuningParameters
+from sim.workload.autotuning import Distribution, TargetMetric
 from sim.workload.generate import generate
-from sim.workload.profiles import Distribution, TargetMetric, named_workload, sequences_spec
+from sim.workload.lengths import Choice
+from sim.workload.named import named_workload
+from sim.workload.spec import WorkloadSpec
 from sim.workload.trace import Trace
+
+OUTPUT_SHARE = 4  # the design gives lengths of whole sequences; here a quarter of each is output
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,41 @@ class WorkloadProfile:
     def create_synthetic(
         cls, workload_type: str, requests_per_second: float | None = None, latency_budget_ms: float | None = None
     ) -> Self:
-        """`chatbot`, `batch_inference` or `interactive`. Raises ConfigError for another type."""
+        """`chatbot`, `batch_inference` or `interactive`, as the design has them; of another named workload what its trace
+        says. Raises ConfigError for any other.
+        """
         found = named_workload(workload_type)
-        rate, budget_ms = requests_per_second or found.rate_rps, latency_budget_ms or found.latency_budget_ms
-        return cls(rate, found.batch_sizes, found.sequence_tokens, found.target_metric, budget_ms)
+        said = found.autotuning
+        if said is None:
+            profile = cls.from_trace_analysis(generate(found.workload))
+        else:
+            profile = cls(
+                said.requests_per_second,
+                said.batch_sizes,
+                said.sequence_tokens,
+                said.target_metric,
+                said.latency_budget_ms,
+            )
+        rate, budget_ms = (
+            requests_per_second or profile.requests_per_second,
+            latency_budget_ms or profile.latency_budget_ms,
+        )
+        return replace(profile, requests_per_second=rate, latency_budget_ms=budget_ms)
+
+    def spec(self) -> WorkloadSpec:
+        """1,000 requests, Poisson arrivals; prompt and output are drawn apart, so that sequences have that mean and maximum.
+        It says nothing of batches.
+        """
+        lengths = self.sequence_length_distribution.items()
+        outputs = tuple((max(1, tokens // OUTPUT_SHARE), weight) for tokens, weight in lengths)
+        prompts = tuple((max(1, tokens - tokens // OUTPUT_SHARE), weight) for tokens, weight in lengths)
+        return WorkloadSpec(
+            request_rate=self.requests_per_second, prompt_tokens=Choice(prompts), output_tokens=Choice(outputs)
+        )
 
     def trace(self, seed: int = 0) -> Trace:
-        """1,000 requests at its rate, with sequences of its lengths, of which a quarter is output; it says nothing of arrivals or batches."""
-        return generate(sequences_spec(self.requests_per_second, self.sequence_length_distribution), seed)
+        """The requests of `spec`."""
+        return generate(self.spec(), seed)
 
     def get_expected_max_batch_size(self, percentile: float = 0.95) -> int:
         """The batch size that is not exceeded with that frequency."""
