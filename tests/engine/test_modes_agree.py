@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from sim.specs.rules import SchedulingRules
 from sim.specs.speculation import METHODS, Speculation
 from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
-from tests.conformance.case import Case
+from tests.conformance.case import Case, RecordedStepTime
 from tests.conformance.engines import run_reference, run_walking
 from tests.conformance.modes import stages_ns
 from tests.properties import engine_examples as examples
@@ -176,3 +177,17 @@ def test_engines_agree_in_every_mode(case: Case) -> None:
     assert len(got.steps) == len(expected.steps)
     assert list(map(list, got.kv_events)) == list(map(list, expected.kv_events))
     assert (got.requests, got.crashed) == (expected.requests, expected.crashed)
+
+
+def test_drafts_are_offered_by_sample() -> None:
+    """Also after a sample for which the size of the batch allowed none: the first request, alone for most of its answer, is offered 0, 1, 0, ..."""
+    trace = Trace(
+        tuple("abcde"), np.array([0.0, 0.0, 0.0, 0.0, 30.0]), np.ones(5, dtype=np.int64), np.array([9, 1, 1, 1, 1])
+    )
+    config = scheduler_config(async_scheduling=False, block_size=1, max_model_len=10, num_gpu_blocks=19, max_num_seqs=2)
+    modes = naive.Modes(num_batches_in_flight=1, speculation=naive.Speculation(k=1, by_batch_size=(0, 0, 1)))
+    recorded = {"ext": 1, "config": {"spec": {"method": "ngram"}}, "result": {"status": "assert"}}
+    given_scripts = [naive.Script(propose=(0, 1)), *[naive.Script()] * 4]
+    case = Case(trace, config, RecordedStepTime(1, 0, 1), MOST_PASSES, recorded, modes, given_scripts)
+    expected, got = run_reference(case), run_walking(case)
+    assert got.steps == expected.steps

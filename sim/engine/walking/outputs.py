@@ -81,7 +81,7 @@ class Outputs:
             num_returned = progress.num_computed - progress.num_placeholders
             if num_returned >= progress.next_full:
                 self._slots.keep(progress, num_returned)
-        elif batch.num_drafts_next and progress.num_tokens < progress.last_token:
+        elif (batch.num_drafts_next or progress.proposed) and progress.num_tokens < progress.last_token:
             progress.num_drafts = _proposed(progress, batch.num_drafts_next)
 
     def _finish(self, progress: Progress, now_s: float) -> None:
