@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("sim/engine", "sim/engine/walking", "sim/steptime")
-NOT_COMPILED = ("linear.py", "queues.py", "shortest_job.py")
+NOT_COMPILED = ("linear.py", "queues.py", "shortest_job.py", "fair_share.py")
 """mypyc knows neither pydantic's classes nor lists with methods of one's own."""
 OPT_LEVEL = os.environ.get("SERVECAST_OPT_LEVEL", "2")
 """Of the C compiler. At 1 it is done in half the time, and the engine does the same a little slower."""

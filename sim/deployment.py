@@ -242,6 +242,7 @@ def _what_ifs(of: Deployment) -> Modes:
         batches_statically=of.engine.batching == "static",
         allocates_contiguously=of.engine.kv_allocation == "contiguous",
         swap_space=swap_space(of.engine, of.plan, of.gpu),
+        shares_fairly=of.engine.scheduling_policy == "fair_share",
         evicts_by=of.engine.prefix_cache_eviction if of.engine.enable_prefix_caching else "lru",
     )
 

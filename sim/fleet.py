@@ -251,12 +251,13 @@ def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
 
 
 def _refuse_what_ifs_beside_roles(pools: Sequence[DeployedPool]) -> None:
+    """But for an order of those who wait that needs no more than themselves."""
     for pool in pools:
-        for name in ("batching", "kv_allocation", "prefix_cache_eviction", "preemption_mode"):
-            if pool.role != "both" and name in pool.deployment.engine.what_ifs:
+        for name, value in pool.deployment.engine.what_ifs.items():
+            if pool.role != "both" and value != "sjf":
                 raise ConfigError(
-                    f"{pool.name}: {name} {pool.deployment.engine.what_ifs[name]} is simulated for replicas that serve requests"
-                    " whole; leave it out, or leave out the role."
+                    f"{pool.name}: {name} {value} is simulated for replicas that serve requests whole; leave it out, or leave out"
+                    " the role."
                 )
 
 

@@ -11,6 +11,7 @@ from sim.deployment import Deployment
 from sim.errors import ConfigError
 from sim.handing_over import network_costs
 from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
+from sim.memory.what_ifs import alone_with_their_kv
 from sim.specs.fleet_file import TransferBlock
 
 OptionsLike = str | Mapping[str, Any]
@@ -51,12 +52,10 @@ def _check_engine(what: str, deployment: Deployment) -> None:
         "kv_offloading_size": deployment.offload is not None,
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
-        "preemption_mode swap": engine.preemption_mode == "swap",
-        "prefix_cache_eviction": engine.prefix_cache_eviction != "lru",
         "speculative_config": engine.speculation is not None,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
         "max_num_queued_tokens": engine.max_num_queued_tokens is not None,
-    }
+    } | dict.fromkeys(alone_with_their_kv(engine), True)
     for name, is_there in beside.items():
         if is_there:
             raise ConfigError(f"{what} is not simulated with {name}; leave one of them out.")

@@ -9,6 +9,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from sim.engine.fair_share import FairShareQueue
 from sim.engine.request import Request
 from sim.errors import EngineCrashError
 
@@ -103,7 +104,7 @@ class HeapQueue(PriorityQueue):
         )
 
 
-WaitingQueue = FcfsQueue | PriorityQueue
+WaitingQueue = FcfsQueue | PriorityQueue | FairShareQueue
 
 
 def _rank(request: Request) -> tuple[int, float, str]:

@@ -28,7 +28,7 @@ class Request:
     """A request as the scheduler sees it. Passes are numbered from 0; -1 means that there was none yet.
 
     - `index` is the row in the trace, `serial` the number of its last admission; `max_tokens` is capped by max_model_len.
-    - `lora` is the number of its adapter, 0 for the base model.
+    - `lora` is the number of its adapter, 0 for the base model; `client` that of who sent it, where a policy asks.
     - `num_computed_tokens` is kept only while prefilling, `num_sampled_tokens` only while not decoding.
     - `stretch_pass` is the first pass since which it has decoded without a break, `starved_pass` the last one in which it
       was decoding and got nothing.
@@ -41,6 +41,7 @@ class Request:
       `passed_blocks` how many blocks its attention windows have given back, by KV group.
     """
 
+    client: int = 0
     keyed: KeyedBlocks | None = None
     num_shared_blocks: int = 0
     status: RequestStatus = RequestStatus.WAITING

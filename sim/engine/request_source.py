@@ -14,6 +14,7 @@ from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request
 from sim.engine.spans import Span, Spans
 from sim.workload.adapters import adapter_numbers
+from sim.workload.conversations import session_numbers
 from sim.workload.parallel_sampling import one_answer_each
 from sim.workload.trace import Trace
 
@@ -69,6 +70,8 @@ class RequestSource:
         door = FrontDoor.of(trace, doors, capacity_too=capacity_too)
         self.max_tokens, self.rejected, self.unable = door
         self._loras = None if trace.lora_name is None else adapter_numbers(trace.lora_name)
+        tells_clients = any(config.engine.scheduling_policy == "fair_share" for config in configs)
+        self._clients = session_numbers(trace.client) if tells_clients and trace.client else None
         self.answer_rows: AnswerRows | None = None
         prompts, answers = trace, door.answers
         if trace.n is not None and trace.n.max() > 1:
@@ -103,8 +106,7 @@ class RequestSource:
 
     def _other(self, first: Request, number: int, row: int) -> Request:
         name = f"{number}_{first.request_id.partition('_')[2]}"
-        prompt_tokens, max_tokens = first.num_prompt_tokens, first.max_tokens
-        return Request(row, name, first.arrival_s, prompt_tokens, max_tokens, first.priority, first.lora)
+        return _of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)
 
     def _place(self, row: int) -> int:
         return row if self.answer_rows is None else self.answer_rows.place(row)
@@ -112,15 +114,7 @@ class RequestSource:
     def again(self, request: Request, num_returned: int) -> Request:
         """A fresh attempt at a request; the tokens that it has returned become a part of its prompt. `fit` gives it its keys."""
         num_prompt_tokens, max_tokens = request.num_prompt_tokens + num_returned, request.max_tokens - num_returned
-        return Request(
-            request.index,
-            request.request_id,
-            request.arrival_s,
-            num_prompt_tokens,
-            max_tokens,
-            request.priority,
-            request.lora,
-        )
+        return _of_the_same(request, request.index, request.request_id, num_prompt_tokens, max_tokens)
 
     def __len__(self) -> int:
         return len(self.trace)
@@ -148,6 +142,8 @@ class RequestSource:
                 request.priority = int(trace.priority[row])
             if self._loras is not None:
                 request.lora = int(self._loras[row])
+            if self._clients is not None:
+                request.client = int(self._clients[row])
             if spans:
                 shared.give(request, spans)
             yield request
@@ -158,6 +154,13 @@ class RequestSource:
         if self.answer_rows is None:
             return shared.of_rows(slice(rows.start, rows.stop))
         return [shared.of_row(self._place(row)) for row in rows]
+
+
+def _of_the_same(other: Request, row: int, name: str, num_prompt_tokens: int, max_tokens: int) -> Request:
+    """One more request of who sent the other, then and with the same claims."""
+    found = Request(row, name, other.arrival_s, num_prompt_tokens, max_tokens, other.priority, other.lora)
+    found.client = other.client
+    return found
 
 
 def _key_shape(trace: Trace, config: SchedulerConfig) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ Mirrors vLLM's v1/core/sched/request_queue.py and the choice of a victim in sche
 
 from collections.abc import Sequence
 
+from sim.engine.fair_share import FairShareQueue
 from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue, WaitingQueue
 from sim.engine.request import Request
 from sim.engine.shortest_job import ShortestJobQueue
@@ -75,11 +76,29 @@ class ShortestJob(SchedulingPolicy):
         return len(line) - 1
 
 
+class FairShare(SchedulingPolicy):
+    """A what-if: the client served least overtakes the others; the last admitted makes room. Only the engine that walks keeps its accounts."""
+
+    ranks_by: str | None = "client"
+    may_overtake = True
+
+    def make_queue(self) -> WaitingQueue:
+        return FairShareQueue()
+
+    def victims_place(self, line: Sequence[Request]) -> int:
+        return len(line) - 1
+
+
 def _urgency(request: Request) -> tuple[int, float]:
     return (request.priority, request.arrival_s)
 
 
-POLICIES: dict[str, type[SchedulingPolicy]] = {"fcfs": Fcfs, "priority": Priority, "sjf": ShortestJob}
+POLICIES: dict[str, type[SchedulingPolicy]] = {
+    "fcfs": Fcfs,
+    "priority": Priority,
+    "sjf": ShortestJob,
+    "fair_share": FairShare,
+}
 
 
 def scheduling_policy(name: str, rules: SchedulingRules) -> SchedulingPolicy:

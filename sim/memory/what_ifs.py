@@ -2,29 +2,38 @@
 
 from sim.errors import ConfigError
 from sim.memory.plan import MemoryPlan
-from sim.specs.engine import ResolvedEngine
+from sim.specs.engine import EngineConfig, ResolvedEngine
 
-EVICTS = "prefix_cache_eviction"
-SWAPS = "preemption_mode"
+ELSEWHERE = "kv_offloading_size"
+REFUSED = {
+    "fair_share": (ELSEWHERE, "batching static", "preemption_mode swap"),
+    "lfu": (ELSEWHERE,),
+    "size_aware": (ELSEWHERE,),
+    "swap": (ELSEWHERE, "pipeline_parallel_size", "batching static", "kv_allocation contiguous"),
+}
+FULL_ATTENTION = ("lfu", "size_aware", "swap")
 
 
 def check_what_ifs(engine: ResolvedEngine, plan: MemoryPlan) -> None:
     """Raises ConfigError for layers with windows or states, and for arguments, that do not go with what is asked for."""
-    beside = {
-        "kv_offloading_size": ((EVICTS, SWAPS), bool(engine.kv_offloading_size)),
-        "pipeline_parallel_size": ((SWAPS,), engine.pipeline_parallel_size > 1),
-        "batching static": ((SWAPS,), engine.batching == "static"),
-        "kv_allocation contiguous": ((SWAPS,), engine.kv_allocation == "contiguous"),
+    is_there = {
+        ELSEWHERE: bool(engine.kv_offloading_size),
+        "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
+        "batching static": engine.batching == "static",
+        "kv_allocation contiguous": engine.kv_allocation == "contiguous",
+        "preemption_mode swap": engine.preemption_mode == "swap",
     }
-    for name in (EVICTS, SWAPS):
-        if name not in engine.what_ifs:
-            continue
-        asked = f"{name} {engine.what_ifs[name]}"
-        if not plan.has_full_attention_alone:
+    for name, value in engine.what_ifs.items():
+        if value in FULL_ATTENTION and not plan.has_full_attention_alone:
             raise ConfigError(
-                f"{asked} is simulated for models whose layers all have full attention, got one with sliding windows or"
-                " states; leave it out."
+                f"{name} {value} is simulated for models whose layers all have full attention, got one with sliding windows"
+                " or states; leave it out."
             )
-        for other, (refused_by, is_there) in beside.items():
-            if name in refused_by and is_there:
-                raise ConfigError(f"{asked} is not simulated with {other}; leave one of them out.")
+        for other in REFUSED.get(value, ()):
+            if is_there[other]:
+                raise ConfigError(f"{name} {value} is not simulated with {other}; leave one of them out.")
+
+
+def alone_with_their_kv(engine: EngineConfig) -> list[str]:
+    """The what-ifs that are simulated for engines to which no KV comes from elsewhere."""
+    return [f"{name} {value}" for name, value in engine.what_ifs.items() if ELSEWHERE in REFUSED.get(value, ())]

@@ -29,7 +29,7 @@ from sim.specs.rules import SchedulingRules
 from sim.specs.speculation import Speculation
 from sim.specs.speculative_config import SpeculativeConfig
 
-Policy = Literal["fcfs", "priority", "sjf"]
+Policy = Literal["fcfs", "priority", "sjf", "fair_share"]
 Batching = Literal["continuous", "static"]
 KVAllocation = Literal["paged", "contiguous"]
 PreemptionMode = Literal["recompute", "swap"]
@@ -123,7 +123,7 @@ class EngineConfig:
     fully_sharded_loras: bool = switch(False, "share out all of an adapter, not half of it, by tensor parallelism")
     enable_prefix_caching: bool | None = switch(None, "reuse the KV blocks of equal prefixes", defaults={"0.8.0": True})
     enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
-    scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf",))
+    scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf", "fair_share"))
     batching: Batching = choice("continuous", get_args(Batching), what_ifs=("static",))
     kv_allocation: KVAllocation = choice("paged", get_args(KVAllocation), what_ifs=("contiguous",))
     prefix_cache_eviction: PrefixCacheEviction = choice(

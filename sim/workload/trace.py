@@ -78,6 +78,11 @@ class Trace:
         return len(self.arrival_s)
 
     @property
+    def client(self) -> Sequence[str] | None:
+        """Who sends each request, as far as is told: whose adapter it asks for, or else whose session it is of."""
+        return self.session_id if self.lora_name is None else self.lora_name
+
+    @property
     def says_contents(self) -> bool:
         """Whether the contents of prompts are known: by hash ids, or by sessions whose turns repeat the conversation."""
         return self.segments is not None or self.session_id is not None

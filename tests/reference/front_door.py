@@ -27,6 +27,7 @@ def make_requests(
     contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)
     adapters = _adapters(trace)
+    clients = trace.lora_name or trace.session_id or [""] * len(trace)
     requests = [
         Request(
             index=index,
@@ -37,6 +38,7 @@ def make_requests(
             block_keys=BlockKeys(contents[index], config.block_size, interned, lora=adapters[index]),
             script=given[index],
             lora=adapters[index],
+            client=clients[index],
             priority=int(trace.priority[index]) if trace.priority is not None else 0,
             rejected=rejected.get(index),
         )
@@ -72,6 +74,7 @@ def _other(
         block_keys=BlockKeys(content, block_size, interned, lora=first.lora),
         priority=first.priority,
         lora=first.lora,
+        client=first.client,
         first=first,
     )
 

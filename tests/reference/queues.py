@@ -150,9 +150,51 @@ def _length(request: Request) -> tuple[int, float, int]:
     return (request.num_prompt_tokens + request.max_tokens, request.arrival_s, request.index)
 
 
+class FairShareQueue:
+    """Virtual token counters: the clients' counters, who waits in order of arrival, and whose request was admitted last."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+        self.last_admitted = ""
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Request) -> None:
+        """A client with nobody in line is lifted to the least of those who wait, or to who was admitted last."""
+        clients = {other.client for other in self._requests}
+        if request.client not in clients:
+            level = min((self.counters[client] for client in clients), default=self.counters.get(self.last_admitted, 0))
+            self.counters[request.client] = max(level, self.counters.get(request.client, 0))
+        self.put_back(request)
+
+    def put_back(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def peek(self) -> Request:
+        return next(iter(self.in_order()))
+
+    def pop(self) -> Request:
+        first = self.peek()
+        self._requests.remove(first)
+        return first
+
+    def put_back_skipped(self, requests: Sequence[Request]) -> None:
+        self._requests.extend(requests)
+
+    def remove(self, requests: Collection[Request]) -> None:
+        self._requests = [request for request in self._requests if request not in requests]
+
+    def in_order(self) -> Iterable[Request]:
+        return sorted(self._requests, key=lambda one: (self.counters[one.client], one.arrival_s, one.index))
+
+
 def waiting_queue(policy: Policy, *, orders_ties: bool) -> WaitingQueue:
     if policy == "fcfs":
         return FcfsQueue()
     if policy == "sjf":
         return PriorityQueue(_length)
+    if policy == "fair_share":
+        return FairShareQueue()
     return PriorityQueue() if orders_ties else HeapQueue()

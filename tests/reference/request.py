@@ -37,6 +37,7 @@ class Request:
     block_keys: BlockKeys
     priority: int = 0
     lora: int = 0
+    client: str = ""
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_output_tokens: int = 0

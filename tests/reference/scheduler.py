@@ -16,7 +16,7 @@ from sim.errors import EngineCrashError
 from tests.reference.connector import Connector, connector
 from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
 from tests.reference.modes import PLAIN, Modes
-from tests.reference.queues import FcfsQueue, WaitingQueue, waiting_queue
+from tests.reference.queues import FairShareQueue, FcfsQueue, WaitingQueue, waiting_queue
 from tests.reference.request import Request, RequestStatus
 from tests.reference.throttle import Throttle
 
@@ -137,6 +137,7 @@ class Scheduler:
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._loading: list[Request] = []
+        self._charged: dict[Request, int] = {}
         self._finished_since = False
         self._batches_in_flight: list[Batch] = []
         self._unfreed: list[tuple[Batch, Request]] = []
@@ -312,6 +313,7 @@ class Scheduler:
 
     def _admit_waiting(self, this: Pass) -> None:
         """Admit from the head until one cannot be; those that have to wait for something of their own are passed over."""
+        self._charge_answers()
         counts_all = self._config.engine.rules.counts_loras_of_all_running
         loras = {request.lora for request in (self.running if counts_all else this.granted) if request.lora}
         if self._modes.loras is not None and len(loras) > self._modes.loras.max_loras:
@@ -319,17 +321,17 @@ class Scheduler:
         passed_over: list[tuple[Request, WaitingQueue]] = []
         skipped: list[Request] = []
         while this.budget > 0 and len(self.running) < self._config.max_running:
-            queue = next((line for line in (self.swapped, self.holding, self.waiting) if len(line)), None)
+            queue = self._next_line()
             if queue is None:
                 break
             request = queue.peek()
-            if request.status is RequestStatus.SWAPPED and request.num_samples_in_flight:
-                break
             outcome = self._try(request, this, loras)
             if outcome is Outcome.STOPS:
                 break
             queue.pop()
             match outcome:
+                case Outcome.ADMITTED:
+                    self._charge_prompt(request)
                 case Outcome.PASSED_OVER:
                     passed_over.append((request, queue))
                 case Outcome.LOADS:
@@ -340,6 +342,28 @@ class Scheduler:
             queue.put_back(request)
             self.throttle.passed_over(request)
         self.waiting.put_back_skipped(skipped)
+
+    def _next_line(self) -> WaitingQueue | None:
+        """Whose head is looked at next, unless that has been swapped out with tokens on their way."""
+        line = next((line for line in (self.swapped, self.holding, self.waiting) if len(line)), None)
+        if line is self.swapped and self.swapped.peek().num_samples_in_flight:
+            return None
+        return line
+
+    def _charge_answers(self) -> None:
+        """Two for each token that has come back since the last time."""
+        for request, num_charged in self._charged.items():
+            self._charged[request] = request.num_output_tokens
+            if isinstance(self.waiting, FairShareQueue):
+                self.waiting.counters[request.client] += 2 * (request.num_output_tokens - num_charged)
+
+    def _charge_prompt(self, request: Request) -> None:
+        """One for each of its tokens, as its request is first admitted."""
+        if isinstance(self.waiting, FairShareQueue):
+            self.waiting.last_admitted = request.client
+            if request not in self._charged:
+                self.waiting.counters[request.client] += request.num_prompt_tokens
+                self._charged[request] = 0
 
     def _try(self, request: Request, this: Pass, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""

@@ -35,7 +35,7 @@ class Modes:
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
     `peer` is the other side of `kv_transfer`, which goes without `offload` to the CPU and without a `store`.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
-    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last four are
+    KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone. The last five are
     what-ifs; `swap_space` and `evicts_by` go with no KV from elsewhere and with no windows, `swap_space` with one stage.
     """
 
@@ -53,6 +53,7 @@ class Modes:
     allocates_contiguously: bool = False
     swap_space: SwapSpace | None = None
     evicts_by: PrefixCacheEviction = "lru"
+    shares_fairly: bool = False
 
 
 PLAIN = Modes()

@@ -10,6 +10,7 @@ from sim.engine.request import Request
 from sim.engine.walking.admission import Admission
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.connector import Connector
+from sim.engine.walking.fair_admission import FairAdmission
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.outputs import Outputs
 from sim.engine.walking.progress import Progress
@@ -180,4 +181,6 @@ class Scheduler:
 def _admission(state: State, modes: Modes) -> Admission:
     if modes.batches_statically:
         return StaticBatching(state)
+    if modes.shares_fairly:
+        return FairAdmission(state)
     return SwapIn(state) if modes.swap_space else Admission(state)
