@@ -65,7 +65,8 @@ class EngineCore:
 
     Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, which are `_most_in_flight` or
     fewer; they end at the times `_ends_s`, and the device is free from `_device_free_s` on. `now_s` is the time of the next
-    pass, if there is work. All times are in seconds.
+    pass, if there is work. All times are in seconds. They run ahead of the state by `_num_held` passes of the leap `_held`, at most
+    `_most_held`, while the engine is only looked at.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class EngineCore:
         self._num_usable_blocks = config.num_usable_blocks
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
+        self._held: Leap | None = None
+        self._num_held = self._most_held = 0
         self._scheduled: Batch | None = None
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
@@ -173,13 +176,22 @@ class EngineCore:
         return self._last_collect.load_before(self.load, now_s)
 
     def load_at(self, now_s: float) -> tuple[int, int]:
-        """The load just before any later time; the engine advances to it first."""
-        self.advance(now_s)
+        """The load just before any later time."""
+        self._look(now_s)
         return self.load_before(now_s)
 
     def metrics_before(self, time_s: float) -> Metrics:
         """The metrics just before a time up to which the engine has advanced."""
-        return self._last_collect.metrics_before(self.load, self.state.num_free_blocks, self._num_usable_blocks, time_s)
+        num_free = self.state.num_free_blocks
+        if self._num_held:
+            num_free -= self._planner.num_blocks(self._num_launched, self._num_held, 0)
+            num_free += self._planner.num_passed_blocks(self._num_launched, self._num_held)
+        return self._last_collect.metrics_before(self.load, num_free, self._num_usable_blocks, time_s)
+
+    def metrics_at(self, time_s: float) -> Metrics:
+        """The metrics just before any later time."""
+        self._look(time_s)
+        return self.metrics_before(time_s)
 
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
@@ -202,17 +214,65 @@ class EngineCore:
 
     def advance(self, until_s: float) -> None:
         """Do all passes that begin before the time `until_s`."""
+        self._do_held()
         while self.now_s < until_s and self._passes_left > 0:
-            num_passes = self._num_certain()
-            if num_passes == 0:
-                if not self.launch():
-                    if self.num_in_flight == 0:
-                        return
-                    self.collect()
-            elif self.state.prefills:
-                self._fill(num_passes, until_s)
-            else:
-                self._leap(num_passes, until_s)
+            if not self._go_on(self._num_certain(), until_s):
+                return
+
+    def _go_on(self, num_passes: int, until_s: float) -> bool:
+        """Do some passes that begin before `until_s`, the first `num_passes` of which are certain; False if there is nothing to do."""
+        if num_passes == 0:
+            if not self.launch():
+                if self.num_in_flight == 0:
+                    return False
+                self.collect()
+        elif self.state.prefills:
+            self._fill(num_passes, until_s)
+        else:
+            self._leap(num_passes, until_s)
+        return True
+
+    def _look(self, until_s: float) -> None:
+        """Advance, but hold back from the state what only decodes and lets no request finish, however often somebody looks."""
+        while self.now_s < until_s and self._passes_left > 0:
+            if self._num_held == 0 or not self._hold(until_s):
+                self._do_held()
+                num_passes = self._num_certain()
+                self._most_held = self._num_to_hold(num_passes)
+                if not self._hold(until_s) and not self._go_on(num_passes, until_s):
+                    return
+
+    def _num_to_hold(self, num_passes: int) -> int:
+        """How many of the next passes, which are certain, may be held: until one in which a decode ends."""
+        if num_passes == 0 or self.state.prefills or self.state.ended:
+            return 0
+        return min(num_passes, self.state.decodes.ends.next_pass - self._num_launched)
+
+    def _hold(self, until_s: float) -> bool:
+        """Hold the passes that begin before `until_s`, where more may be held than these.
+
+        Their times are those of a leap that begins here, as if the engine had done what is held: not even a digit depends on that.
+        """
+        num_left = self._most_held - self._num_held
+        if num_left <= 0:
+            return False
+        leap = self._next_leap(num_left)
+        num_passes = num_launched_before(leap, until_s, self._most_in_flight)
+        if num_passes == leap.num_steps:
+            return False
+        if self._num_held == 0:
+            self._held, self._most_held = leap, leap.num_steps
+        self._num_held += num_passes
+        self._bring_back(leap, num_passes)
+        return True
+
+    def _do_held(self) -> None:
+        """Let the state hear of the passes that are held."""
+        if self._held is not None:
+            held, num_passes = self._held, self._num_held
+            self._held, self._num_held = None, 0
+            self._commit(held, num_passes, 0)
+            self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
     def _num_certain(self) -> int:
         """How many passes are certain to be steady; 0 while fewer batches are in flight than can be."""
@@ -237,7 +297,8 @@ class EngineCore:
             self._decode_steps[num_decodes] = DecodeSteps(self._step_time.decode_curve(num_decodes), num_decodes)
         start_s = max(self.now_s, self._device_free_s)
         max_steps = min(max_passes, self._passes_left)
-        return self._decode_steps[num_decodes].leap(decodes.context_sum(self._num_launched), max_steps, start_s)
+        context_tokens = decodes.context_sum(self._num_launched + self._num_held)
+        return self._decode_steps[num_decodes].leap(context_tokens, max_steps, start_s)
 
     def _fill(self, max_passes: int, until_s: float) -> None:
         """Do the steady passes that begin before `until_s` and in which a prompt fills the token budget."""
@@ -361,6 +422,12 @@ class EngineCore:
 
     def _do_steady(self, leap: Leap, num_passes: int, num_chunk_tokens: int = 0) -> Sequence[Request]:
         """Do the first passes of a leap; returns the requests that finish with the last of them."""
+        self._commit(leap, num_passes, num_chunk_tokens)
+        self._bring_back(leap, num_passes)
+        return self._take_in(self._num_launched - self._most_in_flight, is_full=True)
+
+    def _commit(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> None:
+        """Launch the first passes of a leap."""
         state, step = self.state, self._num_launched
         num_decodes, chunk = state.decodes.count, self._planner.filling_chunk(num_chunk_tokens)
         context_tokens = state.decodes.context_sum(step)
@@ -373,12 +440,10 @@ class EngineCore:
             self._fruitless.num_preemptions = 0
         self._passes_left -= num_passes
         self._num_launched = step + num_passes
-        self._device_free_s = end_s(leap, num_passes)
-        self._bring_back(leap, num_passes)
-        return self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
     def _bring_back(self, leap: Leap, num_passes: int) -> None:
         """Set the times after the first passes of a leap, each of which was launched as the oldest batch came back."""
+        self._device_free_s = end_s(leap, num_passes)
         num_left = self._most_in_flight - 1
         if num_passes >= num_left:  # all that were in flight before have come back
             self.now_s = end_s(leap, num_passes - num_left)

@@ -158,6 +158,11 @@ class WalkingCore:
         """What the engine showed just before a time up to which it has advanced."""
         return self._last_collect.metrics_before(self.load, self.state.num_free_blocks, self._num_usable_blocks, time_s)
 
+    def metrics_at(self, time_s: float) -> Metrics:
+        """The metrics just before any later time."""
+        self.advance(time_s)
+        return self.metrics_before(time_s)
+
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request that has not come in which are cached, as far as its admission could use them."""
         return self.state.slots.kv.find_prefix(request).num_blocks
