@@ -19,6 +19,7 @@ from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
+from sim.cluster.routers.sent_before import SentBefore
 from sim.engine.records import Floats
 from sim.engine.request import Request
 
@@ -48,6 +49,7 @@ class Dynamo(Router):
         self._block_size = fleet.block_size
         self._prompts = fleet.prompts
         self._num_blocks = fleet.prompts.num_blocks(self._block_size)
+        self._sent_before = SentBefore()
         self._prefilling = Prefilling(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._num_active_blocks: Floats = np.zeros(fleet.num_replicas)
@@ -55,20 +57,23 @@ class Dynamo(Router):
         self._sent_s: dict[int, dict[int, float]] = {}
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
-        path = [node for node in self._prompts.path(request.index) if self._num_blocks[node]]
+        whole_path = self._prompts.path(request.index)
+        path = [node for node in whole_path if self._num_blocks[node]]
         self._prefilling.refresh(request.arrival_s)
-        num_held = self._num_held(request, path, replicas)
+        may_hold = list(self._sent_before.among(whole_path, replicas))
+        num_held = self._num_held(request, path, may_hold)
         costs = self._costs(request, path, num_held)
         if len(replicas) < len(costs):
             costs = costs[[replica.number for replica in replicas]]
         chosen = replicas[self._cheapest(costs)]
         num_to_compute = request.num_prompt_tokens - float(num_held[chosen.number]) * self._block_size
         self._prefilling.add(request, chosen.number, num_to_compute)
+        self._sent_before.add(whole_path, chosen.number)
         self._sent(path, chosen.number, request.arrival_s)
         return chosen
 
     def _num_held(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
-        """Leading blocks of the prompt that each candidate holds, or is taken to hold, by its number."""
+        """Leading blocks of the prompt that some candidates hold, or are taken to hold, by their numbers."""
         held = np.zeros(len(self._num_active))
         if self._options.kv_events:
             for candidate in replicas:
@@ -135,5 +140,6 @@ class Dynamo(Router):
                 del self._in_flight[node]
 
     def left(self, replica: int) -> None:
+        self._sent_before.forget(replica)
         for sent_s in self._sent_s.values():
             sent_s.pop(replica, None)

@@ -21,9 +21,14 @@ from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
 from sim.cluster.routers.scrape import Scrape
+from sim.cluster.routers.sent_before import SentBefore
+from sim.cluster.routers.stretches import Stretch, by_replica, in_columns, num_holders
 from sim.engine.records import Floats
 from sim.engine.request import Request
 from sim.errors import ConfigError
+
+FEW = 16
+"""So many holders of a prompt are looked at one by one in less time than all replicas in columns."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,20 @@ class LlmDOptions(RouterOptions):
     def weight_on_cpu(self) -> float:
         """Of a block in host memory among those of a prefix, where they are known."""
         return 0.0
+
+    @property
+    def listens(self) -> bool:
+        """Whether requests in flight are counted."""
+        return bool(self.token_load or self.active_request or self.affinity_threshold)
+
+    @property
+    def scrapes(self) -> bool:
+        """Whether metrics are read."""
+        return bool(self.queue or self.kv or self.running or self.load_aware)
+
+    @property
+    def is_blind(self) -> bool:
+        return not (self.is_precise or self.listens or self.scrapes)
 
     def router(self, fleet: Fleet) -> Router:
         return LlmD(self, fleet)
@@ -106,9 +125,9 @@ class LlmD(Router):
         self._by_metrics = [weight for name, weight in weights.items() if name in BY_METRICS]
         self._others = [weight for name, weight in weights.items() if name not in BY_METRICS]
         self._metric_scores = MetricScores(self._by_metrics, fleet.num_replicas)
-        self._others_match = not weights.keys() - {*BY_METRICS, "prefix"}
-        self.listens = bool(options.token_load or options.active_request or options.affinity_threshold)
-        if options.queue or options.kv or options.running or options.load_aware:
+        self.listens = options.listens
+        self._prefixes_alone = not (self.listens or weights.keys() - {*BY_METRICS, "prefix"})
+        if options.scrapes:
             self.scrape_interval_s = options.scrape_interval_s
         self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s) if self.scrape_interval_s else None
         self._prefilling = Prefilling(fleet.num_replicas)
@@ -123,71 +142,91 @@ class LlmD(Router):
         num_blocks = self._prompts.num_blocks(self._block_size, options.max_prefix_tokens)
         capacities = [options.lru_blocks or config.num_gpu_blocks for config in fleet.configs]
         self._index = None if options.is_precise else PrefixIndex(self._prompts, num_blocks, capacities)
+        self._sent_before = SentBefore()
         on_cpu = [options.cpu_lru_blocks] * fleet.num_replicas
         self._cpu_index = PrefixIndex(self._prompts, num_blocks, on_cpu) if options.cpu_prefix else None
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = self._prompts.path(request.index)
-        candidates = self._candidates(request, path, replicas)
-        is_cold = not np.count_nonzero(candidates.num_matched)
-        place = self._best(candidates, is_cold=is_cold)
-        chosen = replicas[place]
-        self._sent(request, path, chosen.number, candidates, place)
-        if is_cold:
-            self._last_cold[chosen.number] = self._num_cold
-            self._num_cold += 1
+        if self._scrape:
+            self._scrape.refresh(request.arrival_s, replicas)
+        matched = self._matched(request, path, replicas)
+        if self._prefixes_alone and len(replicas) == len(self._nothing) and num_holders(matched) <= FEW:
+            chosen = replicas[self._best_holder(request, matched)]
+        else:
+            candidates = self._candidates(request, path, matched, replicas)
+            place = self._best(candidates)
+            chosen = replicas[place]
+            self._count(request, chosen.number, candidates, place)
+        self._remember(path, chosen.number)
         return chosen
 
-    def _candidates(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Candidates:
+    def _best_holder(self, request: Request, matched: Sequence[Stretch]) -> int:
+        """The place of the best, where what few hold of the prompt is all that adds to what metrics say."""
+        if self._scrape:
+            self._metric_scores.refresh(self._scrape)
+        weight, num_blocks = self._options.prefix, max(1, self._num_matchable(request))
+        added = {replica: weight * (num_held / num_blocks) for replica, num_held in by_replica(matched).items()}
+        return one_of(self._metric_scores.best_with(added), self._rng)
+
+    def _num_matchable(self, request: Request) -> int:
+        """Blocks of the prompt that an index may look at."""
+        num_tokens = request.num_prompt_tokens
+        if self._index is not None:
+            num_tokens = min(num_tokens, self._options.max_prefix_tokens)
+        return num_tokens // self._block_size
+
+    def _candidates(
+        self, request: Request, path: Sequence[int], matched: Sequence[Stretch], replicas: Sequence[Replica]
+    ) -> Candidates:
         """What is known of the candidates, in their order."""
-        now_s, num_tokens, nothing = request.arrival_s, request.num_prompt_tokens, self._nothing
-        scraped = self._scrape.columns(now_s, replicas) if self._scrape else (nothing, nothing, nothing)
+        nothing = self._nothing
         if self.listens:
-            self._prefilling.refresh(now_s)
-        num_matchable = num_tokens if self._index is None else min(num_tokens, self._options.max_prefix_tokens)
+            self._prefilling.refresh(request.arrival_s)
         everyone = Candidates(
-            *scraped,
-            self._num_matched(request, path, replicas),
-            self._cpu_index.num_matched(path) if self._cpu_index else nothing,
+            *(self._scrape.columns if self._scrape else (nothing, nothing, nothing)),
+            in_columns(matched, len(nothing)),
+            in_columns(self._cpu_index.matched(path), len(nothing)) if self._cpu_index else nothing,
             self._prefilling.num_tokens,
             self._num_active,
             self._last_cold,
-            num_tokens,
-            num_matchable // self._block_size,
+            request.num_prompt_tokens,
+            self._num_matchable(request),
             self._block_size,
         )
         if len(replicas) == len(nothing):
             return everyone
         return everyone.only(np.array([replica.number for replica in replicas]))
 
-    def _num_matched(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
-        """Leading blocks of the prompt, by number of the replica; only those of candidates mean anything."""
+    def _matched(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> list[Stretch]:
+        """Leading blocks of the prompt; only those of candidates mean anything."""
         if self._index is not None:
-            return self._index.num_matched(path)
-        held, weight = np.zeros(len(self._nothing)), self._options.weight_on_cpu
-        for replica in replicas:
+            return self._index.matched(path)
+        held, weight = [], self._options.weight_on_cpu
+        for replica in self._sent_before.among(path, replicas):
             num_cached = replica.num_cached_blocks(request)
-            held[replica.number] = num_cached + weight * replica.num_offloaded_blocks(request, num_cached)
+            num_blocks = num_cached + weight * replica.num_offloaded_blocks(request, num_cached)
+            if num_blocks:
+                held.append(Stretch(1 << replica.number, num_blocks))
         return held
 
-    def _best(self, candidates: Candidates, *, is_cold: bool) -> int:
+    def _best(self, candidates: Candidates) -> int:
         """The place of the best candidate."""
         kept = self._sticky(candidates) if self._options.affinity_threshold else None
         if kept is not None:
             candidates = candidates.only(kept)
-        chosen = one_of(self._equals(candidates, is_cold=is_cold), self._rng)
+        chosen = one_of(best_of(self._scores(candidates)), self._rng)
         return chosen if kept is None else int(kept[chosen])
 
-    def _equals(self, candidates: Candidates, *, is_cold: bool) -> Sequence[int]:
-        """The places of those with the highest score; a prompt that nobody holds adds nothing to what metrics say."""
+    def _scores(self, candidates: Candidates) -> Floats:
         count = len(candidates.num_active)
         if count < len(self._nothing):
-            return best_of(total(self._others, candidates, total(self._by_metrics, candidates, np.zeros(count))))
-        if self._scrape:
-            self._metric_scores.refresh(candidates, self._scrape.num_reads)
-        if is_cold and self._others_match:
-            return self._metric_scores.best
-        return best_of(total(self._others, candidates, self._metric_scores.scores))
+            by_metrics = total(self._by_metrics, candidates, np.zeros(count))
+        else:
+            if self._scrape:
+                self._metric_scores.refresh(self._scrape)
+            by_metrics = self._metric_scores.scores
+        return total(self._others, candidates, by_metrics)
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
         """The places of those that pass the affinity filter; None if it does not apply."""
@@ -201,20 +240,30 @@ class LlmD(Router):
                 return None
         return is_sticky.nonzero()[0]
 
-    def _sent(self, request: Request, path: Sequence[int], replica: int, candidates: Candidates, place: int) -> None:
-        if self._index is not None:
-            self._index.add(path, replica)
-        if self._cpu_index is not None:
-            self._cpu_index.add(path, replica)
+    def _count(self, request: Request, replica: int, candidates: Candidates, place: int) -> None:
+        """What scorers of requests in flight and of cold ones will ask for."""
+        if not np.count_nonzero(candidates.num_matched):
+            self._last_cold[replica] = self._num_cold
+            self._num_cold += 1
         if self.listens:
             self._prefilling.add(request, replica, float(candidates.num_uncached_tokens[place]))
             self._num_active[replica] += 1
+
+    def _remember(self, path: Sequence[int], replica: int) -> None:
+        """A prompt is sent to a replica."""
+        if self._index is not None:
+            self._index.add(path, replica)
+        else:
+            self._sent_before.add(path, replica)
+        if self._cpu_index is not None:
+            self._cpu_index.add(path, replica)
 
     def answered(self, request: Request, replica: int) -> None:
         self._prefilling.forget(request)
         self._num_active[replica] -= 1
 
     def left(self, replica: int) -> None:
+        self._sent_before.forget(replica)
         if self._index is not None:
             self._index.forget(replica)
         if self._cpu_index is not None:

@@ -1,11 +1,13 @@
 """llm-d's scorers: 0 to 1 for each candidate, in columns."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster.routers.scrape import Scrape
 from sim.engine.records import Floats
 
 FULL_QUEUE = 128
@@ -152,12 +154,27 @@ class MetricScores:
     def __init__(self, weights: Sequence[tuple[float, Scorer]], num_replicas: int) -> None:
         self._weights = weights
         self._num_reads = 0
-        self.scores: Floats = np.zeros(num_replicas)
-        self.best = list(range(num_replicas))
+        self._nothing: Floats = np.zeros(num_replicas)
+        self._set(self._nothing)
 
-    def refresh(self, candidates: Candidates, num_reads: int) -> None:
-        """These are all replicas, after so many reads of their metrics."""
-        if num_reads != self._num_reads:
-            self._num_reads = num_reads
-            self.scores = total(self._weights, candidates, np.zeros(len(candidates.num_waiting)))
-            self.best = best_of(self.scores)
+    def refresh(self, scrape: Scrape) -> None:
+        """Look at the metrics of all replicas, if any were read since."""
+        if scrape.num_reads != self._num_reads:
+            self._num_reads, nothing = scrape.num_reads, self._nothing
+            candidates = Candidates(*scrape.columns, nothing, nothing, nothing, nothing, nothing, 0, 0, 0)
+            self._set(total(self._weights, candidates, nothing))
+
+    def _set(self, scores: Floats) -> None:
+        self.scores = scores
+        self._listed: list[float] = scores.tolist()
+        self._highest = largest(scores)
+        self.best = best_of(scores)
+
+    def best_with(self, added: Mapping[int, float]) -> list[int]:
+        """The places of the highest, where few replicas have something more added to what metrics say."""
+        scores = {place: self._listed[place] + more for place, more in added.items()}
+        most = max(scores.values(), default=-math.inf)
+        if most < self._highest:
+            return self.best
+        places = [place for place, score in scores.items() if score == most]
+        return sorted(places if most > self._highest else {*places, *self.best})

@@ -3,17 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sim.cluster.routers.prompts import PromptTree
-from sim.engine.records import Floats
-
-
-def replicas_in(mask: int, num_replicas: int) -> NDArray[np.bool_]:
-    """The replicas whose bits are set, as a column."""
-    held = np.frombuffer(mask.to_bytes(-(-num_replicas // 8), "little"), dtype=np.uint8)
-    return np.unpackbits(held, count=num_replicas, bitorder="little").view(np.bool_)
+from sim.cluster.routers.stretches import Stretch
 
 
 class PrefixIndex:
@@ -23,29 +14,35 @@ class PrefixIndex:
     """
 
     def __init__(self, prompts: PromptTree, num_blocks: Sequence[int], capacities: Sequence[int]) -> None:
-        self._num_replicas = num_replicas = len(capacities)
         self._num_blocks = num_blocks
         self._is_shared = prompts.is_shared
         self._capacities = capacities
         self._whole: dict[int, int] = {}
         self._rest: dict[int, dict[int, int]] = {}
-        self._held: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(num_replicas)]
-        self._num_held = [0] * num_replicas
+        self._held: list[OrderedDict[int, int]] = [OrderedDict() for _ in capacities]
+        self._num_held = [0] * len(capacities)
 
-    def num_matched(self, path: Sequence[int]) -> Floats:
-        """Blocks of a prompt that each replica holds, up to the first block that no replica holds; it may lack some of them."""
-        matched = np.zeros(self._num_replicas)
+    def matched(self, path: Sequence[int]) -> list[Stretch]:
+        """The blocks of a prompt by their holders, up to the first that nobody holds; a holder may lack some of them."""
+        found: list[Stretch] = []
+        holders = num_blocks = 0
         for node in path:
             count = self._num_blocks[node]
             if not count:
                 continue
-            mask = self._whole.get(node)
-            if not mask:
+            whole = self._whole.get(node, 0)
+            if whole != holders:
+                if num_blocks:
+                    found.append(Stretch(holders, num_blocks))
+                holders, num_blocks = whole, 0
+            if not whole:
                 break
-            matched += count * replicas_in(mask, self._num_replicas)
+            num_blocks += count
             for replica, num_left in self._rest.get(node, {}).items():
-                matched[replica] += num_left
-        return matched
+                found.append(Stretch(1 << replica, num_left))
+        if num_blocks:
+            found.append(Stretch(holders, num_blocks))
+        return found
 
     def add(self, path: Sequence[int], replica: int) -> None:
         """A prompt has been sent to a replica."""

@@ -17,6 +17,10 @@ from sim.engine.request import Request
 class ProductionStackPrefixOptions(RouterOptions):
     chunk_tokens: int = option(32, at_least=1)
 
+    @property
+    def is_blind(self) -> bool:
+        return True
+
     def router(self, fleet: Fleet) -> Router:
         return ProductionStackPrefix(fleet, self.chunk_tokens)
 

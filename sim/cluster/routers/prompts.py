@@ -100,32 +100,35 @@ class _Builder:
     def __init__(self) -> None:
         self.end_tokens = [0]
         self._parents = [ROOT]
+        self._lengths = [0]
         self._contents = [(0, 0)]  # of each node: the content, and where in it the node begins
         self._children: dict[tuple[int, int, int], int] = {}
 
     def insert(self, path: Path) -> int:
         """The node at whose end a prompt of these segments ends."""
-        node = ROOT
+        node, children, lengths = ROOT, self._children, self._lengths
         for content, tokens in path:
+            child = children.get((node, content, 0))
+            if child is not None and lengths[child] == tokens:
+                node = child  # the usual case
+                continue
             offset = 0
             while offset < tokens:
                 node = self._descend(node, content, offset, tokens - offset)
-                offset = self._contents[node][1] + self._num_tokens(node)
+                offset = self._contents[node][1] + lengths[node]
         return node
-
-    def _num_tokens(self, node: int) -> int:
-        return self.end_tokens[node] - self.end_tokens[self._parents[node]]
 
     def _descend(self, node: int, content: int, offset: int, num_tokens: int) -> int:
         """A child of the node of at most so many tokens: the one that is there, its head, or a new one."""
         child = self._children.get((node, content, offset))
         if child is None:
             return self._add(node, content, offset, num_tokens)
-        return child if self._num_tokens(child) <= num_tokens else self._split(child, num_tokens)
+        return child if self._lengths[child] <= num_tokens else self._split(child, num_tokens)
 
     def _add(self, parent: int, content: int, offset: int, num_tokens: int) -> int:
         node = len(self.end_tokens)
         self.end_tokens.append(self.end_tokens[parent] + num_tokens)
+        self._lengths.append(num_tokens)
         self._parents.append(parent)
         self._contents.append((content, offset))
         self._children[parent, content, offset] = node
@@ -136,6 +139,7 @@ class _Builder:
         content, offset = self._contents[node]
         head = self._add(self._parents[node], content, offset, num_tokens)
         self._parents[node] = head
+        self._lengths[node] -= num_tokens
         self._contents[node] = (content, offset + num_tokens)
         self._children[head, content, offset + num_tokens] = node
         return head

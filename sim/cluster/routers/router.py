@@ -101,10 +101,15 @@ class Router(ABC):
 class RouterOptions(ABC):
     """A kind of router with its options, checked: a field each, of type int, float or bool.
 
-    `is_of_one_server`: its replicas are engines of one server, which has the limits of what comes in.
+    `is_of_one_server`: its replicas are engines of one server, which has the limits of what comes in. `is_blind`: it chooses
+    by the requests alone, and neither listens nor asks a replica for anything but its number.
     """
 
     is_of_one_server: ClassVar[bool] = False
+
+    @property
+    def is_blind(self) -> bool:
+        return False
 
     @abstractmethod
     def router(self, fleet: Fleet) -> Router:

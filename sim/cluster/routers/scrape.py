@@ -20,14 +20,18 @@ class Scrape:
         self._rows: Floats = np.zeros((3, num_replicas))
         self.num_reads = 0
 
-    def columns(self, now_s: float, replicas: Sequence[Replica]) -> tuple[Floats, Floats, Floats]:
-        """Requests that wait, requests that run and KV cache usage, the candidates' at the last multiple of the interval.
+    def refresh(self, now_s: float, replicas: Sequence[Replica]) -> None:
+        """Read the candidates' metrics at the last multiple of the interval.
 
         Call it on every arrival, before a candidate passes that time.
         """
         at_s = last_multiple(now_s, self._interval_s)
         if self._all_read_at_s != at_s:
             self._read(at_s, replicas)
+
+    @property
+    def columns(self) -> tuple[Floats, Floats, Floats]:
+        """Requests that wait, requests that run and KV cache usage."""
         num_waiting, num_running, kv_cache_usage = self._rows
         return num_waiting, num_running, kv_cache_usage
 

@@ -47,6 +47,10 @@ def _hash(key: str) -> int:
 
 @dataclass(frozen=True)
 class ConsistentHashOptions(RouterOptions):
+    @property
+    def is_blind(self) -> bool:
+        return True
+
     def router(self, fleet: Fleet) -> Router:
         return ConsistentHash(fleet)
 
@@ -67,6 +71,10 @@ class ProductionStackSessionOptions(RouterOptions):
     """Requests without a session count for `stats_window_s`: the `--request-stats-window` of production-stack."""
 
     stats_window_s: float = option(60.0, at_least=0.0)
+
+    @property
+    def is_blind(self) -> bool:
+        return True
 
     def router(self, fleet: Fleet) -> Router:
         return ProductionStackSession(fleet, self.stats_window_s)

@@ -52,7 +52,9 @@ class SglangCacheAware(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         now_s, path = request.arrival_s, self._prompts.path(request.index)
         self._evict(now_s)
-        num_in_flight = [self._num_in_flight[replica.number] for replica in replicas]
+        num_in_flight = self._num_in_flight
+        if len(replicas) < len(num_in_flight):
+            num_in_flight = [num_in_flight[replica.number] for replica in replicas]
         if self._is_imbalanced(num_in_flight):
             chosen = replicas[num_in_flight.index(min(num_in_flight))]
         else:

@@ -11,6 +11,10 @@ from sim.engine.request import Request
 
 @dataclass(frozen=True)
 class RandomOptions(RouterOptions):
+    @property
+    def is_blind(self) -> bool:
+        return True
+
     def router(self, fleet: Fleet) -> Router:
         return RandomRouter(fleet)
 
@@ -27,6 +31,10 @@ class RandomRouter(Router):
 
 @dataclass(frozen=True)
 class RoundRobinOptions(RouterOptions):
+    @property
+    def is_blind(self) -> bool:
+        return True
+
     def router(self, fleet: Fleet) -> Router:
         return RoundRobin(fleet.num_replicas)
 

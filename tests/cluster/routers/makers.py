@@ -73,6 +73,12 @@ class Requests:
     def request(self, row: int) -> Request:
         return Request(row, f"r{row}", float(self.trace.arrival_s[row]), int(self.trace.prompt_tokens[row]), 10)
 
+    def send(self, row: int) -> "Requests":
+        """To every replica, as if it were the only one."""
+        for replica in self.replicas:
+            self.router.choose(self.request(row), [replica])
+        return self
+
     def choose(self, row: int) -> int:
         return self.router.choose(self.request(row), self.replicas).number
 

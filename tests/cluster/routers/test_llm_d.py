@@ -37,14 +37,24 @@ def test_equals_are_drawn() -> None:
 
 def test_precise_prefixes_are_those_of_the_caches() -> None:
     replicas = [Shown(), Shown(num_cached=5), Shown(num_cached=9)]
-    assert Requests("llm_d_precise", prompts(PROMPT), replicas).choose(0) == 2
+    assert Requests("llm_d_precise", prompts(PROMPT), replicas).send(0).choose(0) == 2
+
+
+def test_caches_are_asked_for_prompts_that_begin_as_one_they_were_sent_and_for_no_other() -> None:
+    """Three prompts, two of which begin alike; each replica would say that it holds nine blocks of any."""
+    trace = prompts(((1, 32), (2, 128)), ((1, 32), (3, 128)), ((4, 160),))
+    asked = Requests("llm_d_precise", trace, [Shown(num_cached=9)] * 3)
+    first = asked.choose(0)
+    assert asked.choose(1) == first
+    chosen = [Requests("llm_d_precise", trace, asked.replicas, seed=seed) for seed in range(20)]
+    assert {(one.choose(0), one.choose(2)) for one in chosen} > {(0, 1), (1, 0)}
 
 
 def test_precise_prefixes_go_on_in_host_memory() -> None:
     """Blocks there count 0.8 each, or as they are told to; an index of what was sent there has no place beside that."""
     replicas = [Shown(num_cached=5), Shown(num_cached=1, num_offloaded=7)]
-    assert Requests("llm_d_precise", prompts(PROMPT), replicas).choose(0) == 1
-    assert Requests("llm_d_precise:cpu_weight=0.5", prompts(PROMPT), replicas).choose(0) == 0
+    assert Requests("llm_d_precise", prompts(PROMPT), replicas).send(0).choose(0) == 1
+    assert Requests("llm_d_precise:cpu_weight=0.5", prompts(PROMPT), replicas).send(0).choose(0) == 0
     with pytest.raises(ConfigError, match="llm_d_precise knows what is in host memory, and weighs it by cpu_weight"):
         Requests("llm_d_precise:cpu_prefix=1", prompts(PROMPT), replicas)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.prompts import PromptTree, prompts_as_sent
+from sim.cluster.routers.stretches import Stretch, by_replica, in_columns
 from sim.workload.trace import Segment
 from tests.cluster.routers.makers import prompts
 
@@ -59,7 +60,19 @@ def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
     tree = PromptTree([(head, long), (head, (3, 20)), (head, long, (4, 10))])
     index = PrefixIndex(tree, tree.num_blocks(10), [8, 8])
     index.add(tree.path(0), 1)
-    assert index.num_matched(tree.path(0)).tolist() == [0, 0]  # nobody holds its first block
+    assert index.matched(tree.path(0)) == []  # nobody holds its first block
     index.add(tree.path(1), 0)
-    assert index.num_matched(tree.path(2)).tolist() == [4, 8]
-    assert index.num_matched(tree.path(1)).tolist() == [4, 2]
+    assert by_replica(index.matched(tree.path(2))) == {0: 4, 1: 8}
+    assert by_replica(index.matched(tree.path(1))) == {0: 4, 1: 2}
+
+
+def test_stretches_add_up_one_by_one_as_they_do_in_columns() -> None:
+    """A hundred replicas hold the beginning, every third what follows, and one a last half block in host memory."""
+    stretches = [
+        Stretch((1 << 100) - 1, 300),
+        Stretch(sum(1 << replica for replica in range(0, 100, 3)), 2),
+        Stretch(1 << 7, 0.5),
+    ]
+    held = by_replica(stretches)
+    assert [held[replica] for replica in (0, 1, 7, 99)] == [302, 300, 300.5, 302]
+    assert in_columns(stretches, 100).tolist() == [held[replica] for replica in range(100)]
