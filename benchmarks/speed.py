@@ -29,6 +29,7 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
 from sim.engine.config import SchedulerConfig
+from sim.fleet import DEFAULT_ROUTER
 from sim.specs.engine import EngineConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.readers import read_trace
@@ -50,6 +51,7 @@ class Case(NamedTuple):
     model: str = MODEL
     gpu: str = GPU
     num_replicas: int = 1
+    router: str = DEFAULT_ROUTER
 
 
 def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
@@ -58,6 +60,19 @@ def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
 
 def million(folder: Path) -> Trace:
     trace = azure(folder)
+    return tile(trace, -(-1_000_000 // len(trace))).first(1_000_000)
+
+
+def million_for_a_hundred(folder: Path) -> Trace:
+    """The same requests a hundred times as fast."""
+    trace = azure(folder, 100.0)
+    return tile(trace, -(-1_000_000 // len(trace))).first(1_000_000)
+
+
+def million_of_prefixes(folder: Path) -> Trace:
+    """As `shared_prefixes`, at 100 requests a second."""
+    trace = shared_prefixes(folder)
+    trace = replace(trace, arrival_s=trace.arrival_s * 0.6)
     return tile(trace, -(-1_000_000 // len(trace))).first(1_000_000)
 
 
@@ -102,6 +117,8 @@ CASES = {
     "prefixes, plain": Case(shared_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 16),
     "prefixes, windows": Case(shared_prefixes, 114_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
     "prefixes, few blocks": Case(shared_prefixes, 14_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
+    "azure, 100 replicas": Case(million_for_a_hundred, num_replicas=100, router="llm_d"),
+    "prefixes, 100 replicas": Case(million_of_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 100, "llm_d"),
 }
 
 
@@ -117,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all when none is named")
     parser.add_argument("--repeat", type=int, default=3, help="runs a case, of which the fastest counts")
+    parser.add_argument("--router", help="before the replicas of each case, in place of its own")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
     arguments = parser.parse_args()
     gc.set_threshold(PATIENT_GC)
@@ -124,7 +142,8 @@ def main() -> None:
     print(f"{NUM_TIMEOUTS / timeouts_s / 1e6:.2f} M bare SimPy timeouts a CPU second; {version_line()}")
     print(HEADER)
     for name in arguments.cases or CASES:
-        print(row(name, CASES[name], arguments.traces, arguments.repeat, timeouts_s), flush=True)
+        case = CASES[name]._replace(router=arguments.router) if arguments.router else CASES[name]
+        print(row(name, case, arguments.traces, arguments.repeat, timeouts_s), flush=True)
     for decodes in (8, 1024):
         print(f"{step_cost_us(decodes):.3f} us a step with a prompt at {decodes:,} running requests, the median of 5")
 
@@ -139,9 +158,10 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     """Simulate the case a few times in this process, and as often in ones of its own."""
     trace = case.make(folder)
     config, model = deployment(case)
+    plan = FleetPlan.alike(config, model, case.num_replicas, case.router)
     timings = []
     for _ in range(repeat):
-        timing, records = timed(lambda: simulate(trace, FleetPlan.alike(config, model, case.num_replicas)).merged)
+        timing, records = timed(lambda: simulate(trace, plan).merged)
         timings.append(timing)
     best = min(timings)
     spread = 100 * (max(timings).cpu_s / best.cpu_s - 1)
@@ -187,6 +207,7 @@ def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
         flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
         flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks), "--max-model-len", str(case.max_model_len)]
         flags += ["--replicas", str(case.num_replicas)]
+        flags += ["--router", case.router]
         arguments = ["simulate", case.model, "--gpu", case.gpu, "--trace", str(path), "--json", *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-c", PROCESS, *arguments]
