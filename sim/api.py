@@ -11,13 +11,13 @@ import numpy as np
 
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
-from sim.cluster.fleet_plan import FleetPlan, RouterLike
 from sim.cluster.records import ClusterRecords
 from sim.cluster.users import parse_users, require_no_rate
-from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, deploy
+from sim.deployment import DEFAULTS, Deployment, deploy
 from sim.engine.records import Records
 from sim.errors import ConfigError, listed
-from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
+from sim.fleet import DeployedFleet
+from sim.jobs import AskedFleet, Jobs, plan_of, several_jobs
 from sim.layerwise import deploy_layerwise
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.memory.design import GraphMemoryModel
@@ -40,13 +40,12 @@ from sim.report.tables import terminal_width
 from sim.sharing import OptionsLike
 from sim.specs.acceptance import AcceptanceLike
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
+from sim.specs.fleet_file import FleetLike
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.options import Composition, StepTimeOptions, step_time_options
-from sim.steptime.perturbed import PerturbedStepTime, all_off_by
+from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
 from sim.version import __version__
 from sim.workload.load import Load, as_load
@@ -62,6 +61,8 @@ if TYPE_CHECKING:
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
 
+Progress = Callable[[int, int], None]
+StepLog = Callable[[dict[str, Any]], None]
 PlotKind = Literal["latency", "timeline", "roofline"]
 
 
@@ -237,6 +238,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     layerwise: Mapping[str, Any] | None = None,
     intervals: bool = True,
     keep_records: bool = True,
+    jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
     step_log: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
@@ -257,7 +259,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     `layerwise`, a mapping with `num_kv_buffers`, `block_size`, `num_cpu_blocks` and `savings` or nothing, has one request at a time with its KV
     cache in CPU memory, as nano-vllm does and vLLM does not. `intervals` replays twice more, with step times as short and as long
     as they may be, and gives each figure the interval that makes. `keep_records` False
-    leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `progress` is called with (done, all) requests, `step_log` with
+    leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `jobs` processes simulate replicas side by
+    side, to the same result, where nothing ties these to each other: a router that does not look at them, and clients that wait for no
+    answers. `progress` is called with (done, all) requests, `step_log` with
     each step, of ranks in lock step with each of every rank. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
@@ -270,8 +274,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     _check_sampling(load.trace, sampling)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
     how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
+    asked = AskedFleet(model, gpu, engine, replicas, router, fleet, **how)
     if layerwise is None:
-        deployed = _deployed(model, gpu, engine, replicas, router, fleet, **how).sharing_kv(kv_store, kv_pull)
+        deployed = asked.deploy().sharing_kv(kv_store, kv_pull)
     elif (fleet, replicas, router, kv_store, kv_pull) == (None, None, None, None, None):
         deployed = DeployedFleet.alike(deploy_layerwise(model, gpu, engine, layerwise, **how), engine)
     else:
@@ -285,14 +290,16 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     if step_log is not None and not deployed.first.lock_step and (deployed.num_replicas > 1 or deployed.dynamics):
         what = "a fleet that changes" if deployed.dynamics else f"{deployed.num_replicas} replicas"
         raise ConfigError(f"a step log has the steps of one engine, got {what}; log a run of one replica that stays.")
-    replayed = _Replayed(deployed, load, slos, clients, seed)
-    run = replayed.run(on_progress=progress, step_log=step_log)
-    summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
-    if clients.wait_for_answers(load.trace) and not users:
-        summary["sent_late"] = sent_late(load.trace, run.merged.requests)
-    rejected, failed, kept = run.merged.requests.rejected, run.merged.requests.failed, run if keep_records else None
-    del run  # before it is replayed with other step times
-    summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
+    with several_jobs(asked, deployed, load.trace, clients, seed, jobs) as several:
+        replayed = _Replayed(deployed, load, slos, clients, seed, several)
+        run = replayed.run(on_progress=progress, step_log=step_log)
+        summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
+        if clients.wait_for_answers(load.trace) and not users:
+            summary["sent_late"] = sent_late(load.trace, run.merged.requests)
+        rejected, failed = run.merged.requests.rejected, run.merged.requests.failed
+        kept = run if keep_records else None
+        del run  # before it is replayed with other step times
+        summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
     return Result(summary, deployed, load.trace, rejected, failed, kept)
 
@@ -372,48 +379,32 @@ class _Replayed(NamedTuple):
     slos: tuple[Slo, ...]
     clients: Clients
     seed: int
+    several: Jobs | None = None
 
-    def run(self, trace: Trace | None = None, plan: FleetPlan | None = None, **arguments: Any) -> ClusterRecords:
-        plan = plan or self.fleet.plan(trace=self.load.trace, seed=self.seed)
-        return simulation.simulate(trace or self.load.trace, plan, seed=self.seed, clients=self.clients, **arguments)
+    def run(
+        self,
+        factor: float = 1.0,
+        rate_share: float = 1.0,
+        *,
+        on_progress: Progress | None = None,
+        step_log: StepLog | None = None,
+    ) -> ClusterRecords:
+        """A replay with step times and request rate so many times what they are; steps are logged by one process."""
+        if self.several:
+            return self.several.run(factor, rate_share, on_progress=on_progress)
+        trace = scale_rate(self.load.trace, rate_share)
+        plan = plan_of(self.fleet, self.load.trace, self.seed, factor)
+        return simulation.simulate(
+            trace, plan, seed=self.seed, clients=self.clients, on_progress=on_progress, step_log=step_log
+        )
 
     def figures(self, run: ClusterRecords) -> dict[str, Any]:
         figures = fleet_summary(self.fleet, run)
         return figures | slo_figures(self.slos, run.merged, figures["duration"])
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
-        """The figures of a replay with step times and request rate so many times what they are."""
-        plan = self.fleet.plan(
-            lambda step_time: PerturbedStepTime(step_time, all_off_by(factor)), trace=self.load.trace, seed=self.seed
-        )
-        return self.figures(self.run(scale_rate(self.load.trace, rate_share), plan))
-
-
-def _deployed(
-    model: ModelLike,
-    gpu: GpuLike,
-    engine: EngineConfig,
-    replicas: int | None,
-    router: RouterLike | None,
-    fleet: FleetLike | None,
-    *,
-    vllm_version: str | None,
-    step_times: StepTimeOptions,
-) -> DeployedFleet:
-    """The pools of a fleet file, or equal replicas. Raises SimError for both, and for what does not start."""
-    if fleet is not None:
-        if replicas is not None:
-            raise ConfigError(
-                f"the pools of `fleet` say how many replicas there are, got replicas {replicas} as well; leave it out."
-            )
-        return deploy_fleet(model, gpu, engine, fleet, router=router, vllm_version=vllm_version, step_times=step_times)
-    if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
-        raise ConfigError(f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
-    deployment = deploy(model, gpu, engine, vllm_version=vllm_version, step_times=step_times).require_runnable()
-    if engine.data_parallel_size > 1 and replicas is None and router is None:
-        return DeployedFleet.of_ranks(deployment, engine)
-    require_one_rank(engine)
-    return DeployedFleet.alike(deployment, engine, replicas or 1, DEFAULT_ROUTER if router is None else router)
+        """The figures of such a replay."""
+        return self.figures(self.run(factor, rate_share))
 
 
 def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:

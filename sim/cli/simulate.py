@@ -48,6 +48,10 @@ def simulate(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
     ] = 0,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Processes that simulate replicas side by side, where nothing ties these together."),
+    ] = 1,
     out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
 ) -> None:
@@ -76,6 +80,7 @@ def simulate(
             seed=seed,
             layerwise=layerwise.settings(),
             keep_records=breakdown or out is not None,
+            jobs=jobs,
             progress=progress,
             step_log=write_step,
         )

@@ -1,6 +1,6 @@
 """One simulation run: a trace's requests, their clients and the replicas that serve them, on SimPy's clock."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -22,8 +22,8 @@ from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.rank_log import RankLog
 from sim.cluster.records import ClusterRecords
-from sim.cluster.replica import Core, LazyReplica, LiveReplica
-from sim.cluster.routers.router import Fleet
+from sim.cluster.replica import Core, LazyReplica, LiveReplica, Replica
+from sim.cluster.routers.router import Fleet, number_of
 from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.rank_group import LockStepRules, RankGroup
@@ -55,8 +55,7 @@ def simulate(
     """
     assert step_log is None or plan.num_replicas == 1 or plan.lock_step, "steps of several replicas are not logged"
     clients.check(trace)
-    _check_adapters(trace, plan)
-    _check_parallel_sampling(trace, plan)
+    check_plan(trace, plan)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     source = RequestSource(trace, *plan.configs, answering=plan.answering)
@@ -76,6 +75,12 @@ def simulate(
     if on_progress:
         on_progress(len(trace), len(trace))
     return found
+
+
+def check_plan(trace: Trace, plan: FleetPlan) -> None:
+    """Raises ConfigError where requests ask for what the fleet does not do."""
+    _check_adapters(trace, plan)
+    _check_parallel_sampling(trace, plan)
 
 
 def _check_adapters(trace: Trace, plan: FleetPlan) -> None:
@@ -170,7 +175,7 @@ def _serve_in_lock_step(
         )
         for rank in range(plan.num_replicas)
     ]
-    gateway = _gateway(env, plan, source, table, seed)
+    gateway = gateway_of(env, plan, source, table, seed)
     depth = pool.config.num_batches_in_flight
     group = RankGroup(cores, pool.step_time, rules, num_batches_in_flight=depth, start_s=env.now, log=log)
     if load.waits_for_answers or QueueLimits.of(pool.config.engine):
@@ -192,8 +197,8 @@ def _serve_fixed(
 ) -> ClusterRecords:
     """A fleet that stays as it is."""
     env, source = load.env, load.source
-    members = _members(plan, source, table, env.now, step_log)
-    gateway = _gateway(env, plan, source, table, seed)
+    members = members_of(plan, source, table, env.now, step_log)
+    gateway = gateway_of(env, plan, source, table, seed)
     if load.waits_for_answers:
         gateway.replicas = live_replicas(env, members, gateway)
         load.start(gateway.submit, gateway.ask)
@@ -212,12 +217,20 @@ class Member(NamedTuple):
     limits: QueueLimits | None = None
 
 
-def _members(
-    plan: FleetPlan, source: RequestSource, table: RequestTable, start_s: float, step_log: StepLog | None
+def members_of(
+    plan: FleetPlan,
+    source: RequestSource,
+    table: RequestTable,
+    start_s: float,
+    step_log: StepLog | None = None,
+    *,
+    some: Container[int] | None = None,
 ) -> list[Member]:
-    """The engine of each replica."""
+    """The engine of each replica, or of `some`."""
     members = []
     for number, pool in enumerate(plan.pool_of):
+        if some is not None and number not in some:
+            continue
         num_keys = source.num_keys(pool)
         core = engine_core(plan.pools[pool], table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
         limits = None if _is_one_server(plan) else QueueLimits.of(plan.configs[pool].engine)
@@ -225,7 +238,9 @@ def _members(
     return members
 
 
-def _gateway(env: simpy.Environment, plan: FleetPlan, source: RequestSource, table: RequestTable, seed: int) -> Gateway:
+def gateway_of(
+    env: simpy.Environment, plan: FleetPlan, source: RequestSource, table: RequestTable, seed: int
+) -> Gateway:
     """With a router that knows the fleet."""
     configs = [plan.configs[pool] for pool in plan.pool_of]
     router = router_for(plan.router, Fleet(configs, source, seed), len(configs))
@@ -245,12 +260,20 @@ def _is_one_server(plan: FleetPlan) -> bool:
 
 
 def serve_open(
-    env: simpy.Environment, members: Sequence[Member], gateway: Gateway, requests: Iterable[Request]
+    env: simpy.Environment,
+    members: Sequence[Member],
+    gateway: Gateway,
+    requests: Iterable[Request],
+    others: Sequence[Replica] = (),
 ) -> None:
-    """Submit requests at the trace's times; only a router that listens and limits of what is taken in wait for their answers."""
+    """Submit requests at the trace's times; only a router that listens and limits of what is taken in wait for their answers.
+
+    `others` are replicas that serve elsewhere.
+    """
     waits = gateway.waits_for_answers or any(member.limits for member in members)
     lazy = [] if waits else [LazyReplica(env, *member[:3]) for member in members]
-    gateway.replicas = lazy or live_replicas(env, members, gateway)
+    here = lazy or live_replicas(env, members, gateway)
+    gateway.replicas = sorted((*here, *others), key=number_of)
     env.process(arrivals(env, requests, gateway.submit))
     env.run()
     for replica in lazy:

@@ -28,6 +28,9 @@ class DecodeStretches:
     blocks_at_once: int  # one for each KV group
     passing_delays: tuple[int, ...] = ()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return DecodeStretches, (self.rows, self.block_size, self.blocks_at_once, self.passing_delays)
+
     @property
     def give_back(self) -> bool:
         """Whether decodes give blocks back while they run."""

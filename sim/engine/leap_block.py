@@ -66,6 +66,18 @@ class LeapBlock:
             self._begins = np.arange(0)
         self._begin_s = starts_s[self._begins] if len(self._begins) else starts_s
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _block_again, (
+            self.num_leaps,
+            self.num_steps,
+            self._integers,
+            self._is_long,
+            (self._linear_s, self._square_s, self._cube_s),
+            (self._begins, self._begin_s),
+            self.overlap_s,
+            self.drafts,
+        )
+
     def integers(self, name: str, some: slice | Ints) -> Ints:
         """A column of INTEGERS in some rows."""
         return self._integers[name].read(some, LEAP[name])
@@ -117,6 +129,24 @@ class LeapBlock:
         square_s, cube_s = np.zeros(self.num_leaps), np.zeros(self.num_leaps)
         square_s[rows], cube_s[rows] = self._square_s, self._cube_s
         return self._linear_s, square_s, cube_s
+
+
+def _block_again(
+    num_leaps: int,
+    num_steps: int,
+    integers: dict[str, Narrow],
+    is_long: NDArray[np.uint8],
+    coefficients: tuple[Floats, Floats, Floats],
+    begins: tuple[Ints, Floats],
+    overlap_s: Floats | None,
+    drafts: DraftColumns | None,
+) -> LeapBlock:
+    block = LeapBlock(np.zeros(1, dtype=LEAP))
+    block.num_leaps, block.num_steps, block.overlap_s, block.drafts = num_leaps, num_steps, overlap_s, drafts
+    block._integers, block._is_long = integers, is_long  # noqa: SLF001 - its own constructor
+    block._linear_s, block._square_s, block._cube_s = coefficients  # noqa: SLF001
+    block._begins, block._begin_s = begins  # noqa: SLF001
+    return block
 
 
 def _curve_s(numbers: Ints | Floats, linear_s: Floats, square_s: Floats, cube_s: Floats) -> Floats:

@@ -41,6 +41,9 @@ class LeapRecords:
         self._busy_s: float | None = None
         self._num_ran_steps: int | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return LeapRecords, (self.blocks, self.chunks, self.decode_stretches)
+
     @classmethod
     def joined(cls, parts: "Sequence[LeapRecords]") -> "LeapRecords":
         """The leaps of several engines, engine by engine, with passes numbered consecutively; none is copied."""

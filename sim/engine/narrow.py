@@ -29,12 +29,22 @@ class Narrow:
         if most:
             self._above = (values - self._lowest).astype(np.min_scalar_type(most))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        above = self._above if any(self._above.strides) else None
+        return _narrow_again, (self._lowest, len(self._above), above)
+
     def read(self, some: slice | Ints, dtype: DTypeLike) -> Ints:
         """Those in some rows."""
         values = self._above[some].astype(dtype)
         if self._lowest:
             values += self._lowest
         return values
+
+
+def _narrow_again(lowest: int, count: int, above: NDArray[Any] | None) -> Narrow:
+    narrow = Narrow(np.full(1, lowest))
+    narrow._above = np.broadcast_to(NOTHING, (count,)) if above is None else above  # noqa: SLF001 - its own constructor
+    return narrow
 
 
 class NarrowRows:
@@ -46,6 +56,9 @@ class NarrowRows:
         self._ends = [0]
         for block in blocks:
             self._append(block)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NarrowRows, (self.dtype, self.blocks)
 
     @classmethod
     def of(cls, rows: Rows) -> "NarrowRows":

@@ -85,6 +85,9 @@ class OffloadRecords:
     stored_bytes: int
     external_prefix_cache_hits: int
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return OffloadRecords, tuple(getattr(self, field.name) for field in fields(OffloadRecords))
+
     @classmethod
     def joined(cls, parts: "Sequence[OffloadRecords]") -> "OffloadRecords | None":
         """Of several replicas; None where none has one."""
@@ -115,6 +118,9 @@ class LoraRecords:
     num_reads: int
     load_s: float
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return LoraRecords, (self.num_copies, self.num_reads, self.load_s)
+
     @classmethod
     def joined(cls, parts: Sequence["LoraRecords"]) -> "LoraRecords | None":
         """Of several engines; None where none has adapters."""
@@ -131,6 +137,9 @@ class SwapRecords:
     num_bytes: int
     copy_s: float
     most_used: float
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SwapRecords, (self.num_swapped_out, self.num_bytes, self.copy_s, self.most_used)
 
     @classmethod
     def joined(cls, parts: Sequence["SwapRecords"]) -> "SwapRecords | None":
@@ -151,6 +160,9 @@ class SpeculationRecords:
 
     verified: tuple[int, ...]
     num_draft_tokens: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SpeculationRecords, (self.verified, self.num_draft_tokens)
 
     @classmethod
     def joined(cls, parts: "Sequence[SpeculationRecords]") -> "SpeculationRecords | None":
@@ -178,6 +190,9 @@ class EngineRecords:
     swaps: SwapRecords | None
     speculation: SpeculationRecords | None
     stage_busy_s: tuple[float, ...] | None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return EngineRecords, tuple(getattr(self, field.name) for field in fields(EngineRecords))
 
     @cached_property
     def steps(self) -> StepRecords:

@@ -2,9 +2,10 @@
 
 from math import nan
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.records import Ints, RequestRecords
 from sim.engine.request import Request
@@ -27,6 +28,15 @@ class Earlier(NamedTuple):
     first_scheduled_s: float
     first_token_s: float
     num_tokens: int
+
+
+class TablePart(NamedTuple):
+    """Some rows, as they are written, and why some requests were not served."""
+
+    rows: Ints
+    outcomes: NDArray[Any]
+    failed: dict[int, str]
+    turned_away: dict[int, str]
 
 
 class RequestTable:
@@ -84,6 +94,17 @@ class RequestTable:
     def precede(self, row: int, earlier: Earlier) -> None:
         """The row will tell of the last attempt; this was before it."""
         self._earlier[row] = earlier
+
+    def part(self) -> TablePart:
+        """The rows that have been written here."""
+        rows = np.flatnonzero(self.replica != NO_REPLICA)
+        return TablePart(rows, self._outcomes[rows], self._failed, self._turned_away)
+
+    def add(self, part: TablePart) -> None:
+        """Take rows over that were written elsewhere."""
+        self._outcomes[part.rows] = part.outcomes
+        self._failed |= part.failed
+        self._turned_away |= part.turned_away
 
     @property
     def replica(self) -> Ints:

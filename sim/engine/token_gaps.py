@@ -22,7 +22,11 @@ class StepGaps:
         self._leaps = leaps
         self._num_steps = leaps.num_passes
         self._starved_steps = starved_steps
+        self._late = late
         self._late_s = leaps.ends_of(late[:, 0]) - leaps.ends_of(late[:, 1])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StepGaps, (self._leaps, self._starved_steps, self._late)
 
     def __len__(self) -> int:
         return self._num_steps + len(self._late_s)

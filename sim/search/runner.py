@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from sim.errors import ConfigError, nearest
+from sim.processes import process_pool
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import Target
-from sim.search.processes import process_pool
 from sim.search.store import Memory
 
 MAX_WORKERS = 1_000  # processes of some 100 MB each

@@ -47,6 +47,7 @@ _MEANINGS = {
     "objective": "goal metric optimize-for optimise-for target minimize maximize",
     "trials": "iterations num-trials n-trials budget evaluations max-trials",
     "workers": "jobs j num-workers processes n-jobs threads cores",
+    "jobs": "workers j num-workers processes n-jobs threads cores parallel",
     "space": "search-space knobs parameters params grid",
     "store": "db database storage study cache",
     "replicas": "num-replicas instances num-instances data-parallel dp servers",

@@ -143,8 +143,26 @@ def test_timeout_ends_a_search(tmp_path: Path) -> None:
     [
         ["capacity", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", "chat", "--slo", "ttft_p99=1s", "--out", "out"],
         ["simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", "long.csv", "--out", "out"],
+        [
+            *[
+                "simulate",
+                "Llama-3.1-8B",
+                "--gpu",
+                "h100-sxm",
+                "--trace",
+                "long.csv",
+                "--replicas",
+                "4",
+                "--router",
+                "random",
+                "--jobs",
+                "2",
+                "--out",
+                "out",
+            ]
+        ],
     ],
-    ids=["capacity", "simulate"],
+    ids=["capacity", "simulate", "jobs"],
 )
 def test_ctrl_c_ends_other_commands(command: list[str], tmp_path: Path) -> None:
     """Twice, in the middle of a replay."""

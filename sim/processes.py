@@ -13,12 +13,25 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sim.errors import ConfigError
-from sim.search.evaluate import Outcome, Scenario, Task
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+Task_contra = TypeVar("Task_contra", contravariant=True)
+Outcome_co = TypeVar("Outcome_co", covariant=True)
+
+
+class Scenario(Protocol[Task_contra, Outcome_co]):
+    """What all tasks have in common; it is pickled and sent to each worker."""
+
+    def try_out(self, task: Task_contra, /) -> Outcome_co:
+        """The outcome of a task."""
+        ...
 
 
 class Worker(NamedTuple):
@@ -26,7 +39,7 @@ class Worker(NamedTuple):
     pipe: Any  # multiprocessing.connection.Connection: tasks go in, outcomes come out
 
 
-class ProcessPool:
+class ProcessPool(Generic[Task, Outcome]):
     """Runs tasks on worker processes, each of which has the scenario."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -45,7 +58,7 @@ class ProcessPool:
                 yield place, outcome
 
 
-def _hand_out(waiting: Iterator[tuple[int, Task]], pipe: Any, places: dict[Any, int]) -> None:
+def _hand_out(waiting: Iterator[tuple[int, Any]], pipe: Any, places: dict[Any, int]) -> None:
     """Send the next task, if there is one, to the worker behind `pipe`."""
     for place, task in waiting:
         places[pipe] = place
@@ -54,12 +67,12 @@ def _hand_out(waiting: Iterator[tuple[int, Task]], pipe: Any, places: dict[Any, 
         return
 
 
-def _outcome(pipe: Any) -> Outcome:
+def _outcome(pipe: Any) -> Any:
     try:
-        found: Outcome | Exception = pipe.recv()
+        found = pipe.recv()
     except (EOFError, OSError):
         raise ConfigError(
-            "worker processes of the search died: out of memory, or a script that starts it outside of "
+            "worker processes died: out of memory, or a script that starts them outside of "
             "`if __name__ == '__main__':`; use fewer workers, or 1."
         ) from None
     if isinstance(found, Exception):
@@ -68,7 +81,7 @@ def _outcome(pipe: Any) -> Outcome:
 
 
 @contextmanager
-def process_pool(scenario: Scenario, workers: int) -> Iterator[ProcessPool]:
+def process_pool(scenario: Scenario[Task, Outcome], workers: int) -> Iterator[ProcessPool[Task, Outcome]]:
     """Spawned workers, which end with this process in whatever way it ends."""
     resource_tracker.ensure_running()  # else the first worker starts it, and it unblocks signals then
     started: list[Worker] = []
@@ -76,7 +89,7 @@ def process_pool(scenario: Scenario, workers: int) -> Iterator[ProcessPool]:
         for _ in range(workers):
             with _deaf():
                 started.append(_start())
-        data = pickle.dumps(scenario)
+        data = _pickled(scenario)
         for worker in started:
             with suppress(OSError):
                 worker.pipe.send_bytes(data)
@@ -87,6 +100,13 @@ def process_pool(scenario: Scenario, workers: int) -> Iterator[ProcessPool]:
         for worker in started:
             worker.process.join()
             worker.pipe.close()
+
+
+def _pickled(scenario: object) -> bytes:
+    try:
+        return pickle.dumps(scenario)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(f"what is simulated cannot be sent to other processes: {error}; use one process.") from None
 
 
 @contextmanager
@@ -116,12 +136,12 @@ def _work(pipe: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     with suppress(EOFError, OSError):
-        scenario: Scenario = pickle.loads(pipe.recv_bytes())  # noqa: S301 - written by the parent process
+        scenario: Scenario[Any, Any] = pickle.loads(pipe.recv_bytes())  # noqa: S301 - written by the parent process
         while True:
             pipe.send(_try_out(scenario, pipe.recv()))
 
 
-def _try_out(scenario: Scenario, task: Task) -> Outcome | Exception:
+def _try_out(scenario: Scenario[Any, Any], task: Any) -> Any:
     try:
         return scenario.try_out(task)
     except Exception as error:  # noqa: BLE001 - raised again in the parent
