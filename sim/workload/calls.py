@@ -79,5 +79,19 @@ def seconds_of(sheet: Sheet, place: int, name: str, cell: Any, per_s: float = 1.
     return value / per_s
 
 
+def object_of(sheet: Sheet, place: int, name: str, value: Any) -> dict[str, Any]:
+    """An object, empty where there is none. Raises TraceError, naming place and key."""
+    if value is not None and not isinstance(value, dict):
+        raise _fault(sheet, place, name, "an object", value)
+    return value or {}
+
+
+def objects_of(sheet: Sheet, place: int, name: str, value: Any) -> list[dict[str, Any]]:
+    """A list of objects. Raises TraceError, naming place and key."""
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise _fault(sheet, place, name, "a list of objects", value)
+    return value
+
+
 def _fault(sheet: Sheet, place: int, name: str, rule: str, got: Any) -> Exception:
     return sheet.fault(place, f"`{name}` must be {rule}, got {show(got)}; correct the row or remove it.")

@@ -2,14 +2,13 @@
 
 https://github.com/vllm-project/guidellm (schemas/request_stats.py, schemas/info.py): a benchmark has `requests`, of which those
 `successful` have `prompt_tokens`, `output_tokens` and `request_start_time` (`start_time` before 0.4), in seconds since 1970; `info` has
-`conversation_id` and `turn_index`. Each benchmark begins when the one before it has ended, as a stage does.
+`conversation_id` and `turn_index`; `request_totals`, of the benchmark or its `metrics`, count requests also where it kept a sample. Each benchmark begins when the one before it has ended, as a stage does.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.workload.calls import Call, part_of, seconds_of, tokens_of
-from sim.workload.columns import show
+from sim.workload.calls import Call, object_of, objects_of, part_of, seconds_of, tokens_of
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
 
@@ -23,7 +22,7 @@ def _parts(sheet: Sheet) -> Iterator[Part]:
         raise sheet.fault(rows[1][0], "holds a second report, a trace is one; keep one.")
     place, report = rows[0]
     calls: list[Call] = []
-    for stage, benchmark in enumerate(_list(sheet, place, report.get(MARK), MARK)):
+    for stage, benchmark in enumerate(objects_of(sheet, place, MARK, report.get(MARK))):
         calls += _calls(sheet, place, benchmark, stage)
     yield from part_of([call._replace(place=number) for number, call in enumerate(calls, 1)])
 
@@ -35,15 +34,18 @@ GUIDELLM = Format(
 
 
 def _calls(sheet: Sheet, place: int, benchmark: Mapping[str, Any], stage: int) -> Iterator[Call]:
-    requests = benchmark.get("requests")
-    if not isinstance(requests, dict):
-        raise sheet.fault(
-            place, f"`requests` of a benchmark must be an object with `successful`, got {show(requests)}."
-        )
+    requests = object_of(sheet, place, "requests", benchmark.get("requests"))
+    done = objects_of(sheet, place, "successful", requests.get("successful"))
     for status in FAILED:
-        sheet.leave_out(len(requests.get(status) or ()), f"which are {status}", "request")
-    done = _list(sheet, place, requests.get("successful"), "successful")
-    infos = [request.get("info") or {} for request in done]
+        sheet.leave_out(
+            len(objects_of(sheet, place, status, requests.get(status, []))), f"which are {status}", "request"
+        )
+    if len(done) < (num_done := _num_successful(benchmark)):
+        raise sheet.fault(
+            place,
+            f"`successful` must have all {num_done:,} requests, got a sample of {len(done):,}; have GuideLLM keep all.",
+        )
+    infos = [object_of(sheet, place, "info", request.get("info")) for request in done]
     has_turns = any(info.get("turn_index") for info in infos)
     for request, info in zip(done, infos, strict=True):
         start = request.get("request_start_time", request.get("start_time"))
@@ -58,7 +60,9 @@ def _calls(sheet: Sheet, place: int, benchmark: Mapping[str, Any], stage: int) -
         )
 
 
-def _list(sheet: Sheet, place: int, found: Any, key: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise sheet.fault(place, f"`{key}` must be a list of objects, got {show(found)}; is it GuideLLM's JSON?")
-    return found
+def _num_successful(benchmark: Mapping[str, Any]) -> int:
+    """As it was counted; 0 where it was not."""
+    metrics = benchmark.get("metrics")
+    totals = benchmark.get("request_totals") or (metrics.get("request_totals") if isinstance(metrics, dict) else None)
+    number = totals.get("successful") if isinstance(totals, dict) else 0
+    return number if isinstance(number, int) else 0

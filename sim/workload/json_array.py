@@ -11,7 +11,7 @@ from sim.errors import TraceError
 from sim.units import MIB
 
 BUFFER_BYTES = 65_536
-MAX_ITEM_CHARACTERS = 64 * MIB  # a request with its texts and the time of each token
+MAX_ITEM_CHARACTERS = 16 * MIB  # a request with its texts and the time of each token; as a line may have
 _SPACE = re.compile(r"\s*")
 
 

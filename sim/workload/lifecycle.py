@@ -9,12 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.workload.answered import NOTHING
-from sim.workload.calls import Call, part_of, seconds_of, tokens_of
-from sim.workload.columns import show
+from sim.workload.calls import Call, object_of, part_of, seconds_of, tokens_of
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
-
-NAME = "inference-perf's per_request_lifecycle_metrics.json"
 
 
 def _parts(sheet: Sheet) -> Iterator[Part]:
@@ -29,11 +26,9 @@ LIFECYCLE = Format(
 
 def _call(sheet: Sheet, place: int, row: Mapping[str, Any]) -> Call | None:
     """The request, None where it has failed."""
-    info = row.get("info")
-    if not row.get("error") and not isinstance(info, dict):
-        raise sheet.fault(place, f"`info` must be an object with `input_tokens`, got {show(info)}; is it {NAME}?")
-    output = None if row.get("error") or not isinstance(info, dict) else _output(info)
-    if not isinstance(info, dict) or output in NOTHING:
+    info = object_of(sheet, place, "info", row.get("info"))
+    output = None if row.get("error") else _output(sheet, place, info)
+    if output in NOTHING:
         sheet.leave_out(1, "with an error or no output (they failed)")
         return None
     return Call(
@@ -45,7 +40,7 @@ def _call(sheet: Sheet, place: int, row: Mapping[str, Any]) -> Call | None:
     )
 
 
-def _output(info: Mapping[str, Any]) -> Any:
-    response = info.get("response_metrics") or info
-    usage = response.get("server_usage") or {}
+def _output(sheet: Sheet, place: int, info: Mapping[str, Any]) -> Any:
+    response = object_of(sheet, place, "response_metrics", info.get("response_metrics")) or info
+    usage = object_of(sheet, place, "server_usage", response.get("server_usage"))
     return usage.get("completion_tokens", response.get("output_tokens"))

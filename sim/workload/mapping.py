@@ -148,5 +148,5 @@ def _whole(cells: Sequence[Any]) -> Sequence[Any]:
 def _is_number(cell: Any) -> bool:
     try:
         return bool(np.isfinite(float(cell)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sim.workload.answered import NOTHING
-from sim.workload.calls import Call, part_of, tokens_of
+from sim.workload.calls import Call, objects_of, part_of, tokens_of
 from sim.workload.columns import MAX_INTEGER, integer_value, show
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
@@ -70,28 +70,17 @@ def _above(identity: Identity, parents: Mapping[Identity, Identity]) -> Iterator
 
 
 def _spans(sheet: Sheet, place: int, row: Mapping[str, Any]) -> Iterator[Span]:
-    for resource in _list(sheet, place, row, MARK):
-        for scope in _list(sheet, place, resource, "scopeSpans"):
-            for number, span in enumerate(_list(sheet, place, scope, "spans")):
+    for resource in objects_of(sheet, place, MARK, row.get(MARK)):
+        for scope in objects_of(sheet, place, "scopeSpans", resource.get("scopeSpans")):
+            for number, span in enumerate(objects_of(sheet, place, "spans", scope.get("spans"))):
                 trace = str(span.get("traceId", ""))
                 identity = str(span.get("spanId") or f"{place}.{number}.{id(span)}")
                 attributes = {
                     str(pair.get("key")): _value(pair.get("value"))
-                    for pair in _list(sheet, place, span, "attributes", required=False)
+                    for pair in objects_of(sheet, place, "attributes", span.get("attributes", []))
                 }
                 parent = str(span.get("parentSpanId", ""))
                 yield Span(place, (trace, identity), (trace, parent), span.get("startTimeUnixNano"), attributes)
-
-
-def _list(
-    sheet: Sheet, place: int, values: Mapping[str, Any], key: str, *, required: bool = True
-) -> list[dict[str, Any]]:
-    found = values.get(key) if required else values.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise sheet.fault(
-            place, f"`{key}` must be a list of objects, got {show(found)}; export the spans as OTLP JSON."
-        )
-    return found
 
 
 def _value(value: Any) -> Any:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
-from sim.workload.calls import Call, part_of
+from sim.workload.calls import Call, part_of, tokens_of
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
 
@@ -23,7 +23,7 @@ PROMPT_IDS = re.compile(r", prompt_token_ids: \[([\d, ]*)\](?=[,.])")
 OUTPUT_IDS = re.compile(r", output_token_ids: [\[(]([\d, ]*)[\])], finish_reason: ")
 LORA = re.compile(r"lora_request: LoRARequest\(lora_name='([^']*)'")
 NUM_ANSWERS = re.compile(r"params: SamplingParams\(n=([1-9]\d{0,4}),")
-LIMITS = re.compile(r"ignore_eos=(True|False), max_tokens=(\d+)(?:, min_tokens=(\d+))?")
+LIMITS = re.compile(r"ignore_eos=(True|False), max_tokens=(\d{1,18})(?:, min_tokens=(\d{1,18}))?")
 YEAR_S = 366 * 86_400
 
 
@@ -78,7 +78,12 @@ class _Log:
 def _parts(sheet: Sheet) -> Iterator[Part]:
     log = _Log()
     for place, row in sheet.rows:
-        log.take(place, row[LOG_LINE])
+        try:
+            log.take(place, row[LOG_LINE])
+        except ValueError as error:  # of a day that the calendar does not have
+            raise sheet.fault(
+                place, f"the log must have times such as 02-13 11:33:33 ({error}); mend the line."
+            ) from None
     yield from part_of(list(_calls(sheet, log)))
 
 
@@ -98,6 +103,7 @@ def _calls(sheet: Sheet, log: _Log) -> Iterator[Call]:
         else:
             lora, n = LORA.search(line), num_answers(line)
             name = lora[1] if lora else ""
+            output = tokens_of(sheet, place, "max_tokens", output)
             yield Call(place, at_s, len(prompt), output, n=n, request_id=request, lora_name=name, tokens=prompt)
 
 
@@ -119,4 +125,4 @@ def _last(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
 
 
 def _tokens(ids: str) -> list[int]:
-    return [int(number) for number in ids.split(",") if number.strip()]
+    return list(map(int, re.findall(r"\d{1,18}", ids)))

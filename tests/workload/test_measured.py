@@ -108,7 +108,7 @@ GUIDELLM = {
     "type_": "generative_benchmarks_report",
     "metadata": {},
     "benchmarks": [
-        {"requests": {"successful": [request(101.0, 20, 2, conversation_id="c", turn_index=1), request(100.0, 10, 1, conversation_id="c", turn_index=0)], "incomplete": [{}], "errored": []}},
+        {"request_totals": {"successful": 2}, "requests": {"successful": [request(101.0, 20, 2, conversation_id="c", turn_index=1), request(100.0, 10, 1, conversation_id="c", turn_index=0)], "incomplete": [{}], "errored": []}},
         {"requests": {"successful": [{"start_time": 200.0, "prompt_tokens": 30, "output_tokens": 3}], "incomplete": [], "errored": [{}, {}]}},
     ],
 }  # fmt: skip
@@ -206,11 +206,17 @@ def test_guidellm_benchmarks_are_stages(tmp_path: Path, indent: int | None) -> N
         (json.dumps({"resourceSpans": 3}), "t, line 1: `resourceSpans` must be a list of objects, got 3"),
         (json.dumps(exported(FIRST | {"startTimeUnixNano": "x"})), "`startTimeUnixNano` must be an integer .*got x"),
         (json.dumps(exported(span("x", 0, "i", usage__prompt_tokens=0, usage__completion_tokens=2))), "must be an integer .*got 0"),
+        (OLD_LOG.replace("12-31 23:59:59", "02-30 23:59:59"), "t, line 2: the log must have times such as 02-13"),
+        (OLD_LOG.replace("max_tokens=64", "max_tokens=99999999999"), "t, line 2: `max_tokens` must be an integer"),
         (NEW_LOG.replace("details", "detail"), "got none: 3 of its requests, with no prompt_token_ids"),
         (json.dumps([LIFECYCLE[0], {**LIFECYCLE[1], "start_time": None}]), "t, item 2: `start_time` must be .*got nothing"),
-        (json.dumps([LIFECYCLE[0], {**LIFECYCLE[1], "info": None}]), "t, item 2: `info` must be an object"),
+        (json.dumps([LIFECYCLE[0], {**LIFECYCLE[1], "info": 3}]), "t, item 2: `info` must be an object"),
         (json.dumps({"benchmarks": {}}), "t, line 1: `benchmarks` must be a list of objects"),
-        (json.dumps({"benchmarks": [{}]}), "t, line 1: `requests` of a benchmark must be an object .*got nothing"),
+        (json.dumps({"benchmarks": [{}]}), "t, line 1: `successful` must be a list of objects, got nothing"),
+        (
+            json.dumps({"benchmarks": [{"metrics": {"request_totals": {"successful": 9}}, "requests": {"successful": []}}]}),
+            "t, line 1: `successful` must have all 9 requests, got a sample of 0; have GuideLLM keep all",
+        ),
         (2 * f"{json.dumps(GUIDELLM)}\n", "t, line 2: holds a second report"),
     ],
 )  # fmt: skip

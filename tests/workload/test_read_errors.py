@@ -186,7 +186,7 @@ DATA = {
     "gzip blank": (gzip.compress(b"\n" * 2**25), "t: the file is empty"),
     "gzip blank end": (gzip.compress(CSV.encode() + b"\n" * 2**22), "t: must have no more than 1,048,576 blank lines"),
     "array not UTF-8": (b'[{"a": "\xe9"}]', "t: text must be UTF-8"),
-    "gzip item": (gzip.compress(b'["' + b"x" * 2**27), "t, item 1: must be a complete JSON object"),
+    "gzip item": (gzip.compress(b'["' + b"x" * 2**25), "t, item 1: must be a complete JSON object"),
     "gzip pretty": (gzip.compress(b"{\n" * 2**23), "t, line 1: not a complete JSON object"),
     "bad parquet": (b"PAR1" + b"\0" * 99, "t: not readable as Parquet"),
 }
