@@ -11,7 +11,7 @@ for one pass, and `collect` when the batch comes back.
 import math
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
@@ -28,17 +28,28 @@ from sim.engine.step_log import StepLogger
 from sim.steptime.protocol import StepShape, StepTimeModel
 
 
-class Plan(NamedTuple):
-    """Passes that are certain unless a request arrives or is aborted: the first `num_passes` of a leap.
+class Plan:
+    """So many passes that are certain unless a request arrives or is aborted.
 
-    At `end_s` the last batch that is collected during them comes back; no request finishes before. Each pass computes
-    `num_chunk_tokens` of a prompt as well.
+    At `end_s` the last batch that is collected during them comes back; no request finishes before.
     """
 
-    leap: Leap
-    num_passes: int
-    num_chunk_tokens: int
-    end_s: float
+    __slots__ = ("end_s", "num_passes")
+
+    def __init__(self, num_passes: int, end_s: float) -> None:
+        self.num_passes = num_passes
+        self.end_s = end_s
+
+
+class LeapPlan(Plan):
+    """The first passes of a leap, each of which computes `num_chunk_tokens` of a prompt as well."""
+
+    __slots__ = ("leap", "num_chunk_tokens")
+
+    def __init__(self, leap: Leap, num_passes: int, num_chunk_tokens: int, end_s: float) -> None:
+        super().__init__(num_passes, end_s)
+        self.leap = leap
+        self.num_chunk_tokens = num_chunk_tokens
 
 
 class DecodesAhead:
@@ -137,9 +148,10 @@ class EngineCore:
 
     def stop_within(self, plan: Plan, now_s: float) -> None:
         """Do what has begun of a plan by then, but leave its last batch on the device."""
+        leaping = cast("LeapPlan", plan)
         num_begun = self.num_begun(plan, now_s)
         if num_begun > 1:
-            self.commit(self._plan(plan.leap, num_begun - 1, plan.num_chunk_tokens))
+            self.commit(self._plan(leaping.leap, num_begun - 1, leaping.num_chunk_tokens))
         self.launch()
 
     def halt(self) -> dict[Request, int]:
@@ -327,28 +339,30 @@ class EngineCore:
         leap = self._next_leap(num_passes)
         return self._plan(leap, planner.num_to_release(self._num_launched, leap.num_steps), 0)
 
-    def _plan(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> Plan:
-        return Plan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes + 1 - self._most_in_flight))
+    def _plan(self, leap: Leap, num_passes: int, num_chunk_tokens: int) -> LeapPlan:
+        return LeapPlan(leap, num_passes, num_chunk_tokens, end_s(leap, num_passes + 1 - self._most_in_flight))
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned passes, at least one, begin before the time `now_s`."""
-        return min(plan.num_passes, num_launched_before(plan.leap, now_s, self._most_in_flight))
+        return min(plan.num_passes, num_launched_before(cast("LeapPlan", plan).leap, now_s, self._most_in_flight))
 
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
         """The metrics just before a time within a plan that has not been committed."""
         num_begun = self.num_begun(plan, time_s)
-        num_taken = self._planner.num_blocks(self._num_launched, num_begun, plan.num_chunk_tokens)
+        num_taken = self._planner.num_blocks(self._num_launched, num_begun, cast("LeapPlan", plan).num_chunk_tokens)
         num_taken -= self._planner.num_passed_blocks(self._num_launched, num_begun)
         num_free = self.state.kv.pool.num_free - num_taken
         return Metrics(self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks)
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
         """The part of a plan that has begun before that time; at least one pass."""
-        return self._plan(plan.leap, self.num_begun(plan, now_s), plan.num_chunk_tokens)
+        leaping = cast("LeapPlan", plan)
+        return self._plan(leaping.leap, self.num_begun(plan, now_s), leaping.num_chunk_tokens)
 
     def commit(self, plan: Plan) -> Sequence[Request]:
         """Do the planned passes; returns the requests that finish with the last of them."""
-        return self._do_steady(plan.leap, plan.num_passes, plan.num_chunk_tokens)
+        leaping = cast("LeapPlan", plan)
+        return self._do_steady(leaping.leap, plan.num_passes, leaping.num_chunk_tokens)
 
     def launch(self) -> bool:
         """Schedule a pass and launch its batch; returns whether another may be launched before a batch comes back."""

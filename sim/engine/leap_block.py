@@ -43,8 +43,8 @@ class LeapBlock:
     """
 
     __slots__ = (
-        "_begin_s", "_begins", "_cube_s", "_integers", "_is_long", "_linear_s", "_square_s", "drafts", "num_leaps", "num_steps",
-        "overlap_s",
+        "_begin_s", "_begins", "_cube_s", "_integers", "_is_long", "_linear_s", "_num_back", "_square_s", "drafts", "num_leaps",
+        "num_steps", "overlap_s",
     )  # fmt: skip
 
     def __init__(self, rows: NDArray[Any]) -> None:
@@ -52,6 +52,7 @@ class LeapBlock:
         self.num_leaps = len(rows)
         self.overlap_s: Floats | None = None  # how long the leap before each one still ran, where batches overlap
         self.drafts: DraftColumns | None = None  # of engines that speculate
+        self._num_back: Narrow | None = None  # one step
         self.num_steps = int(columns["num_steps"].sum())
         self._integers = {name: Narrow(column) for name, column in columns.items()}
         is_long = columns["num_steps"] > 1
@@ -70,7 +71,7 @@ class LeapBlock:
         return _block_again, (
             self.num_leaps,
             self.num_steps,
-            self._integers,
+            (self._integers, self._num_back),
             self._is_long,
             (self._linear_s, self._square_s, self._cube_s),
             (self._begins, self._begin_s),
@@ -85,6 +86,27 @@ class LeapBlock:
     def of_each_step(self, name: str) -> Ints:
         """A column that the steps of a leap have in common."""
         return np.repeat(self.integers(name, ALL), self.integers("num_steps", ALL))
+
+    def note_num_back(self, num_back: Ints) -> None:
+        """How many steps before each its continued decodes had their last token."""
+        self._num_back = Narrow(num_back) if (num_back > 1).any() else None
+
+    def none_continued(self, some: Ints) -> None:
+        """In these rows no decode did."""
+        num_continued = self.integers("num_continued", ALL)
+        num_continued[some] = 0
+        self._integers["num_continued"] = Narrow(num_continued)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether any had it more than a step before."""
+        return self._num_back is not None
+
+    def num_back_of_each_step(self) -> Ints:
+        """How many steps before each its continued decodes had their last token."""
+        if self._num_back is None:
+            return np.broadcast_to(np.ones(1, dtype=np.int64), self.num_steps)
+        return self._num_back.read(ALL, np.int64)
 
     def times_s(self) -> tuple[Floats, Floats]:
         """The start of each leap, and the end of its last step."""
@@ -134,7 +156,7 @@ class LeapBlock:
 def _block_again(
     num_leaps: int,
     num_steps: int,
-    integers: dict[str, Narrow],
+    columns: tuple[dict[str, Narrow], Narrow | None],
     is_long: NDArray[np.uint8],
     coefficients: tuple[Floats, Floats, Floats],
     begins: tuple[Ints, Floats],
@@ -143,7 +165,8 @@ def _block_again(
 ) -> LeapBlock:
     block = LeapBlock(np.zeros(1, dtype=LEAP))
     block.num_leaps, block.num_steps, block.overlap_s, block.drafts = num_leaps, num_steps, overlap_s, drafts
-    block._integers, block._is_long = integers, is_long  # noqa: SLF001 - its own constructor
+    block._is_long = is_long  # noqa: SLF001 - its own constructor
+    block._integers, block._num_back = columns  # noqa: SLF001
     block._linear_s, block._square_s, block._cube_s = coefficients  # noqa: SLF001
     block._begins, block._begin_s = begins  # noqa: SLF001
     return block

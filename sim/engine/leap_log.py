@@ -13,12 +13,12 @@ class LeapLog(PackedRows):
 
     def __init__(self) -> None:
         super().__init__(LEAP, ROWS_AT_ONCE)
-        self._blocks: list[LeapBlock] = []
+        self.blocks_so_far: list[LeapBlock] = []
 
     def blocks(self) -> list[LeapBlock]:
         """All leaps."""
         self._flush()
-        return self._blocks
+        return self.blocks_so_far
 
     def _put_away(self, rows: Rows) -> None:
-        self._blocks.append(LeapBlock(rows))
+        self.blocks_so_far.append(LeapBlock(rows))

@@ -100,6 +100,14 @@ class LeapRecords:
             some = slice(self._leap_ends[number], self._leap_ends[number + 1])
             block.drafts = DraftColumns(*(column[some] for column in drafts))
 
+    def none_continued(self, rows: Ints) -> None:
+        """In these leaps, of one step each, no decode had a token as it was recorded."""
+        for number, block in enumerate(self.blocks):
+            inside = rows - self._leap_ends[number]
+            inside = inside[(inside >= 0) & (inside < block.num_leaps)]
+            if len(inside):
+                block.none_continued(inside)
+
     def note_overlaps(self) -> None:
         """Batches of stages overlap, and end in order: note how long the one before each still ran."""
         before_s = -np.inf
@@ -160,6 +168,13 @@ class LeapRecords:
         """What the passes of a leap have in common, for each of these."""
         found = [block.of_each_step(name)[inside] for block, inside in self._blocks_of_passes(first, end)]
         return np.concatenate(found) if found else np.zeros(0, dtype=LEAP[name])
+
+    def num_back_of_each_step(self, first: int, end: int) -> Ints | None:
+        """How many steps before each its continued decodes had their last token; None if it is one for all."""
+        if not any(block.goes_back for block in self.blocks):
+            return None
+        found = [block.num_back_of_each_step()[inside] for block, inside in self._blocks_of_passes(first, end)]
+        return np.concatenate(found)
 
     def _blocks_of_passes(self, first: int, end: int) -> Iterator[tuple[LeapBlock, slice]]:
         """The blocks that have these passes, and which of each block's own these are."""

@@ -6,8 +6,6 @@ panel the ends of any number of steps follow from one formula. A parabola that i
 ones over narrower panels. Where none of these holds, at a knee of the curve, steps are taken one at a time.
 """
 
-from typing import NamedTuple
-
 from sim.steptime.protocol import DecodeCurve
 
 PANEL_BITS: tuple[int, ...] = (3, 4, 5, 6)
@@ -68,18 +66,26 @@ def num_launched_before(leap: Leap, until_s: float, num_batches_in_flight: int) 
     return count + num_batches_in_flight - 1
 
 
-class Panel(NamedTuple):
+class Panel:
     """The parabola that gives the seconds of a step for sums of contexts from `first_tokens` to before `end_tokens`.
 
     With `x` tokens beyond `first_tokens` it is `first_s + slope_s * x + bend_s * x**2`.
     """
 
-    first_tokens: int
-    end_tokens: int
-    first_s: float
-    slope_s: float
-    bend_s: float
-    is_parabola: bool
+    __slots__ = ("bend_s", "end_tokens", "first_s", "first_tokens", "is_parabola", "slope_s")
+
+    def __init__(
+        self, first_tokens: int, end_tokens: int, first_s: float, slope_s: float, bend_s: float, *, is_parabola: bool
+    ) -> None:
+        self.first_tokens = first_tokens
+        self.end_tokens = end_tokens
+        self.first_s = first_s
+        self.slope_s = slope_s
+        self.bend_s = bend_s
+        self.is_parabola = is_parabola
+
+
+NO_PANEL = Panel(0, 0, 0.0, 0.0, 0.0, is_parabola=False)
 
 
 class DecodeSteps:
@@ -89,12 +95,31 @@ class DecodeSteps:
         self.curve = curve
         self._num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
+        self._latest = NO_PANEL
+
+    def seconds(self, context_tokens: int) -> float:
+        """A single step, by the parabola of its panel where there is one."""
+        panel = self._latest
+        if not panel.first_tokens <= context_tokens < panel.end_tokens:
+            found = self._panel(context_tokens)
+            if found is None:
+                return self.curve.at(context_tokens)
+            panel = self._latest = found
+        tokens = context_tokens - panel.first_tokens
+        return panel.first_s + tokens * (panel.slope_s + tokens * panel.bend_s)
 
     def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """The next steps from `start_s` on, `max_steps` or fewer: a leap does not go beyond its panel.
 
         `context_tokens` is the sum of contexts after the first step; each step adds a token for each decode.
         """
+        panel = self._panel(context_tokens)
+        if panel is None:
+            return Leap(1, start_s, self.curve.at(context_tokens), 0.0, 0.0)
+        return self._leap_within(panel, context_tokens, max_steps, start_s)
+
+    def _panel(self, context_tokens: int) -> Panel | None:
+        """The widest one with a parabola; None at a knee of the curve."""
         num_bits = context_tokens.bit_length()
         for number, panels in enumerate(self._panels):
             shift = max(0, num_bits - PANEL_BITS[number])
@@ -103,17 +128,17 @@ class DecodeSteps:
             if panel is None:
                 panel = panels[first_tokens] = self._fit(first_tokens, 1 << shift)
             if panel.is_parabola:
-                return self._leap_within(panel, context_tokens, max_steps, start_s)
-        return Leap(1, start_s, self.curve.at(context_tokens), 0.0, 0.0)
+                return panel
+        return None
 
     def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """Step i takes a + b i + c i**2 seconds; summed up, these give the coefficients of the leap."""
-        first_tokens, end_tokens, first_s, slope_s, bend_s, _ = panel
-        num_decodes, tokens = self._num_decodes, context_tokens - first_tokens
-        a = first_s + tokens * (slope_s + tokens * bend_s)
+        slope_s, bend_s = panel.slope_s, panel.bend_s
+        num_decodes, tokens = self._num_decodes, context_tokens - panel.first_tokens
+        a = panel.first_s + tokens * (slope_s + tokens * bend_s)
         b = num_decodes * (slope_s + 2 * tokens * bend_s)
         c = num_decodes * num_decodes * bend_s
-        num_steps = min(max_steps, -((context_tokens - end_tokens) // num_decodes))
+        num_steps = min(max_steps, -((context_tokens - panel.end_tokens) // num_decodes))
         return Leap(num_steps, start_s, a - b / 2 + c / 6, (b - c) / 2, c / 3)
 
     def _fit(self, first_tokens: int, width: int) -> Panel:
@@ -127,4 +152,4 @@ class DecodeSteps:
             abs(first_s + tokens * (slope_s + tokens * bend_s) - exact_s) <= TOLERANCE * exact_s
             for tokens, exact_s in quarters
         )
-        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola)
+        return Panel(first_tokens, end_tokens, first_s, slope_s, bend_s, is_parabola=is_parabola)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from sim.engine.core import DecodesAhead, Plan
+from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
 from sim.engine.metrics import Metrics
 from sim.engine.rank_records import RankRecords
@@ -283,7 +283,7 @@ class RankGroup:
         core = self.cores[rank]
         if plan is None or plan.counts[rank] == 0:
             return core.metrics_before(time_s)
-        return core.metrics_within(Plan(plan.leap, plan.num_passes, 0, plan.end_s), time_s)
+        return core.metrics_within(LeapPlan(plan.leap, plan.num_passes, 0, plan.end_s), time_s)
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from sim.engine.records import Floats, GapColumn, Gaps, Ints
 class StepGaps:
     """The gaps of one replica: an entry for each step, and then one for each late token.
 
-    Tokens of a decode are one step apart. `num_continued` of the `leaps` are the decodes of each that had a token in the step
-    before as well. Exceptions follow from the other two: `late` has rows (step of a token, step of the token before it)
+    Tokens of a decode are one step apart, or as many as `num_back` of the `leaps` says. `num_continued` are the decodes of each that had a
+    token so many steps before. Exceptions follow from the other two: `late` has rows (step of a token, step of the token before it)
     where these are further apart, because the request starved or was preempted; `starved_steps` has, in order, the step of
     each token that `num_continued` counts wrongly.
     """
@@ -43,14 +43,24 @@ class StepGaps:
         )
 
     def _of_steps(self, first: int, end: int) -> tuple[Floats, Ints]:
-        """The time since the step before each, which no decode has before the first, and how many decodes continued."""
+        """The time since the step before each, as far as decodes count in steps, and how many decodes continued."""
         if first >= end:
             return np.zeros(0), np.zeros(0, dtype=np.int8)
-        ends_s = self._leaps.step_ends_s(max(0, first - 1), end)
         num_continued = _narrow(self._leaps.of_each_step("num_continued", first, end))
         starved_from, starved_to = np.searchsorted(self._starved_steps, (first, end)).tolist()
         np.subtract.at(num_continued, self._starved_steps[starved_from:starved_to] - first, 1)
-        return np.diff(ends_s, prepend=ends_s[:1] if first == 0 else ends_s[:0]), num_continued
+        return self._since_s(first, end), num_continued
+
+    def _since_s(self, first: int, end: int) -> Floats:
+        """The time since the step that each step's continued decodes had their last token of."""
+        num_back = self._leaps.num_back_of_each_step(first, end)
+        if num_back is None:
+            ends_s = self._leaps.step_ends_s(max(0, first - 1), end)
+            return np.diff(ends_s, prepend=ends_s[:1] if first == 0 else ends_s[:0])
+        begin = max(0, first - int(num_back.max()))
+        ends_s = self._leaps.step_ends_s(begin, end)
+        numbers = np.arange(first, end)
+        return np.asarray(ends_s[first - begin :] - ends_s[np.maximum(numbers - num_back, 0) - begin])
 
 
 @dataclass(frozen=True)

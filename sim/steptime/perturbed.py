@@ -38,6 +38,9 @@ class PerturbedStepTime:
     def stage_s(self, stage: int, shape: StepShape) -> float:
         return cast("StagedStepTime", self._model).stage_s(stage, shape) * self._factor(shape)
 
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        return ScaledCurve(cast("StagedStepTime", self._model).stage_curve(stage, num_decodes), self._decode)
+
     def hop_s(self, stage: int, shape: StepShape) -> float:
         return cast("StagedStepTime", self._model).hop_s(stage, shape) * self._factor(shape)
 

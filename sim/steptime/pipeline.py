@@ -15,6 +15,7 @@ from sim.steptime.links import all_gather_s, message_s
 from sim.steptime.operators import ACTIVATION_BYTES
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, step_parts
+from sim.steptime.perturbed import ScaledCurve
 from sim.steptime.protocol import DecodeCurve, FloatArray, StagedStepTime, StepShape, StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
 
@@ -74,6 +75,9 @@ class PipelineStepTime:
     def stage_s(self, stage: int, shape: StepShape) -> float:
         return self._stages[stage].step_s(shape)
 
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        return self._stages[stage].decode_curve(num_decodes)
+
     def hop_s(self, stage: int, shape: StepShape) -> float:
         return self._message.seconds(stage, shape)
 
@@ -115,6 +119,9 @@ class SharedOutStepTime:
 
     def stage_s(self, stage: int, shape: StepShape) -> float:
         return self._whole.step_s(shape) * self._shares[stage]
+
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        return ScaledCurve(self._whole.decode_curve(num_decodes), self._shares[stage])
 
     def hop_s(self, stage: int, shape: StepShape) -> float:
         return self._message.seconds(stage, shape)

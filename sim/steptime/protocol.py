@@ -91,6 +91,10 @@ class StagedStepTime(StepTimeModel, Protocol):
         """Seconds that a stage takes for its part of a step."""
         ...
 
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        """As `decode_curve`, of a stage's part."""
+        ...
+
     def hop_s(self, stage: int, shape: StepShape) -> float:
-        """Seconds from the end of a stage to the next one's beginning."""
+        """Seconds from the end of a stage to the next one's beginning, the same at all contexts."""
         ...

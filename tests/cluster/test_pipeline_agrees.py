@@ -14,6 +14,7 @@ from sim.cluster.simulation import simulate
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.modes import Modes
 from sim.metrics.pipeline import pipeline_figures
+from sim.steptime.perturbed import ScaledCurve
 from sim.steptime.protocol import DecodeCurve, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
@@ -46,6 +47,9 @@ class Staged:
     def stage_s(self, stage: int, shape: StepShape) -> float:
         return self.whole.step_s(shape) * self.multipliers[stage]
 
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        return ScaledCurve(self.whole.decode_curve(num_decodes), self.multipliers[stage])
+
     def hop_s(self, stage: int, shape: StepShape) -> float:  # noqa: ARG002 - all alike
         return self.message_s
 
@@ -68,7 +72,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
 @given(
     workload=workloads(),
     step_time=step_times,
-    multipliers=st.lists(st.integers(0, 3), min_size=2, max_size=4),
+    multipliers=st.lists(st.integers(0, 3), min_size=2, max_size=4).filter(any),
     message_s=st.integers(0, 3),
     num_replicas=st.integers(1, 3),
     router=st.sampled_from(ROUTERS),

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import simpy
 
@@ -12,9 +13,10 @@ from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.replica import Core
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.simulation import Member, serve_open
+from sim.engine import leaps
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
-from sim.engine.records import RequestRecords
+from sim.engine.records import EngineRecords, RequestRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import StepLogger
@@ -72,35 +74,45 @@ def run_fast(case: Case) -> Run:
 def run_walking(case: Case) -> Run:
     """Replay with the product's engine that walks."""
     steps: list[LogRow] = []
+    log = WalkLogger(steps.append, tells_modes="ext" in case.recorded)
+    try:
+        _, requests = walk(case, log)
+    except EngineCrashError:
+        if case.recorded["result"]["status"] != "assert":
+            raise
+        return Run([*steps, *log.unreturned_rows], {}, crashed=True)
+    return _run(case, steps, requests)._replace(kv_events=log.kv_events)
+
+
+def walk(case: Case, log: WalkLogger | None) -> tuple[EngineRecords, RequestRecords]:
+    """What that engine records; where nobody reads a log, it counts what it can."""
     keyed = (
         changed(case.config, enable_prefix_caching=True) if case.modes.transfers else case.config
     )  # a CPU has contents too
     source = RequestSource(case.trace, keyed, capacity_too=False)
     table = RequestTable(source)
-    recorder, log = WalkRecorder(table), WalkLogger(steps.append, tells_modes="ext" in case.recorded)
-    scripts = Scripts(case)
     core = WalkingCore(
         case.config,
         RecordedStages(case),
-        recorder,
+        WalkRecorder(table),
         start_s=0.0,
-        modes=walking_modes(case, scripts),
+        modes=walking_modes(case, Scripts(case)),
         num_keys=source.num_keys(),
         log=log,
         max_passes=case.max_passes or sys.maxsize,
     )
     env = simpy.Environment()
-    try:
-        if case.modes.limits_queue:
-            serve_limited(env, core, case.modes, source, table)
-        else:
-            serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
-    except EngineCrashError:
-        if case.recorded["result"]["status"] != "assert":
-            raise
-        return Run([*steps, *log.unreturned_rows], {}, crashed=True)
-    core.records()  # which writes down who has not ended
-    return _run(case, steps, table.records())._replace(kv_events=log.kv_events)
+    with patch.object(leaps, "PANEL_BITS", ()):  # stages take whole nanoseconds
+        _serve(env, core, case, source, table)
+    records = core.records()  # which writes down who has not ended
+    return records, table.records()
+
+
+def _serve(env: simpy.Environment, core: Core, case: Case, source: RequestSource, table: RequestTable) -> None:
+    if case.modes.limits_queue:
+        serve_limited(env, core, case.modes, source, table)
+    else:
+        serve_open(env, [Member(core)], Gateway(env, TheOnlyOne()), source)
 
 
 def serve_limited(env: simpy.Environment, core: Core, modes: Modes, source: RequestSource, table: RequestTable) -> None:

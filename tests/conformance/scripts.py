@@ -1,6 +1,7 @@
 """What the world did to the requests of a recorded case, as the engine that walks asks for it."""
 
 from dataclasses import astuple
+from typing import NamedTuple
 
 from sim.engine.request import Request
 from sim.engine.walking.connector import Transfer
@@ -56,6 +57,17 @@ class Scripts:
         transfer.has_failed = script.recv_fails
 
 
+class StageCurve(NamedTuple):
+    """A stage's part of decodes, which no parabola goes through: it is in whole nanoseconds."""
+
+    stages: "RecordedStages"
+    stage: int
+    num_decodes: int
+
+    def at(self, context_tokens: float) -> float:
+        return self.stages.stage_s(self.stage, StepShape(self.num_decodes, context_tokens, (), self.num_decodes))  # type: ignore[arg-type]
+
+
 class RecordedStages:
     """Stages that take so many thousandths of a step, in whole nanoseconds; a single one takes all of it."""
 
@@ -71,6 +83,9 @@ class RecordedStages:
 
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         return self._step_time.decode_curve(num_decodes)
+
+    def stage_curve(self, stage: int, num_decodes: int) -> DecodeCurve:
+        return StageCurve(self, stage, num_decodes)
 
     def hop_s(self, stage: int, shape: StepShape) -> float:  # noqa: ARG002 - the recorder's messages are all alike
         return self._pipeline.hop_s

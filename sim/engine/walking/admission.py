@@ -70,6 +70,14 @@ class Admission:
         if skipped:
             state.waiting.put_back_skipped(skipped)
 
+    @property
+    def lacks_blocks(self) -> bool:
+        """Whether the head of the queue does not pass the gate, nor will before blocks come free: it finds none that others hold."""
+        request = self._state.waiting[0]
+        progress = self._state.progress[request]
+        is_simple = self._is_gated and self._may_split_prompts and request.keyed is None and not progress.num_stale
+        return is_simple and not self._slots.can_admit(progress, NO_HIT, self._state.watermark)
+
     def _loras_in_use(self, batch: Batch) -> set[int]:
         """The adapters of running requests that count; vLLM's engine dies where those in the batch are too many."""
         loras: set[int] = set()

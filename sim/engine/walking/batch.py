@@ -22,6 +22,7 @@ class Row:
         "num_tokens",
         "progress",
         "samples",
+        "serial",
     )
     progress: Progress
 
@@ -32,6 +33,7 @@ class Row:
         self.num_computed_before = 0
         self.num_drafts = 0
         self.attempt = 0
+        self.serial = 0
         self.samples = False
         self.is_ghost = False
 
@@ -39,7 +41,10 @@ class Row:
 class Batch:
     """What a pass decides, in scheduling order, and what it did on the way; then when it runs and what comes of it.
 
-    Of the tokens that it brings `num_continued` come one batch after the request's last, `late` has the numbers of the last
+    `num_counted` decodes, whose last tokens were sampled at `sampled_s`, have no row; of these the last token of those that `ended`
+    comes with it. `may_finish` is set where any request may finish with it, of an engine with a Rotation.
+    Of those that do something it has a `number`, and `number_before` is that of the one before it in its slot.
+    Of the tokens that it brings `num_continued` come `num_back` batches after the request's last, `late` has the numbers of the last
     batches of the others. `budget` are the tokens that one more request could get: each costs its own of the token budget and, of the input
     budget, `draft_slots` more. Of `num_verified` drafts that were no padding `num_accepted` were accepted. `accepted` and `delivered` are told where a log asks for them. Rows are made of
     `spare_rows`, those of batches that are back, which spares the collector of garbage a walk of its own.
@@ -74,12 +79,30 @@ class Batch:
         self.stages_s: list[tuple[float, float]] = []
         self.num_continued = 0
         self.late: list[int] = []
+        self.num_counted = 0
+        self.num_back = 1
+        self.number = -1
+        self.number_before = -1
+        self.ended: list[Progress] = []
+        self.may_finish = False
+        self.sampled_s = -1.0
         self.accepted: dict[str, int] | None = None
         self.delivered: dict[str, int] | None = None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it computes nothing."""
+        return not self.rows and self.num_counted == 0
+
+    @property
     def did_nothing(self) -> bool:
-        return not (self.rows or self.preempted)
+        return self.is_empty and not self.preempted
+
+    def count(self, num_decodes: int, sampled_s: float) -> None:
+        """Decodes that have no row each; the tokens that they feed in have been sampled then."""
+        self.num_counted = num_decodes
+        self.sampled_s = sampled_s
+        self._spend(num_decodes, num_decodes)
 
     def grant(self, progress: Progress, num_tokens: int, num_new_blocks: int, num_padded: int = 0) -> None:
         """One more row."""
@@ -91,6 +114,7 @@ class Batch:
         row.num_padded = num_padded
         row.num_drafts = 0
         row.attempt = progress.attempt
+        row.serial = progress.request.serial
         row.samples = row.is_ghost = False
         self.rows.append(row)
         progress.granted_call = self.call

@@ -8,6 +8,7 @@ polls for KV on its way, polls that would change nothing are passed over, and th
 import math
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.core import Abort, DecodesAhead, Plan
@@ -18,6 +19,7 @@ from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, LookAhead
 from sim.engine.walking.connector import Connector, Transfer
 from sim.engine.walking.device import Device
 from sim.engine.walking.modes import PLAIN, Modes
@@ -30,6 +32,19 @@ from sim.engine.walking.stored import Stored
 from sim.engine.walking.vain_calls import VainCalls
 from sim.specs.engine import batches_in_flight
 from sim.steptime.protocol import StepShape, StepTimeModel
+
+MOST_PLANNED = 64
+"""Calls of a plan, which whoever comes cuts."""
+
+
+class CallsPlan(Plan):
+    """The first of some calls ahead; cut while the engine sleeps behind the last of them, it ends there."""
+
+    __slots__ = ("ahead",)
+
+    def __init__(self, ahead: CallsAhead, num_calls: int, now_s: float = -math.inf) -> None:
+        super().__init__(num_calls, max(ahead.backs_s(num_calls - 1), now_s))
+        self.ahead = ahead
 
 
 class WalkingCore:
@@ -53,10 +68,12 @@ class WalkingCore:
         self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         assert self._connector is None or modes.swap_space is None, "KV comes from elsewhere or is swapped"
-        self._scheduler = Scheduler(config, modes, self._connector, num_keys)
+        self._scheduler = Scheduler(config, modes, self._connector, num_keys, counts=log is None)
         self.state = self._scheduler.state
+        self._rotation = self.state.rotation
         self._swapping = self._scheduler.swapping
         self._device = Device(step_time, modes.num_stages, start_s)
+        self._look_ahead = None if self._rotation is None else LookAhead(self._rotation, self._device, config, modes)
         self._recorder = recorder
         self._log = log
         if self._connector is not None:
@@ -112,6 +129,8 @@ class WalkingCore:
 
     def _end_aborted(self, before_s: float) -> None:
         due = [abort for abort in self._aborts if abort.at_s < before_s]
+        if due:
+            self.state.settle()
         self._aborts = [abort for abort in self._aborts if abort.at_s >= before_s]
         for request, reason, _ in due:
             if request.status is not RequestStatus.FINISHED:
@@ -121,6 +140,7 @@ class WalkingCore:
     def halt(self) -> dict[Request, int]:
         """Drop all requests and what is on the device; how many tokens each of them has returned."""
         self.end_aborted()
+        self.state.settle()
         requests = list(self.state.progress)
         for request in requests:
             self._scheduler.abort(request)
@@ -129,10 +149,11 @@ class WalkingCore:
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps take other times from the next pass on."""
-        self._device.step_time = step_time
+        self._device.use(step_time)
 
     def records(self) -> EngineRecords:
         """What has been recorded; to be asked for once, in the end."""
+        self.state.settle()
         return self._recorder.records(self.state, self._device.busy_s, self._swapping)
 
     @property
@@ -172,38 +193,96 @@ class WalkingCore:
         return self._connector.num_blocks_behind(request, num_cached_blocks) if self._connector else 0
 
     def plan(self) -> Plan | None:
-        """Nothing is certain: every pass has to be launched."""
-        return None
+        """Calls that only decode for certain, of an engine with stages; None where one has to be launched."""
+        look_ahead = self._look_ahead
+        if look_ahead is None:
+            return None
+        before = look_ahead.times_s
+        ahead = self._ahead(MOST_PLANNED, is_plan=True)
+        look_ahead.times_s = before
+        return None if ahead is None else CallsPlan(ahead, ahead.num_calls)
 
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
-        """There are no plans."""
-        raise NotImplementedError
+        """Those just before a time within a plan that was not committed."""
+        ahead = cast("CallsPlan", plan).ahead
+        num_free = ahead.num_free - sum(ahead.num_taken[: self.num_begun(plan, time_s)])
+        return Metrics(*self.load, 1.0 - num_free / self._num_usable_blocks)
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
-        """There are no plans."""
-        raise NotImplementedError
+        """How many of the planned calls, at least one, are made before that time."""
+        return min(plan.num_passes, max(1, cast("CallsPlan", plan).ahead.num_begun(now_s)))
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
-        """There are no plans."""
-        raise NotImplementedError
+        """What of a plan has begun by then."""
+        return CallsPlan(cast("CallsPlan", plan).ahead, self.num_begun(plan, now_s), now_s)
 
     def stop_within(self, plan: Plan, now_s: float) -> None:
-        """There are no plans."""
-        raise NotImplementedError
+        """Do what has begun of a plan by then; the last batch stays on the device, but the one that its call waits for may be back."""
+        num_begun = self.num_begun(plan, now_s)
+        self._leap(num_begun - 1)
+        self.launch()
+        if cast("CallsPlan", plan).ahead.backs_s(num_begun - 1) < now_s:
+            self.collect()
 
     def commit(self, plan: Plan) -> Sequence[Request]:
-        """There are no plans."""
-        raise NotImplementedError
+        """Do the planned calls; the requests that finish with the last of them."""
+        if not self._aborts:
+            return self._leap(plan.num_passes)
+        self._leap(plan.num_passes - 1)  # an abort that is due may change what the last one brings back
+        self.launch()
+        return self.collect()
 
     def advance(self, until_s: float) -> None:
         """Do the calls that begin before that time."""
         while self.now_s < until_s and self._passes_left > 0:
-            if self.quiet_until_s > self.now_s:
+            ahead = self._ahead(MOST_CALLS, until_s)
+            if ahead is not None:
+                self._do(ahead)
+            elif self.quiet_until_s > self.now_s:
                 self.skip_calls(min(self.quiet_until_s, until_s))
             elif not self.launch():
                 if self.num_in_flight == 0:
                     return
                 self.collect()
+
+    # -- calls that only decode, many at once ----------------------------------------------------------------------
+
+    def _ahead(self, most: int, until_s: float = math.inf, *, is_plan: bool = False) -> CallsAhead | None:
+        """Calls made before that time that only decode for certain, `most` or fewer, which the device has run; None if the next may not."""
+        look_ahead, state, in_flight = self._look_ahead, self.state, self._in_flight
+        if look_ahead is None or len(in_flight) + 1 != self._most_in_flight or not self._scheduler.admits_nobody:
+            return None
+        first_call = state.num_calls + 1
+        most = min(most, self._passes_left, look_ahead.num_certain(first_call, in_flight))
+        if most == 0:
+            return None
+        ends_s = [batch.end_s for batch in in_flight]
+        ahead = CallsAhead(first_call, look_ahead.rotation, ends_s, state.num_free_blocks, is_plan=is_plan)
+        look_ahead.work_out(ahead, most, until_s, self.now_s)
+        return ahead if ahead.num_calls else None
+
+    def _leap(self, num_calls: int) -> Sequence[Request]:
+        """Do so many calls of a plan; the requests that finish with the last of them."""
+        ahead = self._ahead(num_calls) if num_calls else None
+        return () if ahead is None else self._do(ahead)
+
+    def _do(self, ahead: CallsAhead) -> Sequence[Request]:
+        """Make calls that the device has run; the requests that finish with the last of them."""
+        num_calls, num_before = ahead.num_calls, len(self._in_flight)
+        self._passes_left -= num_calls
+        self._fruitless.num_preemptions = 0
+        self.now_s = ahead.back_s
+        self._recorder.calls(ahead, self.state)
+        self._scheduler.make_calls(ahead)
+        finished: Sequence[Request] = ()
+        for _ in range(min(num_calls, num_before)):
+            finished = self._take_in(self._in_flight[0])
+        if num_calls > num_before:
+            self._last_collect.brought_nothing(self.now_s)
+        self._in_flight += self._scheduler.batches_of(ahead, max(0, num_calls - num_before))
+        self._scheduled = self._in_flight[-1]
+        self.now_s = ahead.next_s
+        return finished
 
     @property
     def quiet_until_s(self) -> float:
@@ -239,7 +318,7 @@ class WalkingCore:
         batch = self._schedule(is_throttled=self._is_throttled)
         self._launch(batch)
         self._scheduled = batch
-        if len(self._in_flight) < self._most_in_flight and (batch.rows or self.state.has_work):
+        if len(self._in_flight) < self._most_in_flight and (not batch.is_empty or self.state.has_work):
             self._rest(batch, batch)
             return not self._is_stuck
         return False
@@ -270,6 +349,8 @@ class WalkingCore:
         if self._swapping is not None:
             start_s = self._device.copy(start_s, self._swapping.drain_copy_s())
         self._device.run(batch, start_s)
+        if self._rotation is not None and not batch.is_empty:
+            self._rotation.slot(batch.call).sampled_s = batch.end_s
         self._enter(batch)
 
     def _enter(self, batch: Batch) -> None:
@@ -280,6 +361,8 @@ class WalkingCore:
         if self._log:
             self._log.launched(self.state, batch, self.now_s, self._in_flight)
         self._in_flight.append(batch)
+        if self._rotation is not None and not batch.did_nothing:
+            self._recorder.batch(batch)
 
     # -- in lock step with other ranks -----------------------------------------------------------------------------
 
@@ -328,11 +411,18 @@ class WalkingCore:
     def collect(self) -> Sequence[Request]:
         """Wait for the oldest batch in flight and take its tokens in; who has finished with it."""
         self.now_s = self.next_collect_s
-        batch = self._in_flight.pop(0)
+        batch = self._in_flight[0]
+        finished = self._take_in(batch)
+        self._rest(self._scheduled, batch)
+        return finished
+
+    def _take_in(self, batch: Batch) -> Sequence[Request]:
+        """The oldest batch in flight is back: who has finished with it."""
         state = self.state
         num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
         if self._aborts:
             self._end_aborted(self.now_s)
+        self._in_flight.pop(0)
         finished = self._scheduler.take_in(batch, self.now_s)
         for progress in finished:
             self._recorder.request(progress.request, progress.num_tokens - progress.num_prompt, batch.end_s)
@@ -345,10 +435,11 @@ class WalkingCore:
         last.num_released = state.num_free_blocks - num_free
         last.at_s = self.now_s
         if not batch.did_nothing:
-            self._recorder.batch(batch)
+            if self._rotation is None:
+                self._recorder.batch(batch)
+            self._recorder.came_back(batch)
             if self._log:
                 self._log.collected(self.state, batch, finished)
-        self._rest(self._scheduled, batch)
         return requests
 
     def _hear_of_transfers(self, connector: Connector, batch: Batch) -> list[Request]:
@@ -378,7 +469,7 @@ class WalkingCore:
 
     def _rest(self, scheduled: Batch | None, latest: Batch) -> None:
         """After a call that scheduled nothing: for a while, or until an arrival where nothing else can change."""
-        if (scheduled is not None and scheduled.rows) or not self.state.has_work:
+        if (scheduled is not None and not scheduled.is_empty) or not self.state.has_work:
             return
         if self._idle_sleep_s:
             self.now_s += self._idle_sleep_s

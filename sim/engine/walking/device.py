@@ -2,25 +2,63 @@
 
 from typing import cast
 
+from sim.engine.leaps import DecodeSteps
 from sim.engine.walking.batch import Batch
 from sim.steptime.protocol import StagedStepTime, StepShape, StepTimeModel
 
 
-class Device:
-    """When a batch can begin, and when each stage begins and ends it. Several stages are timed by a StagedStepTime.
+class Stage:
+    """It is free from `free_s` on, and has run for `busy_s` by itself."""
 
-    `busy_s` is how long each stage has run by itself.
-    """
+    __slots__ = ("busy_s", "free_s")
+
+    def __init__(self, free_s: float) -> None:
+        self.free_s = free_s
+        self.busy_s = 0.0
+
+
+class StagedDecodes:
+    """Steps of so many decodes and nothing else: how long each stage takes by the sum of contexts, and how long a message to the next."""
+
+    __slots__ = ("hops_s", "stages")
+
+    def __init__(self, times: StagedStepTime, num_stages: int, num_decodes: int) -> None:
+        shape = StepShape(num_decodes, 0, (), num_decodes)
+        self.stages = [DecodeSteps(times.stage_curve(stage, num_decodes), num_decodes) for stage in range(num_stages)]
+        self.hops_s = [*(times.hop_s(stage, shape) for stage in range(num_stages - 1)), 0.0]
+
+
+class Device:
+    """When a batch can begin, and when each stage begins and ends it. Several stages are timed by a StagedStepTime."""
 
     def __init__(self, step_time: StepTimeModel, num_stages: int, now_s: float) -> None:
-        self.step_time = step_time
-        self.busy_s = [0.0] * num_stages
-        self._free_s = [now_s] * num_stages
+        self._step_time = step_time
+        self._decodes: dict[int, StagedDecodes] = {}
+        self.stages = [Stage(now_s) for _ in range(num_stages)]
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps take other times from now on."""
+        self._step_time = step_time
+        self._decodes = {}
+
+    @property
+    def busy_s(self) -> list[float]:
+        """How long each stage has run by itself."""
+        return [stage.busy_s for stage in self.stages]
+
+    def decodes(self, num_decodes: int) -> StagedDecodes:
+        """Of a device with several stages."""
+        found = self._decodes.get(num_decodes)
+        if found is None:
+            times = cast("StagedStepTime", self._step_time)
+            found = self._decodes[num_decodes] = StagedDecodes(times, len(self.stages), num_decodes)
+        return found
 
     def begins_s(self, batch: Batch, now_s: float) -> float:
         """When the first stage is free, and the tokens that the batch feeds in have been sampled; an empty one comes last."""
-        start_s = max(now_s, self._free_s[0] if batch.rows else self._free_s[-1])
-        if len(self._free_s) > 1:
+        start_s = max(now_s, self.stages[-1 if batch.is_empty else 0].free_s)
+        if len(self.stages) > 1:
+            start_s = max(start_s, batch.sampled_s)
             for row in batch.rows:
                 start_s = max(start_s, row.progress.sampled_s)
         return start_s
@@ -28,7 +66,7 @@ class Device:
     def copy(self, start_s: float, copy_s: float) -> float:
         """Copy KV ahead of a batch; when that is done. Nothing else runs meanwhile."""
         if copy_s > 0.0:
-            self._free_s[0] = start_s + copy_s
+            self.stages[0].free_s = start_s + copy_s
         return start_s + copy_s
 
     def run(self, batch: Batch, start_s: float) -> None:
@@ -37,9 +75,9 @@ class Device:
         shape = batch.shape
         if shape is None:
             return
-        if len(self._free_s) == 1:
-            batch.duration_s = self.step_time.step_s(shape)
-            batch.end_s = self._free_s[0] = start_s + batch.duration_s
+        if len(self.stages) == 1:
+            batch.duration_s = self._step_time.step_s(shape)
+            batch.end_s = self.stages[0].free_s = start_s + batch.duration_s
             return
         self._pass_through(batch, shape)
         batch.duration_s = batch.end_s - start_s
@@ -47,14 +85,30 @@ class Device:
             if row.samples:
                 row.progress.sampled_s = batch.end_s
 
+    def run_decodes(self, decodes: StagedDecodes, context_tokens: int, start_s: float) -> float:
+        """Run a batch of decodes alone that begins then, as `run` does; when it ends."""
+        end_s = ready_s = start_s
+        for number, stage in enumerate(self.stages):
+            stage_s = decodes.stages[number].seconds(context_tokens)
+            end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
+            stage.busy_s += stage_s
+            ready_s = end_s + decodes.hops_s[number]
+        return end_s
+
     def _pass_through(self, batch: Batch, shape: StepShape) -> None:
         """Stage by stage: each begins when the message of the one before is there and the batch before has left it."""
-        times, last_stage = cast("StagedStepTime", self.step_time), len(self._free_s) - 1
+        times, last_stage = cast("StagedStepTime", self._step_time), len(self.stages) - 1
+        only_decodes = not shape.chunks and shape.num_sampled == shape.num_decodes and not shape.num_drafts
+        decodes = self.decodes(shape.num_decodes) if only_decodes else None
         ready_s = batch.start_s
-        for stage in range(last_stage + 1):
-            begun_s, stage_s = max(ready_s, self._free_s[stage]), times.stage_s(stage, shape)
-            batch.end_s = self._free_s[stage] = begun_s + stage_s
+        for number, stage in enumerate(self.stages):
+            begun_s = max(ready_s, stage.free_s)
+            if decodes is None:
+                stage_s = times.stage_s(number, shape)
+            else:
+                stage_s = decodes.stages[number].seconds(shape.decode_context_tokens)
+            batch.end_s = stage.free_s = begun_s + stage_s
             batch.stages_s.append((begun_s, batch.end_s))
-            self.busy_s[stage] += stage_s
-            if stage < last_stage:
-                ready_s = batch.end_s + times.hop_s(stage, shape)
+            stage.busy_s += stage_s
+            if number < last_stage:
+                ready_s = batch.end_s + times.hop_s(number, shape)

@@ -3,6 +3,7 @@
 from sim.engine.request import RequestStatus
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.progress import Progress
+from sim.engine.walking.rotation import Rotation
 from sim.engine.walking.state import State
 
 
@@ -12,6 +13,7 @@ class Outputs:
     def __init__(self, state: State) -> None:
         self._state = state
         self._slots = state.slots
+        self._rotation = state.rotation
         self._is_async = state.is_async
         self._in_flight: list[Batch] = []
         self._unfreed: list[tuple[Batch, Progress]] = []
@@ -28,7 +30,8 @@ class Outputs:
             self._free_deferred(batch)
         finished: list[Progress] = []
         drops_preempted = self._state.drops_preempted_outputs
-        number = self._num_taken_in
+        number, rotation = self._num_taken_in, self._rotation
+        batch.number = number
         for row in batch.rows:
             progress = row.progress
             progress.num_in_flight -= row.num_tokens
@@ -37,22 +40,40 @@ class Outputs:
             progress.num_samples_in_flight -= 1
             if progress.is_finished or (drops_preempted and row.attempt != progress.attempt):
                 continue
-            if progress.last_batch == number - 1:
-                batch.num_continued += 1
-            elif progress.last_batch < 0:
-                progress.request.first_token_s = batch.end_s
-            else:
-                batch.late.append(progress.last_batch)
-            progress.last_batch = number
+            self._note_gap(progress, batch, number)
             self._take_in_row(row, batch)
             if progress.num_tokens >= progress.last_token:
                 finished.append(progress)
         if not batch.did_nothing:
             self._num_taken_in += 1
+            if rotation is not None:
+                self._finish_counted(rotation, batch, finished)
         self._state.spare_rows += batch.rows
         for progress in finished:
             self._finish(progress, now_s)
         return finished
+
+    def _note_gap(self, progress: Progress, batch: Batch, number: int) -> None:
+        """The batch of that number brings a token: how many batches after the last one."""
+        if progress.last_batch == number - 1 and self._rotation is None:
+            batch.num_continued += 1
+        elif progress.last_batch < 0:
+            progress.request.first_token_s = batch.end_s
+        else:
+            batch.late.append(progress.last_batch)
+        progress.last_batch = number
+
+    def _finish_counted(self, rotation: Rotation, batch: Batch, finished: list[Progress]) -> None:
+        """Those without a row whose last tokens a batch brings; all in order of admission."""
+        for progress in batch.ended:
+            rotation.finish(progress)
+            finished.append(progress)
+        if batch.ended and len(finished) > 1:
+            finished.sort(key=_serial)
+
+    def pass_over(self, count: int) -> None:
+        """So many batches are back that finish nobody and have no rows."""
+        self._num_taken_in += count
 
     def _take_in_row(self, row: Row, batch: Batch) -> None:
         """Append the sampled token and the accepted drafts; forget that the rejected ones were computed."""
@@ -94,8 +115,7 @@ class Outputs:
         """The request is no longer one of the engine's; its blocks still are."""
         state, request = self._state, progress.request
         if progress.is_running:
-            state.running.remove(progress)
-            progress.is_running = False
+            state.stop_running(progress)
         elif request in state.waiting:
             state.waiting.remove_all([request])
         else:
@@ -129,6 +149,10 @@ class Outputs:
         self._unfreed = kept
         if batch.rows:
             self._in_flight.remove(batch)
+
+
+def _serial(progress: Progress) -> int:
+    return progress.request.serial
 
 
 def _verified(progress: Progress, num_drafts: int) -> int:

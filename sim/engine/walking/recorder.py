@@ -8,7 +8,6 @@ import numpy as np
 
 from sim.engine.columns import DraftColumns
 from sim.engine.decode_stretches import STRETCH, DecodeStretches
-from sim.engine.leap_log import LeapLog
 from sim.engine.leap_records import CHUNK, LeapRecords
 from sim.engine.narrow import NarrowRows, RowLog
 from sim.engine.records import EngineRecords, SpeculationRecords
@@ -16,35 +15,43 @@ from sim.engine.replica_rows import ReplicaRows
 from sim.engine.request_table import RequestTable
 from sim.engine.token_gaps import StepGaps
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.call_log import CallLog
+from sim.engine.walking.calls_ahead import CallsAhead
 from sim.engine.walking.state import State
 from sim.engine.walking.swapping import SwappingState
 
 
 class WalkRecorder(ReplicaRows):
-    """The recorder of a replica that walks: batches are recorded as they come back."""
+    """The recorder of a replica that walks: batches are recorded as they come back, those of one that counts as they are launched."""
 
     def __init__(self, requests: RequestTable, replica: int = 0, *, speculates: bool = False) -> None:
         super().__init__(requests, replica)
+        self._leaps = self._call_log = CallLog()
         self._late = array("q")
         self._num_drafts = array("i")
         self._num_accepted = array("i")
-        self._num_batches = 0
         self._num_verified = 0
         self._speculates = speculates
 
     def batch(self, batch: Batch) -> None:
+        """A batch is on its way, or back."""
+        shown = (batch.num_running, batch.num_waiting, batch.num_free_blocks)
+        self._call_log.next_goes_back(batch.num_back)
+        self.one_pass(batch.shape, shown, len(batch.preempted), batch.num_continued, batch.start_s, batch.duration_s)
+
+    def came_back(self, batch: Batch) -> None:
         """A batch is back, or will never be."""
         for before in batch.late:
-            self._late.append(self._num_batches)
+            self._late.append(batch.number)
             self._late.append(before)
-        self._num_batches += 1
         if self._speculates:
             self._num_drafts.append(batch.shape.num_drafts if batch.shape else 0)
             self._num_accepted.append(batch.num_accepted)
             self._num_verified += batch.num_verified
-        shown = (batch.num_running, batch.num_waiting, batch.num_free_blocks)
-        num_preempted = len(batch.preempted)
-        self.one_pass(batch.shape, shown, num_preempted, batch.num_continued, batch.start_s, batch.duration_s)
+
+    def calls(self, ahead: CallsAhead, state: State) -> None:
+        """The batches of calls that only decode are on their way."""
+        self._call_log.add_calls(ahead, state.num_running, state.num_waiting)
 
     def records(
         self, state: State, stage_busy_s: Sequence[float], swapping: SwappingState | None = None
@@ -52,12 +59,17 @@ class WalkRecorder(ReplicaRows):
         """All that is not in the table, in columns; to be asked for once, for leaps are let go."""
         for batch in state.in_flight:
             if not batch.did_nothing:
-                self.batch(batch)
+                if state.rotation is None:
+                    self.batch(batch)
+                self.came_back(batch)
         for progress in state.progress.values():
             self.request(progress.request, progress.num_tokens - progress.num_prompt, nan)
         stretches = DecodeStretches(NarrowRows(STRETCH), state.config.block_size, 1)
         leaps = LeapRecords(self._leaps.blocks(), self._chunks.rows(), stretches)
-        self._leaps, self._chunks = LeapLog(), RowLog(CHUNK)
+        self._leaps = self._call_log = CallLog()
+        self._chunks = RowLog(CHUNK)
+        if state.rotation is not None:
+            leaps.none_continued(np.array(state.rotation.uncounted, dtype=np.int64))
         has_stages = len(stage_busy_s) > 1
         if has_stages:
             leaps.note_overlaps()

@@ -3,6 +3,7 @@
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.progress import Progress
+from sim.engine.walking.rotation import Rotation
 from sim.engine.walking.state import State
 
 
@@ -34,7 +35,46 @@ class Running:
         self._steps_back = state.rules.steps_back
 
     def schedule(self, batch: Batch) -> None:
-        """Grant in order of admission, preempting where blocks run out."""
+        """Grant all that is asked for, or else in order of admission, preempting where blocks run out."""
+        rotation = self._state.rotation
+        if rotation is not None:
+            if self._grant_all(rotation, batch):
+                return
+            self._state.settle()
+        self._grant_in_order(batch)
+
+    def _grant_all(self, rotation: Rotation, batch: Batch) -> bool:
+        """Grant every running request all of it; False, with nothing changed, where tokens or blocks may be too few."""
+        slot, pool = rotation.slot(batch.call), self._slots.pool
+        num_counted = slot.decodes.count
+        num_blocks = slot.decodes.blocks_begun(rotation.round(batch.call), 1) * self._slots.num_groups
+        budget = batch.budget - num_counted
+        if budget < 0:
+            return False
+        grants: list[tuple[Progress, int]] = []
+        missing = num_blocks
+        for progress in rotation.walked:
+            wanted = self._next_tokens(progress, batch)
+            if wanted > budget:
+                if progress is not self._state.running[-1]:
+                    return False
+                wanted = budget
+            if wanted:
+                missing += self._slots.num_missing(progress, wanted)
+                budget -= wanted
+                grants.append((progress, wanted))
+        if missing > pool.num_free:
+            return False
+        if num_blocks:
+            pool.take(num_blocks)
+        if num_counted:
+            batch.count(num_counted, slot.sampled_s)
+        for progress, wanted in grants:
+            batch.grant(progress, wanted, self._slots.grow(progress, wanted))
+        return True
+
+    def _grant_in_order(self, batch: Batch) -> None:
+        """One after the other, as vLLM does."""
         running = self._state.running
         index = 0
         while index < len(running) and batch.budget > 0:

@@ -9,6 +9,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request
 from sim.engine.walking.admission import Admission
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.calls_ahead import CallsAhead
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.fair_admission import FairAdmission
 from sim.engine.walking.modes import Modes
@@ -28,9 +29,11 @@ NONE_ACCEPTED = bytes(1)
 class Scheduler:
     """Schedules over one state: running requests first, then the waiting; takes batches in as they come back."""
 
-    def __init__(self, config: SchedulerConfig, modes: Modes, connector: Connector | None, num_keys: int) -> None:
+    def __init__(
+        self, config: SchedulerConfig, modes: Modes, connector: Connector | None, num_keys: int, *, counts: bool
+    ) -> None:
         self.swapping = SwappingState(config, modes, num_keys, modes.swap_space) if modes.swap_space else None
-        self.state = self.swapping or State(config, modes, num_keys, connector)
+        self.state = self.swapping or State(config, modes, num_keys, connector, counts=counts)
         self._running = Running(self.state)
         self._admission = _admission(self.state, modes)
         self._outputs = Outputs(self.state)
@@ -79,6 +82,8 @@ class Scheduler:
         if self._modes.throttle_interval and not batch.defers_prefills and not batch.preempted:
             self._throttle.note()
         self._advance(batch)
+        if state.rotation is not None:
+            state.rotation.close(batch)
         if self._connector is not None:
             self._tell(self._connector, batch)
         self._outputs.launched(batch)
@@ -90,7 +95,9 @@ class Scheduler:
         num_drafts_next = speculation.num_drafts_after(len(batch.rows)) if speculation else 0
         batch.num_drafts_next = num_drafts_next
         next_call = batch.call + self._calls_between_decodes
-        num_decodes = decode_context_tokens = num_sampled = num_drafts = 0
+        num_decodes = num_sampled = batch.num_counted
+        decode_context_tokens = self._counted_context_tokens(batch) if num_decodes else 0
+        num_drafts = 0
         chunks: list[tuple[int, int]] = []
         for row in batch.rows:
             progress, num_tokens = row.progress, row.num_tokens
@@ -119,15 +126,52 @@ class Scheduler:
                 decode_context_tokens += row.num_computed_before + num_tokens
             else:
                 chunks.append((num_tokens, row.num_computed_before))
-        if batch.rows:
+        if not batch.is_empty:
             batch.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks
+
+    def _counted_context_tokens(self, batch: Batch) -> int:
+        rotation = self.state.rotation
+        assert rotation is not None, "somebody counts"
+        return rotation.slot(batch.call).decodes.context_sum(rotation.round(batch.call))
 
     def _tell(self, connector: Connector, batch: Batch) -> None:
         for row in batch.rows:
             connector.computes(row.progress, row.num_computed_before + row.num_tokens)
         connector.close_pass()
+
+    # -- calls that only decode, many at once ----------------------------------------------------------------------
+
+    @property
+    def admits_nobody(self) -> bool:
+        """Whether no call admits anybody before a request comes or finishes, if all only decode."""
+        state = self.state
+        return state.num_waiting == 0 or len(state.running) >= state.config.max_running or self._admission.lacks_blocks
+
+    def make_calls(self, ahead: CallsAhead) -> None:
+        """Decide what these calls do."""
+        state, rotation = self.state, self.state.rotation
+        assert rotation is not None, "an engine with stages"
+        state.num_calls += ahead.num_calls
+        state.has_told_finished = True
+        rotation.last_call = state.num_calls
+        if num_taken := sum(ahead.num_taken):
+            state.slots.pool.take(num_taken)
+
+    def batches_of(self, ahead: CallsAhead, first: int) -> list[Batch]:
+        """Those of all but the first so many, which are back; with the last of all the last tokens of some may come."""
+        rotation, batches = self.state.rotation, []
+        assert rotation is not None, "an engine with stages"
+        self._outputs.pass_over(rotation.pass_over(ahead.first_call, first))
+        for number in range(first, ahead.num_calls):
+            batch = Batch(ahead.first_call + number, 0, 0, 0, 0)
+            batch.num_counted = ahead.num_decodes(number)
+            batch.end_s = ahead.end_s(number)
+            rotation.number(batch)
+            batches.append(batch)
+        rotation.end(batches[-1])
+        return batches
 
     # -- as batches and transfers come back ------------------------------------------------------------------------
 

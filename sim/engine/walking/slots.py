@@ -18,7 +18,7 @@ class Slots:
         self.kv = KVCacheManager(config, num_keys)
         self.pool = self.kv.pool
         self._block_size = config.block_size
-        self._num_groups = self.kv.num_groups
+        self.num_groups = self.kv.num_groups
         self._has_windows = config.has_windows
         self._max_model_len = config.max_model_len
         self._lookahead = speculation.num_lookahead_tokens if speculation else 0
@@ -50,10 +50,15 @@ class Slots:
             self.keep(progress, end)
         return num_new
 
+    def num_missing(self, progress: Progress, num_tokens: int) -> int:
+        """Blocks that one lacks for its next tokens, without any ahead."""
+        missing = self._num_blocks(progress.num_computed + num_tokens) - progress.num_blocks
+        return max(0, missing) * self.num_groups
+
     def _extend(self, progress: Progress, end: int, reserve: int) -> int:
         """Take the blocks that are missing for so many tokens; -1 where there are too few."""
         missing = self._num_blocks(end) - progress.num_blocks
-        num_new = missing * self._num_groups
+        num_new = missing * self.num_groups
         if num_new + reserve > self.pool.num_free:
             return -1
         if missing > 0:

@@ -13,6 +13,7 @@ from sim.engine.walking.contiguous_slots import ContiguousSlots
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.ranked_eviction import RankedSlots
+from sim.engine.walking.rotation import Rotation, rotates
 from sim.engine.walking.slots import Slots
 from sim.specs.engine import batches_in_flight
 
@@ -20,10 +21,12 @@ from sim.specs.engine import batches_in_flight
 class State:
     """The queues, the running requests in order of admission, and their blocks. `num_calls` of the scheduler have been made.
 
-    `verified` counts the verifications that accepted 0, 1, ... drafts.
+    With a `rotation` decodes are counted. `verified` counts the verifications that accepted 0, 1, ... drafts.
     """
 
-    def __init__(self, config: SchedulerConfig, modes: Modes, num_keys: int, connector: Connector | None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, modes: Modes, num_keys: int, connector: Connector | None, *, counts: bool = False
+    ) -> None:
         self.config = config
         self.modes = modes
         self.rules = config.engine.rules
@@ -44,6 +47,7 @@ class State:
         self.holding = self.policy.make_queue()
         self.loading: list[Progress] = []
         self.progress: dict[Request, Progress] = {}
+        self.rotation = Rotation(config, modes.num_stages, self.progress) if counts and rotates(config, modes) else None
         self.in_flight: list[Batch] = []
         self.spare_rows: list[Row] = []
         self.num_calls = 0
@@ -92,6 +96,8 @@ class State:
         progress.is_running = True
         progress.num_computed += num_hit_tokens + num_external
         self.running.append(progress)
+        if self.rotation is not None:
+            self.rotation.walked.append(progress)
         request.status = RequestStatus.PREFILLING
         request.serial = self.num_admitted
         self.num_admitted += 1
@@ -99,6 +105,18 @@ class State:
             request.num_cached_tokens = progress.num_computed
             self.prefix_cache_queries += progress.num_tokens
             self.prefix_cache_hits += num_hit_tokens
+
+    def settle(self) -> None:
+        """Count nobody: whoever runs can be looked at."""
+        if self.rotation is not None:
+            self.rotation.settle(self.running, self.in_flight)
+
+    def stop_running(self, progress: Progress) -> None:
+        """It leaves the running requests."""
+        self.running.remove(progress)
+        if self.rotation is not None:
+            self.rotation.leave(progress)
+        progress.is_running = False
 
     def preempt(self, progress: Progress) -> None:
         """Recompute preemption: what was computed is lost, what was generated is kept; outputs on their way still come."""
@@ -112,12 +130,11 @@ class State:
 
     def leave_running(self, progress: Progress) -> None:
         """A running request has to make room: its blocks are free, and its drafts forgotten."""
-        self.running.remove(progress)
+        self.stop_running(progress)
         self.slots.free_preempted(progress)
         request = progress.request
         request.num_preemptions += 1
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
-        progress.is_running = False
         progress.num_drafts = 0
 
 

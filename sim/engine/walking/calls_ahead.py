@@ -1,0 +1,156 @@
+"""Calls of the scheduler that only decode, worked out one after the other without a look at any request: a leap over pipeline stages.
+
+While decodes rotate and nobody comes, finishes or lacks a block, when each call is made, when its batch passes each stage and when it comes back
+follows from numbers: a batch begins when the first stage is free and its tokens are sampled, leaves each stage after the one before it,
+and the call after the next batch's return follows. It is what launching and collecting would do, sum by sum.
+"""
+
+from bisect import bisect_left
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.walking.batch import Batch
+from sim.engine.walking.device import Device
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.rotation import Rotation
+
+MOST_CALLS = 1_024
+
+
+class CallsAhead:
+    """So many calls from `first_call` on, by slot the decodes of each and the sum of their contexts after the first.
+
+    A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
+    `num_free`, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the next
+    of these, the last one until `back_s`. The call after them is made at `next_s`.
+    """
+
+    __slots__ = (
+        "back_s", "called_s", "contexts", "counts", "ends_s", "first_call", "is_plan", "next_s", "num_back", "num_calls", "num_free",
+        "num_taken", "starts_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, first_call: int, rotation: Rotation, ends_s: list[float], num_free: int, *, is_plan: bool
+    ) -> None:
+        self.first_call = first_call
+        self.counts = [slot.decodes.count for slot in rotation.slots]
+        self.contexts, self.num_back = self.counts.copy(), self.counts.copy()
+        number = rotation.num_launched
+        for call in range(first_call, first_call + len(self.counts)):
+            place, slot = rotation.place(call), rotation.slot(call)
+            self.contexts[place] = slot.decodes.context_sum(rotation.round(call))
+            self.num_back[place] = number - slot.last_number
+            number += slot.decodes.count > 0
+        self.is_plan = is_plan
+        self.num_calls = 0
+        self.num_free = num_free
+        self.ends_s = ends_s
+        self.called_s: list[float] = []
+        self.starts_s: list[float] = []
+        self.num_taken: list[int] = []
+        self.back_s = self.next_s = 0.0
+
+    def add(self, called_s: float, start_s: float, end_s: float, num_taken: int) -> float:
+        """One more call; when the batch that it waits for is back."""
+        if self.is_plan:
+            self.called_s.append(called_s)
+        oldest_s = self.ends_s[self.num_calls]
+        self.num_calls += 1
+        self.starts_s.append(start_s)
+        self.ends_s.append(end_s)
+        self.num_taken.append(num_taken)
+        self.back_s = max(called_s, oldest_s)
+        return self.back_s
+
+    def num_begun(self, now_s: float) -> int:
+        """How many of a plan are made before that time."""
+        return bisect_left(self.called_s, now_s)
+
+    def backs_s(self, number: int) -> float:
+        """When the batch comes back that this one of a plan waits for."""
+        return max(self.called_s[number], self.ends_s[number])
+
+    def num_decodes(self, number: int) -> int:
+        return self.counts[(self.first_call + number) % len(self.counts)]
+
+    def end_s(self, number: int) -> float:
+        """When its batch ends."""
+        return self.ends_s[len(self.ends_s) - self.num_calls + number]
+
+
+class LookAhead:
+    """Works out calls, for as long as decodes rotate undisturbed."""
+
+    def __init__(self, rotation: Rotation, device: Device, config: SchedulerConfig, modes: Modes) -> None:
+        self.rotation = rotation
+        self._device = device
+        self._num_groups = len(config.kv_groups)
+        self._block_size = config.block_size
+        self._token_budget = config.token_budget
+        self._idle_sleep_s = modes.idle_sleep_s
+
+    @property
+    def times_s(self) -> tuple[list[float], list[float], list[float]]:
+        """All that working out moves on: to be set again where it was but tried."""
+        stages = self._device.stages
+        return (
+            [stage.free_s for stage in stages],
+            [stage.busy_s for stage in stages],
+            [slot.sampled_s for slot in self.rotation.slots],
+        )
+
+    @times_s.setter
+    def times_s(self, times_s: tuple[list[float], list[float], list[float]]) -> None:
+        free_s, busy_s, sampled_s = times_s
+        for number, stage in enumerate(self._device.stages):
+            stage.free_s, stage.busy_s = free_s[number], busy_s[number]
+        for number, slot in enumerate(self.rotation.slots):
+            slot.sampled_s = sampled_s[number]
+
+    def num_certain(self, first_call: int, in_flight: list[Batch]) -> int:
+        """How many calls only decode for certain, up to that which a last token comes of, or that after which a request may finish."""
+        rotation = self.rotation
+        if rotation.walked:
+            return 0
+        limit, num_slots, is_idle = MOST_CALLS, len(rotation.slots), True
+        for number, slot in enumerate(rotation.slots):
+            decodes = slot.decodes
+            if decodes.count:
+                if decodes.count > self._token_budget:
+                    return 0
+                is_idle = False
+                limit = min(limit, decodes.ends.next_pass * num_slots + number - first_call + 1)
+        if is_idle:
+            return 0
+        for number, batch in enumerate(in_flight):
+            if batch.may_finish:
+                return min(limit, number + 1)
+        return limit
+
+    def work_out(self, ahead: CallsAhead, most: int, until_s: float, now_s: float) -> None:
+        """Add the calls made before that time, `most` or fewer, as far as there are blocks; the device runs their batches."""
+        rotation, device = self.rotation, self._device
+        first_stage, last_stage = device.stages[0], device.stages[-1]
+        times = [device.decodes(max(1, count)) for count in ahead.counts]
+        call, num_free = ahead.first_call, ahead.num_free
+        end_call = call + most
+        while call < end_call and now_s < until_s:
+            slot, at = rotation.slot(call), rotation.round(call)
+            decodes = slot.decodes
+            if decodes.count:
+                num_taken = decodes.block_boundaries[at % self._block_size] * self._num_groups
+                if num_taken > num_free:
+                    break
+                num_free -= num_taken
+                start_s = max(now_s, first_stage.free_s)
+                start_s = max(start_s, slot.sampled_s)
+                context_tokens = decodes.context_sum(at)
+                end_s = device.run_decodes(times[rotation.place(call)], context_tokens, start_s)
+                slot.sampled_s = end_s
+                slept_s = 0.0
+            else:
+                start_s = end_s = max(now_s, last_stage.free_s)
+                slept_s, num_taken = self._idle_sleep_s, 0
+            now_s = ahead.add(now_s, start_s, end_s, num_taken) + slept_s
+            call += 1
+        ahead.next_s = now_s

@@ -1,0 +1,213 @@
+"""Decodes of an engine with pipeline stages, counted and not visited: with n stages each of them runs in every n-th call.
+
+So it is under sync scheduling, where a batch is back n calls after its own and no sooner, and under async scheduling, where vLLM
+paces decodes. Calls that are n apart make a *slot*, of which one is a *round*; a slot's decodes are counted by rounds as
+sim/engine/decodes.py counts them by passes.
+"""
+
+from dataclasses import replace
+
+from sim.engine.config import SchedulerConfig
+from sim.engine.decodes import Decodes
+from sim.engine.request import Request
+from sim.engine.walking.batch import Batch, Row
+from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.progress import Progress
+
+
+def rotates(config: SchedulerConfig, modes: Modes) -> bool:
+    """Whether decodes keep to their slots, and all that they ask for is a token a round."""
+    rules, is_async = config.engine.rules, config.engine.async_scheduling
+    if (
+        modes.num_stages == 1
+        or config.has_windows
+        or (is_async and not (rules.paces_decodes and rules.stops_at_last_token))
+    ):
+        return False
+    return replace(modes, num_stages=1, idle_sleep_s=0.0, acceptance=None) == PLAIN
+
+
+class Slot:
+    """The decodes of every n-th call; the last batch that was launched has number `last_number`, and samples until `sampled_s`."""
+
+    __slots__ = ("decodes", "last_number", "sampled_s")
+
+    def __init__(self, block_size: int) -> None:
+        self.decodes = Decodes(block_size)
+        self.sampled_s = -1.0
+        self.last_number = -1
+
+
+class Rotation:
+    """Who is counted, by slot, and the running requests that are `walked`, in order of admission.
+
+    Invariants: a request is counted from the call on in which its row samples, its `counted_call`, until it has finished; what
+    its Progress says is that of this call until then, or until it is *settled*, which ends the counting of all. The contents
+    that others may ask for are all registered of one that is counted. `last_call` is the last that was launched,
+    and `num_launched` batches did something. The decodes of the batches `uncounted`, which were counted at their launch, have rows.
+    """
+
+    def __init__(self, config: SchedulerConfig, num_stages: int, progress: dict[Request, Progress]) -> None:
+        self._num_slots = num_stages
+        self._block_size = config.block_size
+        self._is_async = config.engine.async_scheduling
+        self._caches_prefixes = config.engine.enable_prefix_caching
+        self._progress = progress
+        self.slots = [Slot(config.block_size) for _ in range(num_stages)]
+        self.walked: list[Progress] = []
+        self.last_call = 0
+        self.num_launched = 0
+        self.uncounted: list[int] = []
+
+    def slot(self, call: int) -> Slot:
+        return self.slots[call % self._num_slots]
+
+    def place(self, call: int) -> int:
+        """The number of its slot."""
+        return call % self._num_slots
+
+    def round(self, call: int) -> int:
+        return call // self._num_slots
+
+    # -- who is counted --------------------------------------------------------------------------------------------
+
+    def close(self, batch: Batch) -> None:
+        """A pass is done: those that sample their last token in it end, and who samples in a row is counted from here on."""
+        self.last_call = batch.call
+        self.number(batch)
+        self.end(batch)
+        for row in batch.rows:
+            if row.samples:
+                progress = row.progress
+                if progress.num_computed >= progress.last_token - 1:
+                    batch.may_finish = True
+                elif progress.is_running and not self._may_be_asked_for(progress):
+                    self._enter(progress, batch.call)
+
+    def number(self, batch: Batch) -> None:
+        """Number a batch that does something, and note how many lie between it and the last one of its slot."""
+        if not batch.did_nothing:
+            slot = self.slot(batch.call)
+            batch.number_before, batch.number = slot.last_number, self.num_launched
+            slot.last_number = self.num_launched
+            self.num_launched += 1
+            if batch.num_counted:
+                batch.num_continued, batch.num_back = batch.num_counted, slot.last_number - batch.number_before
+
+    def pass_over(self, first_call: int, num_calls: int) -> int:
+        """Number the batches of so many calls that only decode; how many are not empty."""
+        num_slots, before = self._num_slots, self.num_launched
+        num_busy = sum([slot.decodes.count > 0 for slot in self.slots])
+        num_rounds = num_calls // num_slots
+        self.num_launched += max(0, num_rounds - 1) * num_busy
+        for call in range(first_call + max(0, num_rounds - 1) * num_slots, first_call + num_calls):
+            slot = self.slot(call)
+            if slot.decodes.count:
+                slot.last_number = self.num_launched
+                self.num_launched += 1
+        return self.num_launched - before
+
+    def end(self, batch: Batch) -> None:
+        """The counted ones whose last token comes with a batch."""
+        decodes = self.slot(batch.call).decodes
+        if decodes.ends.next_pass == self.round(batch.call):
+            batch.ended = [self._progress[request] for request in decodes.pop_next_end()]
+            batch.may_finish = True
+
+    def _may_be_asked_for(self, progress: Progress) -> bool:
+        """Whether blocks that it has yet to fill hold what others may look for."""
+        return self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks
+
+    def _enter(self, progress: Progress, call: int) -> None:
+        request = progress.request
+        request.epoch = self.round(call) - progress.num_computed
+        request.last_pass = request.epoch + progress.last_token - 1
+        self.slot(call).decodes.enter(request)
+        progress.counted_call = call
+        self.walked.remove(progress)
+
+    def leave(self, progress: Progress) -> None:
+        """A request no longer runs; it has finished, or was settled before."""
+        if progress.counted_call < 0:
+            self.walked.remove(progress)
+
+    def finish(self, progress: Progress) -> None:
+        """The batch with the last token of a counted one is back."""
+        progress.num_tokens = progress.last_token
+        progress.num_computed = progress.last_token - 1
+        progress.num_in_flight = progress.num_samples_in_flight = progress.num_placeholders = 0
+        self._hold(progress, progress.num_computed)
+
+    def _hold(self, progress: Progress, num_known: int) -> None:
+        """The blocks of what is computed; those full of the first tokens, which were known when they were computed, can be found."""
+        size = self._block_size
+        progress.num_blocks = -(-progress.num_computed // size)
+        progress.num_slots = progress.num_blocks * size
+        if self._caches_prefixes and num_known // size > progress.num_full:
+            progress.num_full = num_known // size
+            progress.next_full = (progress.num_full + 1) * size
+
+    # -- when someone has to be looked at --------------------------------------------------------------------------
+
+    def settle(self, running: list[Progress], in_flight: list[Batch]) -> None:
+        """Count nobody: say of each request, and of each batch in flight, what walking would have said."""
+        counted = [progress for progress in running if progress.counted_call >= 0]
+        last_numbers = [slot.last_number for slot in self.slots]
+        for batch in reversed(in_flight):
+            batch.may_finish = True
+            if not batch.did_nothing:
+                last_numbers[self.place(batch.call)] = batch.number_before
+            if batch.num_counted:
+                self._make_rows(batch, counted)
+                self.uncounted.append(batch.number)
+        last_collected = self.last_call - len(in_flight)
+        for progress in counted:
+            self._settle(progress, last_collected, last_numbers)
+        for slot in self.slots:
+            slot.decodes = Decodes(self._block_size)
+        self.walked = list(running)
+
+    def _make_rows(self, batch: Batch, counted: list[Progress]) -> None:
+        for progress in counted:
+            num_calls = batch.call - progress.counted_call
+            num_rounds = num_calls // self._num_slots
+            if 0 < num_calls == num_rounds * self._num_slots and num_rounds <= self._num_rounds(progress):
+                row = Row()
+                row.progress = progress
+                row.serial = progress.request.serial
+                row.num_tokens = 1
+                row.num_computed_before = progress.num_computed + num_rounds - 1
+                row.attempt = progress.attempt
+                row.samples = True
+                batch.rows.append(row)
+        batch.rows.sort(key=_serial)
+        batch.num_counted = batch.num_continued = 0
+        batch.ended = []
+
+    def _num_rounds(self, progress: Progress) -> int:
+        """For how many rounds it is counted in all."""
+        return progress.last_token - 1 - progress.num_computed
+
+    def _settle(self, progress: Progress, last_collected: int, last_numbers: list[int]) -> None:
+        call, num_slots = progress.counted_call, self._num_slots
+        slot = self.slot(call)
+        num_launched = min((self.last_call - call) // num_slots, self._num_rounds(progress))
+        num_returned = min(max(0, last_collected - call) // num_slots, num_launched)
+        progress.counted_call = -1
+        progress.num_computed += num_launched
+        progress.num_tokens += num_returned
+        progress.num_in_flight += num_launched - num_returned
+        progress.num_samples_in_flight += num_launched - num_returned
+        if num_returned:
+            progress.last_batch = last_numbers[self.place(call)]
+        if self._is_async:
+            progress.num_placeholders += num_launched - num_returned
+            progress.eligible_call += num_launched * num_slots
+        if num_launched:
+            progress.granted_call += num_launched * num_slots
+            progress.sampled_s = slot.sampled_s
+            self._hold(progress, progress.num_computed - self._is_async)
+
+
+def _serial(row: Row) -> int:
+    return row.serial

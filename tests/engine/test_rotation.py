@@ -1,0 +1,180 @@
+"""Decodes of pipeline stages that are counted, and calls worked out ahead, are those of an engine that walks: whoever reads its log has it walk."""
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+from simpy.events import EventPriority
+
+from sim.cluster.arrivals import Process, arrivals
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.clock import ARRIVAL, ASK, At
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.replica import LiveReplica
+from sim.cluster.simulation import simulate
+from sim.deployment import deploy
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import EngineRecords, RequestRecords
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+from sim.engine.walking.core import WalkingCore
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.step_log import WalkLogger
+from sim.specs.engine import EngineConfig
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.readers import read_trace
+from sim.workload.trace import Trace
+from tests.cluster.test_aborts import Patience, Service
+from tests.cluster.test_clusters_agree import gaps
+from tests.cluster.test_pipeline_agrees import Staged, workloads
+from tests.conformance.case import RecordedStepTime, load_case
+from tests.conformance.engines import walk
+from tests.conformance.test_recorded import GOLDEN
+from tests.engine.test_engines_agree import Telling, assert_same_steps
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.properties import engine_examples as examples
+from tests.shared import SHARED
+from tests.workloads import step_times
+
+
+def unread(_row: dict[str, Any]) -> None:
+    """What a log is written for that nobody wants."""
+
+
+def assert_same(found: EngineRecords, expected: EngineRecords) -> None:
+    """Steps, gaps, and how long stages ran."""
+    assert_same_steps(found, expected)
+    assert gaps(found) == gaps(expected)
+    assert found.stage_busy_s == expected.stage_busy_s
+
+
+def assert_same_requests(found: RequestRecords, expected: RequestRecords) -> None:
+    for column in fields(RequestRecords):
+        np.testing.assert_array_equal(getattr(found, column.name), getattr(expected, column.name), err_msg=column.name)
+
+
+@pytest.mark.parametrize("clients", [AT_THEIR_TIMES, Clients(max_concurrency=9)], ids=["open", "limited"])
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("num_stages", "num_blocks"), [(2, 4_000), (3, 700)])
+def test_real_step_times_to_the_last_bit(num_stages: int, num_blocks: int, is_async: bool, clients: Clients) -> None:
+    """Sums in the order of stepping, whether or not blocks run out."""
+    limits = EngineConfig(
+        pipeline_parallel_size=num_stages,
+        async_scheduling=is_async,
+        max_model_len=8_192,
+        num_gpu_blocks_override=num_blocks,
+        max_num_seqs=24,
+    )
+    deployed = deploy("Llama-3.1-8B", "h100-sxm", limits)
+    plan = FleetPlan.alike(deployed.config, deployed.step_time, modes=deployed.modes)
+    trace = read_trace("chat", rate_scale=2.0).first(60)
+    found = simulate(trace, plan, clients=clients)
+    expected = simulate(trace, plan, clients=clients, step_log=unread)
+    assert_same_requests(found.merged.requests, expected.merged.requests)
+    assert_same(found.replicas[0], expected.replicas[0])
+
+
+STAGES = [*GOLDEN.glob("mode_pp*.json.gz"), *(SHARED / "golden" / "pp").glob("*.json.gz")]
+
+
+@pytest.mark.parametrize("path", sorted(STAGES), ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_recorded_schedules(path: Path) -> None:
+    """What the log of a walk says, which is held to vLLM's, the records of one that counts do as well."""
+    case = load_case(path)
+    found, expected = (walk(case, log) for log in (None, WalkLogger(unread)))
+    assert_same_requests(found[1], expected[1])
+    assert_same(found[0], expected[0])
+
+
+@examples(300)
+@given(
+    workload=workloads(),
+    step_time=step_times,
+    multipliers=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+    message_s=st.integers(0, 3),
+    idle_sleep_s=st.sampled_from((0.0, 5.0)),
+    patience_s=st.lists(st.none() | st.integers(0, 300), min_size=1, max_size=8),
+    kind=st.sampled_from((ARRIVAL, ASK)),
+    halts_s=st.none() | st.integers(1, 300),
+)
+def test_whoever_gives_up_and_whatever_is_lost(
+    workload: tuple[Trace, SchedulerConfig],
+    step_time: RecordedStepTime,
+    multipliers: list[int],
+    message_s: int,
+    idle_sleep_s: float,
+    patience_s: list[int | None],
+    kind: EventPriority,
+    halts_s: int | None,
+) -> None:
+    """Plans are cut by requests that come, are aborted, and by the end of the replica."""
+    trace, config = workload
+    timed = Staged(Telling(step_time), multipliers, message_s)
+    modes = Modes(num_stages=len(multipliers), idle_sleep_s=idle_sleep_s)
+    times_s = [patience_s[number % len(patience_s)] for number in range(len(trace))]
+    found, expected = (
+        served(trace, config, timed, modes, Patience(times_s, kind), halts_s, is_logged=is_logged)
+        for is_logged in (False, True)
+    )
+    assert_same_requests(found[0], expected[0])
+    assert_same(found[1], expected[1])
+    assert found[2] == expected[2]
+
+
+def served(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    modes: Modes,
+    patience: Patience,
+    halts_s: float | None,
+    *,
+    is_logged: bool,
+) -> tuple[RequestRecords, EngineRecords, dict[int, int]]:
+    """What became of requests, what the replica recorded, and what those had returned that it lost."""
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    service, source = Service(env, patience), RequestSource(trace, config)
+    table, lost = RequestTable(source), dict[int, int]()
+    log = WalkLogger(unread) if is_logged else None
+    core = WalkingCore(
+        config, step_time, WalkRecorder(table), start_s=env.now, modes=modes, num_keys=source.num_keys(), log=log
+    )
+    replica = LiveReplica(env, core, 0, 0, service.ended)
+    service.replicas = [replica]
+    env.process(arrivals(env, source, service.submit))
+
+    def halt() -> Process:
+        yield At(env, env.now + (halts_s or 0), ARRIVAL)
+        lost.update((request.index, returned) for request, returned in replica.halt().items())
+
+    if halts_s is None:
+        env.run()
+    else:
+        env.process(halt())
+        env.run(until=env.now + halts_s + 0.5)
+    return table.records(), core.records(), lost
+
+
+def test_a_lone_request_is_leapt_over() -> None:
+    """Most of its batches are worked out with others, in calls that alternate with empty ones."""
+    config = make_config(max_model_len=500, num_gpu_blocks=600)
+    table = RequestTable(source := RequestSource(make_trace([Ask("A", 8, 400)]), config))
+    timed, modes = Staged(ONE_SECOND, (1, 1), 0.0), Modes(num_stages=2)
+    core = WalkingCore(config, timed, WalkRecorder(table), start_s=0.0, modes=modes)
+    core.add_request(next(iter(source)))
+    while core.plan() is None:
+        if not core.launch():
+            core.collect()
+    plan = core.plan()
+    assert plan is not None
+    assert plan.num_passes > 50
+    assert not core.commit(plan)
+    core.advance(math.inf)
+    assert len(core.records().leaps) == 400
