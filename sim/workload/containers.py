@@ -16,7 +16,7 @@ from sim.workload.table import Sheet
 from sim.workload.vllm_log import LOG_LINE
 
 MOST_BLANK_LINES = 1_000  # before the first that is not
-_LOG = re.compile(rb"^(\(\w+ pid=\d+\) )?(DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d ", re.MULTILINE)
+_LOG = re.compile(rb"^[^,{\n]{0,80}(DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d ", re.MULTILINE)
 
 
 def open_sheet(stream: io.BufferedReader, name: str, limit: int | None) -> Sheet:

@@ -23,6 +23,7 @@ SHORT = {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_to
 LENGTHS = ("prompt_tokens", "output_tokens")
 TIMES = ("arrival_s", "think_time_s")
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+ABSENT = object()
 FORM = "arrival=COLUMN[:UNIT],prompt=COLUMN,output=COLUMN[,session=COLUMN,...]"
 
 
@@ -103,19 +104,26 @@ def _object_chunks(rows: Iterator[tuple[int, list[Any]]], fields: Sequence[str],
 
 
 def _picked(sheet: Sheet, rows: Iterator[Row], names: Mapping[str, str]) -> Iterator[tuple[int, list[Any]]]:
-    """The cells of JSON's rows, whose other keys may differ."""
+    """The cells of JSON's rows, whose other keys may differ; a request that failed may lack any."""
     for place, row in rows:
-        yield place, [_cell(sheet, place, row, column) for column in names.values()]
+        cells = {field: _cell(row, column) for field, column in names.items()}
+        failed = cells["output_tokens"] is ABSENT
+        for field, cell in cells.items():
+            if cell is ABSENT and not failed:
+                found = ", ".join(map(str, list(row)[:20]))
+                hint = nearest(names[field], list(row))
+                raise sheet.fault(place, f"there is no `{names[field]}`; the keys are {found}.{hint}")
+        yield place, [None if cell is ABSENT else cell for cell in cells.values()]
 
 
-def _cell(sheet: Sheet, place: int, row: Mapping[str, Any], column: str) -> Any:
+def _cell(row: Mapping[str, Any], column: str) -> Any:
+    """What stands under a key, or under a key within a key."""
     if column in row:
         return row[column]
     value: Any = row
     for key in column.split("."):
         if not isinstance(value, dict) or key not in value:
-            found = ", ".join(map(str, list(row)[:20]))
-            raise sheet.fault(place, f"there is no `{column}`; the keys are {found}.{nearest(column, list(row))}")
+            return ABSENT
         value = value[key]
     return value
 

@@ -65,12 +65,15 @@ def test_keys_within_keys_are_found_in_rows_that_differ(tmp_path: Path) -> None:
     rows = [
         {"time": "2024-05-10T00:00:00.5Z", "usage": {"in": 10, "out": 2}, "a.b": "x"},
         {"time": "2024-05-10T02:00:01,25+0200", "usage": {"in": 20, "out": None}, "a.b": "y", "error": "timeout"},
+        {"time": "2024-05-10T00:00:02Z", "usage": None, "a.b": "w"},
+        {"error": "no model"},
         {"time": "2024-05-10 00:00:03", "usage": {"in": 30, "out": 4}, "a.b": "z"},
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     trace = read(tmp_path, text, {"arrival": "time", "prompt": "usage.in", "output": "usage.out", "request_id": "a.b"})
     assert trace.arrival_s.tolist() == [0.0, 2.5]
     assert (trace.request_id, trace.prompt_tokens.tolist()) == (("x", "z"), [10, 30])
+    assert trace.notes == (f"{tmp_path / 't'}: 3 of its lines, with no `usage.out` (they failed), are left out.",)
 
 
 @pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])

@@ -172,6 +172,8 @@ def test_a_new_log_has_them_in_lines_of_their_own(tmp_path: Path) -> None:
         [3, 2],
     )
     assert "1 of its requests, with no prompt_token_ids (VLLM_LOGGING_LEVEL=DEBUG" in trace.notes[0]
+    stamped = "".join(f"2026-02-13T11:33:33.5Z {line}\n" for line in NEW_LOG.splitlines())
+    assert read(tmp_path, stamped).prompt_tokens.tolist() == trace.prompt_tokens.tolist()  # kubectl logs --timestamps
     lora = read(tmp_path, OLD_LOG.replace("ignore_eos=False", "ignore_eos=True"))
     assert lora.lora_name == ("", "sql", "")
 
