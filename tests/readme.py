@@ -69,7 +69,10 @@ def shell(command: str) -> str:
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, COLUMNS="100", PATH=PATH):
         if call := CALL.match(command):
             status = _servecast(shlex.split(call[1]), Path(folder))
-            command = f"(cat {folder}/out; cat {folder}/err >&2; exit {status}) {command[call.end() :]}"
+            then = command[call.end() :]
+            said = (f"cat {folder}/out", f"cat {folder}/err >&2")
+            first, last = reversed(said) if "|" in then else said  # else what reads the pipe may print before or after
+            command = f"({first}; {last}; exit {status}) {then}"
         return subprocess.check_output(["bash", "-c", f"({command}) 2>&1"], text=True)
 
 
