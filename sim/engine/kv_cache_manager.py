@@ -49,19 +49,19 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def most_blocks(group: KVGroup, num_tokens: int, config: SchedulerConfig) -> int:
-    """The most blocks that a group holds at once for a request of that length, as vLLM's admission gate counts."""
-    blocks = blocks_for(num_tokens, config.block_size)
+def most_blocks(group: KVGroup, config: SchedulerConfig) -> int:
+    """The most blocks that a group holds at once for a request of any length, as vLLM's admission gate counts."""
     if group.window is None:
-        return blocks
+        return sys.maxsize
     in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight
     reach = min(group.window - 1 + in_flight, config.max_model_len)
-    return min(blocks, blocks_for(reach, config.block_size) + 1)
+    return blocks_for(reach, config.block_size) + 1
 
 
 def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
     """Whether the KV of that many tokens could be held by a request that is alone."""
-    return sum(most_blocks(group, num_tokens, config) for group in config.kv_groups) <= config.num_usable_blocks
+    blocks = blocks_for(num_tokens, config.block_size)
+    return sum(min(blocks, most_blocks(group, config)) for group in config.kv_groups) <= config.num_usable_blocks
 
 
 def longest_that_fits(config: SchedulerConfig) -> int:
@@ -85,6 +85,7 @@ class KVCacheManager:
         self._num_blocks_needed = [
             sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
+        self._most_blocks = [most_blocks(group, config) for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
         self._caches = [PrefixCache() for _ in config.kv_groups]
         self._num_keys = num_keys
@@ -148,8 +149,8 @@ class KVCacheManager:
         num_tokens = min(num_tokens, self._config.max_model_len)
         if self.num_groups == 1 and not self.has_windows:
             return max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
-        groups = self._config.kv_groups
-        return sum(max(0, most_blocks(group, num_tokens, self._config) - hit.num_blocks) for group in groups)
+        blocks = blocks_for(num_tokens, self._block_size)
+        return sum([max(0, min(blocks, most) - hit.num_blocks) for most in self._most_blocks])
 
     def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
         """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""

@@ -49,6 +49,15 @@ class Extent(FreeRun):
         extents.insert(extents.index(self) + 1, rest)
         return rest
 
+    def can_grow(self, chain: "Chain", start: int) -> bool:
+        """Whether copies from number `start` on of a chain, made now, go on from these, and those of nobody but their holder."""
+        is_youngest = self.chain is chain and self.end == start and chain.extents[-1] is self
+        return is_youngest and len(self.holders) == 1 and not chain.cache.tells_copies_apart
+
+    def grow(self, end: int) -> None:
+        """Add the copies up to number `end`."""
+        self.count, self.end = end - self.start, end
+
     def can_absorb(self, rest: "Extent") -> bool:
         """Whether copies that go on from these are of one age with them: no others were made in between."""
         if rest.chain is not self.chain or rest.start != self.end or self.chain.cache.tells_copies_apart:
@@ -198,13 +207,13 @@ class PrefixCache:
         for span in spans:
             if held.end < min(end, span.end):
                 chain = self._chain(span.key)
-                extent = self._register(chain, held.end - span.block, min(end, span.end) - span.block)
-                last = held.extents[-1] if held.extents else None
-                if last is not None and len(last.holders) == 1 and last.can_absorb(extent):
-                    last.absorb(extent)
-                    held.end += extent.count
+                first, last = held.end - span.block, min(end, span.end) - span.block
+                if held.extents and held.extents[-1].can_grow(chain, first):
+                    self.num_registered += last - first
+                    held.extents[-1].grow(last)
+                    held.end = span.block + last
                 else:
-                    held.put_behind(extent)
+                    held.put_behind(self._register(chain, first, last))
 
     def register_free(self, spans: list[Span], block: int) -> Extent:
         """Make a copy of a block that nobody holds."""

@@ -193,7 +193,7 @@ class WindowFrees:
         self._num_groups = len(delays)
         self._block_size = block_size
         self._beginning = StepCalendar()
-        self._passings: list[tuple[Passing, ...]] = [()] * block_size
+        self._passings: Sequence[tuple[Passing, ...]] = [()] * block_size
         self.due = [0] * block_size
 
     @property
@@ -217,8 +217,10 @@ class WindowFrees:
         self._set(residue, passings)
 
     def _set(self, residue: int, passings: list[Passing]) -> None:
-        """Replace a tuple, never change it: blocks in the free list refer to the tuples of the time when they were freed."""
-        self._passings[residue] = tuple(passings)
+        """Replace the list, never change it: blocks in the free list refer to the one of the time when they were freed."""
+        replaced = list(self._passings)
+        replaced[residue] = tuple(passings)
+        self._passings = replaced
         self.due[residue] = len(passings)
 
     def leave(self, request: Request, step: int) -> None:
@@ -263,7 +265,7 @@ class WindowFrees:
 
     def passed_from(self, step: int) -> PassedByMany:
         """The owners of the blocks passed from pass `step` on, as long as the same decodes are counted."""
-        return PassedByMany(step, self._passings.copy())
+        return PassedByMany(step, self._passings)
 
     def next_passing(self, request: Request, step: int) -> int:
         """The first pass after `step` in which any window of a request in steady progress passes a block."""
