@@ -228,7 +228,7 @@ class EngineCore:
         """Do all passes that begin before the time `until_s`."""
         self._do_held()
         while self.now_s < until_s and self._passes_left > 0:
-            if not self._go_on(self._num_certain(), until_s):
+            if not self._go_on(self._num_certain(foreseen=self._log is not None), until_s):
                 return
 
     def _go_on(self, num_passes: int, until_s: float) -> bool:
@@ -249,7 +249,7 @@ class EngineCore:
         while self.now_s < until_s and self._passes_left > 0:
             if self._num_held == 0 or not self._hold(until_s):
                 self._do_held()
-                num_passes = self._num_certain()
+                num_passes = self._num_certain(foreseen=self._log is not None)
                 self._most_held = self._num_to_hold(num_passes)
                 if not self._hold(until_s) and not self._go_on(num_passes, until_s):
                     return
@@ -286,11 +286,11 @@ class EngineCore:
             self._commit(held, num_passes, 0)
             self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
-    def _num_certain(self) -> int:
-        """How many passes are certain to be steady; 0 while fewer batches are in flight than can be."""
+    def _num_certain(self, *, foreseen: bool) -> int:
+        """How many passes are certain to be steady, of those that can be foreseen or of all; 0 while fewer batches are in flight than can be."""
         if len(self._ends_s) + 1 < self._most_in_flight:
             return 0
-        return self._planner.num_passes(self._num_launched)
+        return self._planner.num_passes(self._num_launched, foreseen=foreseen)
 
     def _leap(self, max_passes: int, until_s: float) -> None:
         """Do the steady passes that begin before `until_s`, `max_passes` or fewer, and collect as many batches."""
@@ -330,7 +330,7 @@ class EngineCore:
     def plan(self) -> Plan | None:
         """The next passes that are certain, up to the first after which a request may finish; None if none is certain."""
         planner = self._planner
-        num_passes = self._num_certain()
+        num_passes = self._num_certain(foreseen=True)
         if num_passes == 0:
             return None
         if self.state.prefills:
@@ -408,7 +408,7 @@ class EngineCore:
     @property
     def decodes(self) -> DecodesAhead | None:
         """The next passes that only decode for certain, up to the first after which a request may finish."""
-        num_passes = 0 if self.state.prefills else self._num_certain()
+        num_passes = 0 if self.state.prefills else self._num_certain(foreseen=True)
         if num_passes == 0:
             return None
         step, decodes = self._num_launched, self.state.decodes

@@ -7,6 +7,7 @@ are left for another request.
 
 import sys
 
+from sim.engine.block_hashing import BlockHashing
 from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
 from sim.engine.windows import Windows
@@ -16,21 +17,25 @@ from sim.steptime.protocol import StepShape
 class LeapPlanner:
     """Says how many steady passes are ahead and what they compute, and does them."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, block_hashing: BlockHashing) -> None:
         self._state = state
+        self._block_hashing = block_hashing
         self._decodes = state.decodes
         self._kv = state.kv
         self._token_budget = state.config.token_budget
         self._num_in_flight = state.config.num_batches_in_flight
         self._threshold_varies = state.config.engine.long_prefill_token_threshold_adaptive
 
-    def num_passes(self, step: int) -> int:
-        """How many passes from `step` on are steady for certain; 0 if none is."""
+    def num_passes(self, step: int, *, foreseen: bool) -> int:
+        """How many passes from `step` on are steady for certain; 0 if none is.
+
+        `foreseen` leaves out those of which only doing them tells how many blocks they give back: windows beside a prompt.
+        """
         state, decodes, windows = self._state, self._decodes, self._state.windows
         if state.wastes_a_decode and state.ended:
             return 0
         if state.prefills:
-            return self._num_filling(step)
+            return 0 if foreseen and windows else self._num_filling(step)
         if not (state.admits_nobody and decodes.count) or decodes.count > self._token_budget:
             return 0
         limit = decodes.ends.next_pass - step + 1
@@ -65,7 +70,7 @@ class LeapPlanner:
         left = request.num_tokens - request.num_computed_tokens
         if left <= num_tokens or num_tokens < 2 or num_tokens > state.longest_chunk:
             return 0
-        if self._kv.has_windows or self._threshold_varies:
+        if self._threshold_varies:
             return 0
         is_alone = next(reversed(state.running)) is request
         unhashed = state.unhashed
@@ -115,11 +120,17 @@ class LeapPlanner:
         """Do `num_passes` steady passes, the first of which is `step`."""
         blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
         windows = self._state.windows
-        if windows:
+        if windows and num_chunk_tokens:
+            self._block_hashing.catch_up(step, before=0)
+        elif windows:
             windows.pass_steadily(step, num_passes)  # first, as later passes may take what earlier ones give back
         if blocks:
             self._kv.pool.take(blocks)
         if num_chunk_tokens:
+            if windows:
+                windows.free_passed(step, self._state.num_collected, (self._prompt,))
             self._state.compute(self._prompt, num_chunk_tokens, num_passes, step + num_passes - 1)
         if step + num_passes > self._decodes.ends.next_pass:
             self._state.end_decodes()
+        if windows and num_chunk_tokens:
+            windows.advance(step)

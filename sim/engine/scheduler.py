@@ -20,8 +20,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, num_keys: int = 0) -> None:
         self.state = SchedulerState(config, num_keys)
-        self.leap_planner = LeapPlanner(self.state)
         self._block_hashing = BlockHashing(self.state)
+        self.leap_planner = LeapPlanner(self.state, self._block_hashing)
         self._admission = Admission(self.state, self._block_hashing)
         self._preemption = Preemption(self.state, self._block_hashing)
         self._token_budget = config.token_budget

@@ -92,6 +92,42 @@ def test_engines_agree_on_every_step(engine: str, workload: Workload, panel_bits
         assert_agreement(engine, workload.trace, workload.config, Telling(workload.step_time))
 
 
+@st.composite
+def chunked(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+    """Prompts of many chunks beside decodes, shared in part, with windows and with hardly more blocks than the longest takes."""
+    budget, block_size = draw(st.integers(4, 12)), draw(st.sampled_from((1, 2, 4)))
+    asks, at = [], 0
+    for row in range(draw(st.integers(2, 6))):
+        at += draw(st.sampled_from((0, 1, 3, 9, 25)))
+        shared, own = draw(st.just(1) | st.integers(1, 5 * budget)), draw(st.just(1) | st.integers(1, 4 * budget))
+        asks.append(Ask(f"r{row}", ((draw(st.integers(0, 1)), shared), (10 + row, own)), draw(st.integers(1, 40)), at))
+    trace = make_trace(asks)
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    groups = draw(
+        st.sampled_from([(KVGroup(window=5),), (KVGroup(), KVGroup(window=3)), (KVGroup(window=12), KVGroup())])
+    )
+    config = make_config(
+        num_gpu_blocks=-(-longest // block_size) * len(groups) + draw(st.integers(2, 24)),
+        block_size=block_size,
+        kv_groups=groups,
+        max_model_len=longest + 1,
+        max_num_batched_tokens=budget,
+        async_scheduling=draw(st.booleans()),
+        enable_prefix_caching=draw(st.integers(0, 3)) > 0,
+    )
+    return trace, config
+
+
+@examples(300)
+@given(workload=chunked(), panel_bits=st.sampled_from((leaps.PANEL_BITS, (1,))))
+def test_engines_agree_on_prompts_of_many_chunks_beside_windows(
+    workload: tuple[Trace, SchedulerConfig], panel_bits: tuple[int, ...]
+) -> None:
+    """Chunks pass blocks as they fill them, decodes pass others in the same pass, and whoever makes room asks for all again."""
+    with patch.object(leaps, "PANEL_BITS", panel_bits):
+        assert_agreement("fast", *workload, ONE_SECOND)
+
+
 @dataclass(frozen=True, slots=True)
 class Kneed:
     """A roofline of sorts, in seconds: attention is hidden behind the rest up to some context, and bends beyond."""
@@ -181,6 +217,28 @@ def test_engines_agree_on_a_prompt_that_fills_the_budget_until_the_threshold_cha
         {"A": 1, "B": 2},
     ]
     assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_engines_agree_on_prompts_that_fill_the_budget_while_windows_pass_blocks(engine: str, is_async: bool) -> None:
+    """B's chunks pass blocks of a prompt that A has too; what both have left behind is evicted for them, or found by D."""
+    shared = ((0, 40), (1, 20))
+    asks = [
+        Ask("A", shared, 30),
+        Ask("B", (*shared, (2, 60)), 10, at=3),
+        Ask("C", 90, 5, at=4),
+        Ask("D", shared, 3, at=50),
+    ]
+    for num_gpu_blocks in (80, 60, 50):
+        config = make_config(
+            num_gpu_blocks=num_gpu_blocks,
+            kv_groups=(KVGroup(), KVGroup(window=9)),
+            max_num_batched_tokens=10,
+            max_model_len=200,
+            async_scheduling=is_async,
+        )
+        assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
 
 
 @pytest.mark.parametrize("engine", OTHERS)
