@@ -10,22 +10,24 @@ import typer
 from sim.cli.completion import trace_names, workload_names
 from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
 from sim.errors import ConfigError
-from sim.outputs import check_apart, check_writable
+from sim.outputs import check_apart, check_writable, writing
+from sim.report.tables import aligned
 from sim.workload.arrivals import FORMS as FORMS_OF_ARRIVALS
 from sim.workload.arrivals import Arrivals, Gamma, parse_arrivals
 from sim.workload.describe import LengthSummary, TraceDescription, describe
+from sim.workload.fit import fit
 from sim.workload.generate import generate
 from sim.workload.lengths import FORMS, Geometric, parse_lengths
 from sim.workload.named import find_workload
 from sim.workload.readers import read_trace
 from sim.workload.source import find_trace
 from sim.workload.spec import Workload, WorkloadSpec
-from sim.workload.spec_file import changed
+from sim.workload.spec_file import changed, to_yaml
 from sim.workload.trace import Trace
 from sim.workload.waits import Exponential
 from sim.workload.writers import write_trace
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert and generate request traces.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert, generate and fit request traces.")
 
 Source = Annotated[
     str,
@@ -158,6 +160,28 @@ def generate_command(
     _keep(generate(_changed(workload, given), seed), target, as_json=as_json)
 
 
+@app.command("fit")
+def fit_command(
+    source: Source,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The workload that is written, in YAML.")],
+    columns: Columns = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a workload that is like a trace, and print figures of the trace beside those of what is drawn from it."""
+    check_apart({"FILE": target}, (find_trace(source),))
+    check_writable(target)
+    trace = read_trace(source, columns=columns, limit=limit)
+    warn(trace.notes)
+    workload = fit(trace)
+    with writing(target) as file:
+        file.write_text(to_yaml(workload), encoding="utf-8")
+    typer.echo(f"Wrote {target}.", err=True)
+    own, drawn = describe(trace), describe(generate(workload))
+    both = {"trace": asdict(own), "drawn": asdict(drawn)}
+    typer.echo(json.dumps(both) if as_json else _beside(own, drawn))
+
+
 def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None:
     if burstiness is None:
         return None if arrivals is None else parse_arrivals(arrivals)
@@ -225,6 +249,27 @@ def _table(trace: TraceDescription) -> str:
             f"{key}: {count:,}" for key, count in trace.requests_by_priority.items()
         )
     return "\n".join(f"{label + ':':<26}{value}" for label, value in rows.items())
+
+
+def _beside(own: TraceDescription, drawn: TraceDescription) -> str:
+    """The two in a table."""
+    columns = [_compared(described) for described in (own, drawn)]
+    return aligned(("", "trace", "drawn"), [(name, *(column[name] for column in columns)) for name in columns[0]])
+
+
+def _compared(described: TraceDescription) -> dict[str, float | None]:
+    lengths = {"prompt": described.prompt_tokens, "output": described.output_tokens}
+    repeated = described.max_prefix_cache_hit_rate
+    return {
+        "requests": described.num_requests,
+        "requests/s": described.mean_rate_rps,
+        "requests/s, busiest 10 s": described.peak_rate_rps,
+        "CV of gaps": described.gap_cv,
+        **{f"{name} tokens, mean": found.mean for name, found in lengths.items()},
+        **{f"{name} tokens, P50": found.p50 for name, found in lengths.items()},
+        **{f"{name} tokens, P99": found.p99 for name, found in lengths.items()},
+        "repeated prompt tokens, %": None if repeated is None else 100 * repeated,
+    }
 
 
 def _figure(value: float | None, unit: str = "") -> str:

@@ -1,7 +1,7 @@
 """Synthetic traces from a seed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import count
 
 import numpy as np
@@ -11,10 +11,11 @@ from sim.workload.arrivals import arrival_times
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
 from sim.workload.mix import merged
 from sim.workload.names import Names, PackedNames, RowNames
+from sim.workload.parallel_sampling import MOST_ANSWERS
 from sim.workload.prefixes import blocks
 from sim.workload.rate_curve import Stages, times_due
 from sim.workload.sessions import Prompts, Turns, conversation_prompts, draw_turns, prompts_in_window
-from sim.workload.spec import Workload, WorkloadMix, WorkloadSpec
+from sim.workload.spec import ONCE, Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
 
 MAX_BLOCKS = 20_000_000  # of all prompts together
@@ -34,6 +35,8 @@ class _Streams:
     calling: np.random.Generator
     tools: np.random.Generator
     pairing: np.random.Generator
+    opening: np.random.Generator
+    sampling: np.random.Generator
 
 
 NUM_STREAMS = len(fields(_Streams))
@@ -65,7 +68,25 @@ def _drawn(spec: WorkloadSpec, streams: _Streams) -> Trace:
     prefix = _prefix_numbers(spec, num_sessions, streams.prefixes)
     adapter = streams.adapting.integers(max(1, len(spec.lora_modules)), size=num_sessions)
     arrival_s = starts[turns.session] + turns.since_start_s
-    return _in_order(spec, arrival_s, prompts, output_tokens, turns, prefix, adapter)
+    if spec.tick_s is not None:
+        arrival_s = np.floor(arrival_s / spec.tick_s) * spec.tick_s
+    drawn = _in_order(spec, arrival_s, prompts, output_tokens, turns, prefix, adapter)
+    if spec.n != ONCE:
+        drawn = replace(drawn, n=_answers(spec, streams.sampling))
+    return _until(drawn, spec.duration_s) if spec.has_sessions and spec.duration_s is not None else drawn
+
+
+def _answers(spec: WorkloadSpec, rng: np.random.Generator) -> Ints:
+    """How many each prompt gets."""
+    answers = spec.n.draw(spec.count, rng)
+    if answers.max() > MOST_ANSWERS:
+        raise ConfigError(f"`n` must be at most {MOST_ANSWERS:,} answers to a prompt, got {answers.max():,}.")
+    return answers
+
+
+def _until(trace: Trace, end_s: float) -> Trace:
+    """Without what sessions have still to say at the end; one request is left whatever happens."""
+    return trace.rows(np.arange(max(1, int(np.searchsorted(trace.arrival_s, end_s, side="right")))))
 
 
 def _starts(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Floats:
@@ -76,16 +97,18 @@ def _starts(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> 
         return np.concatenate([begin + spec.arrivals.times(due, step.rate, rng) for begin, step, due in steps])
     if isinstance(rate, float | int) and not spec.spikes:
         return arrival_times(spec.arrivals, num_sessions, rate / spec.calls_per_session, rng)
-    due = spec.arrivals.times(num_sessions, 1.0, rng) * spec.calls_per_session
+    due = spec.arrivals.times(num_sessions, 1.0, rng) * (spec.count / num_sessions)
     return times_due(rate, spec.spikes, due)
 
 
 def _new_tokens(spec: WorkloadSpec, turns: Turns, streams: _Streams) -> Ints:
     """What each call says that was not said before: a message, or what a tool has answered."""
-    messages = spec.prompt_tokens.draw(spec.count, streams.prompts)
-    if turns.begins_turn.all():
-        return messages
-    return np.where(turns.begins_turn, messages, spec.tool_tokens.draw(spec.count, streams.tools))
+    new_tokens = spec.prompt_tokens.draw(spec.count, streams.prompts)
+    if not turns.begins_turn.all():
+        new_tokens = np.where(turns.begins_turn, new_tokens, spec.tool_tokens.draw(spec.count, streams.tools))
+    if spec.opening_tokens is not None:
+        new_tokens = np.where(turns.call == 0, spec.opening_tokens.draw(spec.count, streams.opening), new_tokens)
+    return new_tokens
 
 
 def _paired(prompts: Ints, outputs: Ints, correlation: float, rng: np.random.Generator) -> tuple[Ints, Ints]:

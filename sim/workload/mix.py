@@ -43,6 +43,7 @@ def _apart(traces: Sequence[Trace]) -> list[list[tuple[Segment, ...]]]:
 
 
 _NOTHING: dict[str, Callable[[Trace], Any]] = {
+    "n": lambda trace: np.ones(len(trace), dtype=np.int64),
     "priority": lambda trace: np.zeros(len(trace), dtype=np.int64),
     "lora_name": lambda trace: [""] * len(trace),
     "session_id": lambda trace: trace.request_id,

@@ -17,6 +17,7 @@ from sim.workload.columns import MAX_SECONDS, Floats
 
 KNOTS = 288  # straight lines that a day's cosine is made of; they miss it by less than 0.01 % of the peak
 MOST_LINES = 1_000_000
+ROUNDING = 1e-12  # of a sum of pieces; the last request of all must not wait for the first piece to come again
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,10 @@ def num_due(rate: float | Varying, spikes: Sequence[Spike], duration_s: float) -
 
 def times_due(rate: float | Varying, spikes: Sequence[Spike], due: Floats) -> Floats:
     """When so many requests are due, in seconds; `due` ascends."""
+    due = due * (1 - ROUNDING)
     until_s = max([spike.at_s + spike.duration_s for spike in spikes], default=0.0)
     until_s = max(until_s, 1.0 if isinstance(rate, float | int) else rate.period_s)
-    while (lines := _lines(rate, spikes, until_s)).due[-1] < due[-1] * (1 + 1e-12):
+    while (lines := _lines(rate, spikes, until_s)).due[-1] < due[-1]:
         until_s *= 2
         if until_s > MAX_SECONDS:
             raise ConfigError(f"the rate has fewer than {due[-1]:,.0f} requests within {MAX_SECONDS:.0e} s; raise it.")

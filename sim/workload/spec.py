@@ -23,6 +23,7 @@ MAX_REQUESTS = 10_000_000  # which take some GB
 RANGES: dict[str, tuple[float, float]] = {
     "num_requests": (1, MAX_REQUESTS),
     "duration_s": (0, MAX_SECONDS),
+    "tick_s": (1e-6, MAX_SECONDS),
     "length_correlation": (-1, 1),
     "prefix_tokens": (0, MAX_TOKENS),
     "num_prefixes": (1, MAX_TOKENS),
@@ -41,10 +42,11 @@ class WorkloadSpec:
 
     With one call a session, `arrivals` are those of requests, by default Poisson as of `vllm bench serve`; with more, sessions
     begin that way at `request_rate` / calls of a session. A turn makes so many `calls`: the first brings `prompt_tokens`, the
-    others `tool_tokens` each, after `tool_wait_s`. Turns come `turn_gap_s` apart, or `think_time_s` after the answer, as
+    others `tool_tokens` each, after `tool_wait_s`; a session may begin with `opening_tokens` instead. Turns come `turn_gap_s` apart, or `think_time_s` after the answer, as
     calls always do. A prompt that would be longer than `max_context_tokens` begins anew: shared prefix, a summary, what is new.
     Of `lora_modules` each session asks for one, drawn as `vllm bench serve` draws that of a request; of prefixes likewise,
-    the k-th k^`prefix_zipf` times as seldom as the first. `length_correlation` is Spearman's, of prompts and outputs.
+    the k-th k^`prefix_zipf` times as seldom as the first. Times are as a clock that ticks every `tick_s` would have them. After `duration_s` nothing comes,
+    whatever sessions had still to say. `length_correlation` is Spearman's, of prompts and outputs; each prompt is answered `n` times.
     """
 
     num_requests: int | None = None
@@ -52,13 +54,16 @@ class WorkloadSpec:
     duration_s: float | None = None
     arrivals: Arrivals = POISSON
     spikes: tuple[Spike, ...] = ()
+    tick_s: float | None = None
     prompt_tokens: Lengths = VLLM_BENCH_PROMPT
     output_tokens: Lengths = VLLM_BENCH_OUTPUT
     length_correlation: float = 0.0
+    n: Lengths = ONCE
     prefix_tokens: int = 0
     num_prefixes: int = 1
     prefix_zipf: float = 0.0
     turns: Counts = ONCE
+    opening_tokens: Lengths | None = None
     turn_gap_s: Waits = BETWEEN_TURNS
     think_time_s: Waits | None = None
     calls: Counts = ONCE

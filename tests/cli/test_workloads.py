@@ -68,3 +68,15 @@ def test_what_cannot_be_generated_is_refused(
     ran = servecast("trace", "generate", *(argument.format(**files) for argument in arguments))
     assert ran.status == 2
     assert message in ran.err
+
+
+def test_a_workload_is_fitted_to_a_trace(tmp_path: Path, servecast: Servecast) -> None:
+    """Written as a file that is a trace, with both their figures side by side; never over what is read."""
+    target = tmp_path / "like.yaml"
+    ran = servecast("trace", "fit", "chat", target, "--limit", "300")
+    assert (ran.status, ran.err) == (0, f"Wrote {target}.\n")
+    assert [line.split()[-2:] for line in ran.out.splitlines()[:2]] == [["trace", "drawn"], ["300", "300"]]
+    assert len(read_trace(target)) == 300
+    both = json.loads(servecast("trace", "fit", "chat", target, "--json").out)
+    assert both["drawn"]["prompt_tokens"]["mean"] == pytest.approx(both["trace"]["prompt_tokens"]["mean"], rel=0.05)
+    assert "would overwrite what is read" in servecast("trace", "fit", target, target).err

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sim.errors import ConfigError
 from sim.workload.arrivals import Arrivals, Constant, Gamma, Poisson, Weibull
 from sim.workload.columns import Floats
 from sim.workload.generate import generate
@@ -224,3 +225,32 @@ def test_each_named_workload_is_drawn(name: str) -> None:
     assert not isinstance(workload, WorkloadMix)
     few = changed(workload, {"num_requests": 50})
     assert generate(few, 1).arrival_s.tolist() == generate(few, 1).arrival_s.tolist()
+
+
+def test_a_session_may_open_with_something_else() -> None:
+    """A document before the first question; nothing comes after `duration_s`, though sessions had more to say."""
+    spec = WorkloadSpec(
+        request_rate=1.0,
+        duration_s=100,
+        turns=Fixed(4),
+        turn_gap_s=FixedWait(30),
+        opening_tokens=Fixed(5000),
+        prompt_tokens=Fixed(10),
+        output_tokens=Fixed(1),
+        tick_s=0.5,
+    )
+    trace = generate(spec, 2)
+    assert sorted(set(trace.prompt_tokens.tolist())) == [5000, 5011, 5022, 5033]
+    assert trace.arrival_s[-1] <= 100
+    assert 40 < len(trace) < spec.count == 100
+    assert not np.mod(trace.arrival_s, 0.5).any()
+
+
+def test_a_prompt_may_have_several_answers() -> None:
+    """Drawn for each; one where nothing is said, and never more than vLLM takes."""
+    assert generate(WorkloadSpec(5)).n is None
+    drawn = generate(WorkloadSpec(2000, n=Uniform(1, 4))).n
+    assert drawn is not None
+    assert stats.chisquare(np.bincount(drawn)[1:]).pvalue > LEAST
+    with pytest.raises(ConfigError, match="`n` must be at most 16,384 answers to a prompt, got 20,000"):
+        generate(WorkloadSpec(5, n=Fixed(20_000)))
