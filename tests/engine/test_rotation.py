@@ -1,6 +1,7 @@
 """Decodes of pipeline stages that are counted, and calls worked out ahead, are those of an engine that walks: whoever reads its log has it walk."""
 
 import math
+import pickle
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_real_step_times_to_the_last_bit(num_stages: int, num_blocks: int, is_as
     expected = simulate(trace, plan, clients=clients, step_log=unread)
     assert_same_requests(found.merged.requests, expected.merged.requests)
     assert_same(found.replicas[0], expected.replicas[0])
+    assert_same(pickle.loads(pickle.dumps(found.replicas[0])), expected.replicas[0])  # noqa: S301 - as another process sends them
 
 
 STAGES = [*GOLDEN.glob("mode_pp*.json.gz"), *(SHARED / "golden" / "pp").glob("*.json.gz")]
