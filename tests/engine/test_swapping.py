@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 import sim
 from sim.deployment import deploy
+from sim.engine.request import Request, RequestStatus
+from sim.engine.walking.modes import Modes
+from sim.engine.walking.scheduler import Scheduler
 from sim.errors import ConfigError
+from sim.memory.swap_space import SwapSpace
 from sim.memory.transfers import copied_bytes_per_s
 from sim.specs.hardware import load_gpu
 from sim.specs.rules import SchedulingRules
@@ -191,3 +195,29 @@ def test_engines_agree(case: Case) -> None:
     for one, other in zip(got.steps, expected.steps, strict=False):
         assert one == other
     assert (len(got.steps), got.requests, got.crashed) == (len(expected.steps), expected.requests, expected.crashed)
+
+
+def test_an_aborted_request_leaves_swap_space() -> None:
+    """Of two that fill eight blocks the second is swapped out in the fifth pass; gone, it leaves room for the next."""
+    config = scheduler_config(
+        async_scheduling=False, block_size=1, num_gpu_blocks=9, max_model_len=9, enable_prefix_caching=False
+    )
+    scheduler = Scheduler(config, Modes(swap_space=SwapSpace(4, 1.0)), None, 0, counts=False)
+    first, second, third = (Request(row, str(row), 0.0, 1, 8) for row in range(3))
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            scheduler.take_in(scheduler.schedule(), 0.0)
+
+    for request in (first, second):
+        scheduler.add_request(request)
+    passes(5)
+    assert list(scheduler.state.holding) == [second]
+    assert (second.status, second.num_sampled_tokens) == (RequestStatus.SWAPPED, 4)
+    scheduler.abort(second)
+    scheduler.add_request(third)
+    passes(1)
+    assert not scheduler.state.holding
+    assert [progress.request for progress in scheduler.state.running] == [first, third]
+    passes(20)
+    assert (first.num_preemptions, scheduler.state.num_free_blocks) == (0, 8)
