@@ -48,7 +48,7 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
     ("words", "there"),
     [
         (("servecast", "si"), ["simulate"]),
-        (("servecast", "trace", ""), ["inspect", "convert", "generate"]),
+        (("servecast", "trace", ""), ["inspect", "convert", "generate", "fit"]),
         (
             ("servecast", "simulate", "Llama-3.1-405B-"),
             ["Llama-3.1-405B-Instruct-FP8", "Llama-3.1-405B-Instruct-NVFP4"],
@@ -73,7 +73,7 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
             (*SIMULATE, "--", "vllm", "serve", "Llama-3.1-8B", "--max-num-s"),
             ["--max-num-seqs", "--max-num-scheduled-tokens"],
         ),
-        (("servecast", "validate", "runs.json", "--scheduling-policy", "f"), ["fcfs"]),
+        (("servecast", "validate", "runs.json", "--scheduling-policy", "f"), ["fcfs", "fair_share"]),
         (("servecast", "gpus", "l40"), ["l40s"]),
         ((*SIMULATE, "--step-log", ""), []),
     ],
