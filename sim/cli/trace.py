@@ -17,6 +17,7 @@ from sim.workload.arrivals import Arrivals, Gamma, parse_arrivals
 from sim.workload.describe import LengthSummary, TraceDescription, describe
 from sim.workload.fit import fit
 from sim.workload.generate import generate
+from sim.workload.inspection import inspect as inspect_trace
 from sim.workload.lengths import FORMS, Geometric, parse_lengths
 from sim.workload.named import find_workload
 from sim.workload.readers import read_trace
@@ -59,21 +60,36 @@ def inspect(
     limit: Limit = None,
     seed: Seed = 0,
     tokenizer: Tokenizer = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw rates, lengths and hit rates to this PNG.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print counts, rates, lengths and how much of its prompts a trace repeats."""
-    _show(
-        read_trace(
-            source,
-            rate_scale=rate_scale,
-            request_rate=request_rate,
-            limit=limit,
-            seed=seed,
-            columns=columns,
-            tokenizer=tokenizer,
-        ),
-        as_json=as_json,
+    """Print counts, rates over time, lengths, sessions, and how much of its prompts caches of several sizes find again."""
+    from sim.report.plots import save
+    from sim.report.trace import inspection_rows, trace_figure
+
+    if out:
+        check_apart({"--out": out}, (find_trace(source),))
+        check_writable(out, "--out")
+    trace = read_trace(
+        source,
+        rate_scale=rate_scale,
+        request_rate=request_rate,
+        limit=limit,
+        seed=seed,
+        columns=columns,
+        tokenizer=tokenizer,
     )
+    warn(trace.notes)
+    described, inspected = describe(trace), inspect_trace(trace)
+    if out:
+        with writing(out, "--out") as file:
+            save(trace_figure(trace, title=f"{trace.source}, {len(trace):,} requests"), file)
+    if as_json:
+        typer.echo(json.dumps(asdict(described) | asdict(inspected)))
+    else:
+        typer.echo(_lines(_rows(described) | inspection_rows(inspected, described.mean_rate_rps)))
 
 
 @app.command()
@@ -220,10 +236,14 @@ def _keep(trace: Trace, target: Path, *, as_json: bool) -> None:
 def _show(trace: Trace, *, as_json: bool) -> None:
     warn(trace.notes)
     description = describe(trace)
-    typer.echo(json.dumps(asdict(description)) if as_json else _table(description))
+    typer.echo(json.dumps(asdict(description)) if as_json else _lines(_rows(description)))
 
 
-def _table(trace: TraceDescription) -> str:
+def _lines(rows: dict[str, str]) -> str:
+    return "\n".join(f"{label + ':':<26}{value}" for label, value in rows.items())
+
+
+def _rows(trace: TraceDescription) -> dict[str, str]:
     rows = {
         "Trace": f"{trace.source} ({trace.format})",
         "Requests": f"{trace.num_requests:,}",
@@ -248,7 +268,7 @@ def _table(trace: TraceDescription) -> str:
         rows["Requests by priority"] = ", ".join(
             f"{key}: {count:,}" for key, count in trace.requests_by_priority.items()
         )
-    return "\n".join(f"{label + ':':<26}{value}" for label, value in rows.items())
+    return rows
 
 
 def _beside(own: TraceDescription, drawn: TraceDescription) -> str:

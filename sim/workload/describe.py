@@ -56,7 +56,7 @@ class TraceDescription:
 
 
 def describe(trace: Trace) -> TraceDescription:
-    """The figures that `servecast trace inspect` prints."""
+    """The figures that every `servecast trace` prints."""
     prompts = LengthSummary.of(trace.prompt_tokens)
     gaps = np.diff(trace.arrival_s)
     spread = trace.duration_s > 0
@@ -66,7 +66,7 @@ def describe(trace: Trace) -> TraceDescription:
         num_requests=len(trace),
         duration_s=trace.duration_s,
         mean_rate_rps=float(1 / gaps.mean()) if spread else None,
-        peak_rate_rps=_peak_rate(trace) if spread else None,
+        peak_rate_rps=peak_rate(trace, PEAK_WINDOW_S) if spread else None,
         gap_cv=float(gaps.std() / gaps.mean()) if spread else None,
         prompt_tokens=prompts,
         output_tokens=LengthSummary.of(trace.output_tokens),
@@ -84,9 +84,9 @@ def _max_prefix_cache_hit_rate(trace: Trace) -> float | None:
     return reusable_tokens(asked) / float(asked.prompt_tokens.sum()) if asked.says_contents else None
 
 
-def _peak_rate(trace: Trace) -> float:
-    """Requests a second in the busiest PEAK_WINDOW_S, or in the whole trace when it is shorter."""
-    window_s = min(PEAK_WINDOW_S, trace.duration_s)
+def peak_rate(trace: Trace, window_s: float) -> float:
+    """Requests a second in the busiest window, or in the whole trace when it is shorter."""
+    window_s = min(window_s, trace.duration_s)
     ends = np.searchsorted(trace.arrival_s, trace.arrival_s + window_s, side="left")
     return float((ends - np.arange(len(trace))).max() / window_s)
 

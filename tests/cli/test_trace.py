@@ -37,6 +37,19 @@ def test_inspect_prints_a_table() -> None:
     assert "Repeated prompt tokens:" not in run("inspect", "chat").stdout
 
 
+def test_inspect_looks_closer(tmp_path: Path) -> None:
+    """What caches of several sizes find, sessions, and a figure, the same bytes each time; never over what is read."""
+    figures = json.loads(run("inspect", "multi-turn", "--json", "--out", tmp_path / "a.png").stdout)
+    sizes = [(one["cache_tokens"], one["hit_rate"]) for one in figures["prefix_reuse"]["hit_rate_by_cache_size"]]
+    assert sizes[-1] == (100_000, figures["max_prefix_cache_hit_rate"])
+    assert figures["sessions"]["mean_turns"] == 400 / 105
+    assert sum(figures["requests_by_minute"]) == 400
+    run("inspect", "multi-turn", "--out", tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with pytest.raises(ConfigError, match=r"^--out .* would overwrite what is read"):
+        run("inspect", tmp_path / "a.png", "--out", tmp_path / "a.png")
+
+
 def test_inspect_doubles_the_rate() -> None:
     """`--rate-scale 2` halves the duration."""
     plain, doubled = (
