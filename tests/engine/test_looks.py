@@ -6,6 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.records import ClusterRecords
 from sim.engine import leaps
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
@@ -41,8 +42,7 @@ class Looking:
             self.core.advance(request.arrival_s)
             self.core.add_request(request)
         self.core.advance(math.inf)
-        parts = self.core.records()
-        return shown, Records(requests=self.table.records(), **vars(parts))
+        return shown, ClusterRecords.of([self.core.records()], self.table, (0,)).merged
 
     def look(self, time_s: float) -> list[object]:
         if not self.peeks:
