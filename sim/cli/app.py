@@ -18,7 +18,7 @@ COMMANDS = {
     "optimize": "Find the engine arguments that serve a trace best.",
     "capacity": "Find the highest request rate within limits, and the GPUs that a rate takes.",
     "calibrate": "Fit a hardware profile to measured runs.",
-    "trace": "Inspect, convert and generate request traces.",
+    "trace": "Inspect, convert, generate, fit, slice, merge and anonymise request traces.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",
     "version": "Print the version, and whether the engine is compiled.",

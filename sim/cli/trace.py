@@ -1,20 +1,22 @@
-"""`servecast trace`: look into a trace, convert one to the native format, or generate one."""
+"""`servecast trace`: look into a trace, convert, cut, merge or anonymise it, or generate one."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sim.cli.completion import trace_names, workload_names
+from sim.cli.completion import workload_names
 from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
+from sim.cli.trace_rewrites import anonymise_command, merge_command, slice_command
+from sim.cli.trace_shared import AsJson, Seed, Source, Target, Tokenizer, described_rows, keep, lines
 from sim.errors import ConfigError
 from sim.outputs import check_apart, check_writable, writing
 from sim.report.tables import aligned
 from sim.workload.arrivals import FORMS as FORMS_OF_ARRIVALS
 from sim.workload.arrivals import Arrivals, Gamma, parse_arrivals
-from sim.workload.describe import LengthSummary, TraceDescription, describe
+from sim.workload.describe import TraceDescription, describe
 from sim.workload.fit import fit
 from sim.workload.generate import generate
 from sim.workload.inspection import inspect as inspect_trace
@@ -24,31 +26,13 @@ from sim.workload.readers import read_trace
 from sim.workload.source import find_trace
 from sim.workload.spec import Workload, WorkloadSpec
 from sim.workload.spec_file import changed, to_yaml
-from sim.workload.trace import Trace
 from sim.workload.waits import Exponential
-from sim.workload.writers import write_trace
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Inspect, convert, generate and fit request traces.")
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="TRACE",
-        help="A trace file of any format that docs/traces.md lists, a workload's YAML, a bundled one by name, or -.",
-        autocompletion=trace_names,
-    ),
-]
-Target = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Written as .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.")
-]
-Seed = Annotated[
-    int, typer.Option(min=0, help="Seed of a workload, of a load of inference-perf, and of the order of conversations.")
-]
-Tokenizer = Annotated[
-    Path | None,
-    typer.Option(help="The folder of a model's tokenizer, for files of conversations.", show_default=False),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Inspect, convert, generate, fit, slice, merge and anonymise request traces.",
+)
 
 
 @app.command()
@@ -89,7 +73,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(asdict(described) | asdict(inspected)))
     else:
-        typer.echo(_lines(_rows(described) | inspection_rows(inspected, described.mean_rate_rps)))
+        typer.echo(lines(described_rows(described) | inspection_rows(inspected, described.mean_rate_rps)))
 
 
 @app.command()
@@ -107,7 +91,7 @@ def convert(
     """Write a trace of any format in the native one."""
     check_apart({"FILE": target}, (find_trace(source),))
     check_writable(target)
-    _keep(
+    keep(
         read_trace(
             source,
             rate_scale=rate_scale,
@@ -173,7 +157,7 @@ def generate_command(
         "hash_block_size": hash_block_size,
         "lora_modules": None if lora_modules is None else tuple(lora_modules),
     }
-    _keep(generate(_changed(workload, given), seed), target, as_json=as_json)
+    keep(generate(_changed(workload, given), seed), target, as_json=as_json)
 
 
 @app.command("fit")
@@ -196,6 +180,11 @@ def fit_command(
     own, drawn = describe(trace), describe(generate(workload))
     both = {"trace": asdict(own), "drawn": asdict(drawn)}
     typer.echo(json.dumps(both) if as_json else _beside(own, drawn))
+
+
+app.command("slice")(slice_command)
+app.command("merge")(merge_command)
+app.command("anonymise")(anonymise_command)
 
 
 def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None:
@@ -227,50 +216,6 @@ def _changed(workload: Workload, given: dict[str, Any]) -> Workload:
     return workload
 
 
-def _keep(trace: Trace, target: Path, *, as_json: bool) -> None:
-    write_trace(trace, target)
-    typer.echo(f"Wrote {len(trace):,} requests to {target}.", err=True)
-    _show(replace(trace, source=str(target), format="native"), as_json=as_json)
-
-
-def _show(trace: Trace, *, as_json: bool) -> None:
-    warn(trace.notes)
-    description = describe(trace)
-    typer.echo(json.dumps(asdict(description)) if as_json else _lines(_rows(description)))
-
-
-def _lines(rows: dict[str, str]) -> str:
-    return "\n".join(f"{label + ':':<26}{value}" for label, value in rows.items())
-
-
-def _rows(trace: TraceDescription) -> dict[str, str]:
-    rows = {
-        "Trace": f"{trace.source} ({trace.format})",
-        "Requests": f"{trace.num_requests:,}",
-        "Duration": f"{trace.duration_s:,.1f} s",
-        "Request rate, mean": _figure(trace.mean_rate_rps, " requests/s"),
-        "Request rate, peak": _figure(trace.peak_rate_rps, " requests/s (busiest 10 s)"),
-        "Burstiness (CV of gaps)": _figure(trace.gap_cv),
-        "Prompt tokens": _lengths(trace.prompt_tokens),
-        "Output tokens": _lengths(trace.output_tokens),
-    }
-    if trace.max_prefix_cache_hit_rate is not None:
-        rows["Repeated prompt tokens"] = (
-            f"{trace.max_prefix_cache_hit_rate:.1%} (the most that prefix caching can save)"
-        )
-    if trace.num_answers is not None:
-        rows["Answers (n)"] = f"{trace.num_answers:,}"
-    if trace.num_sessions is not None:
-        rows["Sessions"] = f"{trace.num_sessions:,}"
-    if trace.num_adapters is not None:
-        rows["LoRA adapters"] = f"{trace.num_adapters:,}"
-    if trace.requests_by_priority is not None:
-        rows["Requests by priority"] = ", ".join(
-            f"{key}: {count:,}" for key, count in trace.requests_by_priority.items()
-        )
-    return rows
-
-
 def _beside(own: TraceDescription, drawn: TraceDescription) -> str:
     """The two in a table."""
     columns = [_compared(described) for described in (own, drawn)]
@@ -290,11 +235,3 @@ def _compared(described: TraceDescription) -> dict[str, float | None]:
         **{f"{name} tokens, P99": found.p99 for name, found in lengths.items()},
         "repeated prompt tokens, %": None if repeated is None else 100 * repeated,
     }
-
-
-def _figure(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.2f}{unit}"
-
-
-def _lengths(tokens: LengthSummary) -> str:
-    return f"{tokens.total:,} in all; mean {tokens.mean:,.0f}, P50 {tokens.p50:,.0f}, P90 {tokens.p90:,.0f}, P99 {tokens.p99:,.0f}, max {tokens.max:,}"

@@ -58,11 +58,11 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
     }
     if trace.segments is not None:
         columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]
-        columns["hash_block_size"] = _block_sizes(trace.segments)
+        columns["hash_block_size"] = block_sizes(trace.segments)
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _block_sizes(segments: Iterable[tuple[Segment, ...]]) -> list[int]:
+def block_sizes(segments: Iterable[tuple[Segment, ...]]) -> list[int]:
     """Each prompt's block size: that of its first block, or of the largest anywhere when it has only one."""
     firsts = [(len(prompt), prompt[0][1]) for prompt in segments]
     largest = max(tokens for _, tokens in firsts)

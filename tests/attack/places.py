@@ -102,6 +102,8 @@ FLAGS = {
     MEMORY: "--max-model-len --num-kv-buffers -pp",
     "trace generate new.csv -n 3": "-n --rate --arrivals --burstiness --prompt-tokens --output-tokens --prefix-tokens --num-prefixes "
     "--mean-turns --turn-gap-s --hash-block-size --seed",
+    "trace slice small.csv new.csv": "--from-s --to-s --limit",
+    "trace anonymise small.csv new.csv": "--round-tokens",
     "validate runs.json": "--seed",
 }
 SEARCH_FLAGS = {
@@ -332,6 +334,7 @@ def _outputs() -> Iterator[Attack]:
         "--step-log": f"{SIMULATE} --step-log {{}}",
         "convert to": "trace convert small.csv {}.csv",
         "generate": "trace generate {}.jsonl -n 2",
+        "draw": "trace inspect small.csv --out {}",
         "calibrate --out": "calibrate runs.json --gpu h100-sxm --out {}",
         "plot": "validate runs.json --plot {}",
     }

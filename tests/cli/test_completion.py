@@ -48,7 +48,7 @@ SIMULATE = ("servecast", "simulate", "Llama-3.1-8B")
     ("words", "there"),
     [
         (("servecast", "si"), ["simulate"]),
-        (("servecast", "trace", ""), ["inspect", "convert", "generate", "fit"]),
+        (("servecast", "trace", ""), ["inspect", "convert", "generate", "fit", "slice", "merge", "anonymise"]),
         (
             ("servecast", "simulate", "Llama-3.1-405B-"),
             ["Llama-3.1-405B-Instruct-FP8", "Llama-3.1-405B-Instruct-NVFP4"],

@@ -106,6 +106,50 @@ def test_generate_takes_an_arrival_process(tmp_path: Path) -> None:
         run("generate", tmp_path / "c.csv", "--burstiness", "0.5", "--arrivals", "constant")
 
 
+def test_slices_put_together_are_the_trace_again(tmp_path: Path) -> None:
+    """Of requests that come on one clock; what becomes of sessions is said."""
+    for name, *bounds in (("a.jsonl", "--to-s", "100"), ("b.jsonl", "--from-s", "100")):
+        said = run("slice", "multi-turn", tmp_path / name, *bounds).stderr
+        assert "sessions are cut: their turns beyond the slice are not there.\n" in said
+    run("merge", tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "both.jsonl")
+    both, whole = read_trace(tmp_path / "both.jsonl"), read_trace("multi-turn")
+    assert both.arrival_s.tolist() == whole.arrival_s.tolist()
+    assert [name.split("-")[0] for name in both.request_id] == list(whole.request_id)
+    kept = run("slice", "multi-turn", tmp_path / "c.jsonl", "--to-s", "100", "--whole-sessions").stderr
+    assert "sessions are kept whole" in kept
+
+
+def test_anonymise_writes_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    """And lengths in multiples, where asked."""
+    for name, seed in (("a.csv", "1"), ("b.csv", "1"), ("c.csv", "2")):
+        run("anonymise", "multi-turn", tmp_path / name, "--seed", seed)
+    first, again, other = ((tmp_path / f"{name}.csv").read_bytes() for name in "abc")
+    assert first == again != other
+    run("anonymise", "chat", tmp_path / "d.csv", "--round-tokens", "100")
+    assert not (read_trace(tmp_path / "d.csv").prompt_tokens % 100).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("slice", "chat", "new.csv"), r"^a slice has --from-s, --to-s or --limit, got none; "),
+        (("merge", "new.csv"), r"^traces are merged into a file, got new\.csv alone; "),
+        (("merge", "new.csv", "chat", "./new.csv"), r"^FILE new\.csv would overwrite what is read"),
+        (("anonymise", "new.csv", "./new.csv"), r"^FILE new\.csv would overwrite what is read"),
+        (("slice", "new.csv", "./new.csv", "--limit", "1"), r"^FILE new\.csv would overwrite what is read"),
+    ],
+)
+def test_rewriting_needs_a_part_and_a_place(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written over what is read."""
+    monkeypatch.chdir(tmp_path)
+    Path("new.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,6\n")
+    with pytest.raises(ConfigError, match=said):
+        run(*arguments)
+    assert Path("new.csv").read_text().endswith("0,5,6\n")
+
+
 def test_bad_input_is_left_to_the_entry_point(tmp_path: Path) -> None:
     """Commands raise the sentences that `servecast` prints before it exits with status 2."""
     with pytest.raises(TraceError, match="there is no such file"):
