@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sim
+from sim.specs.engine import EngineConfig
 from sim.workload.adapters import told_apart
 from sim.workload.generate import generate
 from sim.workload.named import find_workload
@@ -119,6 +121,16 @@ def test_with_room_for_everything_it_is_all_that_repeats(name: str) -> None:
 
 def _without_sessions(trace: Trace) -> Trace:
     return replace(trace, session_id=None, think_time_s=None)
+
+
+@pytest.mark.parametrize(("name", "num_blocks"), [("multi-turn", 1300), ("multi-turn", 3000), ("few-shot", 1300)])
+def test_the_engine_finds_hardly_less_and_never_more(name: str, num_blocks: int) -> None:
+    """One block of the pool is vLLM's null block; answers and requests under way take some of the rest."""
+    trace = read_trace(name, limit=400)
+    engine = EngineConfig(num_gpu_blocks_override=num_blocks, max_model_len=16_384)
+    result = sim.simulate("Llama-3.1-8B", "h100-sxm", trace, engine=engine, intervals=False)
+    bound = reuses(trace).hit_rate(16 * (num_blocks - 1))
+    assert bound - 0.03 < result.summary["prefix_cache_hit_rate"] <= bound
 
 
 @needs_shared
