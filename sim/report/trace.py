@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.report.plots import BLUE, GREEN, GRID, ORANGE, VIOLET, panels, say_nothing, scale
 from sim.workload.columns import Ints
-from sim.workload.inspection import PrefixReuse, Sessions, TraceInspection, counts_over_time
+from sim.workload.inspection import PrefixReuse, Sessions, TraceInspection, windows
 from sim.workload.stack_distance import reuses
 from sim.workload.trace import Trace
 
@@ -78,7 +78,7 @@ def _rate(axes: "Axes", trace: Trace) -> None:
         say_nothing(axes, "all come at once")
         return
     window_s = max(1.0, float(np.ceil(trace.duration_s / MOST_BARS)))
-    counts = counts_over_time(trace, window_s)
+    counts = np.bincount(windows(trace, window_s))
     axes.set_title(f"Requests/s over {window_s:g} s")
     axes.stairs(counts / window_s, np.arange(len(counts) + 1) * window_s, color=BLUE, fill=True, alpha=0.8)
     axes.axhline(len(trace) / trace.duration_s, color=ORANGE, linewidth=1.0, linestyle="--")

@@ -1,7 +1,7 @@
 """A closer look at a trace: rates over time, burstiness, what caches of several sizes find again, sessions."""
 
 from dataclasses import dataclass
-from itertools import count
+from itertools import count as powers
 
 import numpy as np
 
@@ -58,12 +58,12 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class TraceInspection:
-    """Requests a second in the busiest minute, None for less than one; requests in each minute; the index of dispersion is the
+    """Requests a second in the busiest minute, None for less than one; requests in each minute from the first on that has any; the index of dispersion is the
     variance of the counts in windows of 10 s over their mean, 1 for Poisson arrivals, None for too few windows.
     """
 
     peak_minute_rps: float | None
-    requests_by_minute: tuple[int, ...]
+    requests_by_minute: dict[int, int]
     index_of_dispersion: float | None
     dispersion_window_s: float
     prefix_reuse: PrefixReuse | None
@@ -74,7 +74,7 @@ def inspect(trace: Trace) -> TraceInspection:
     """The figures that `servecast trace inspect` prints beside those of `describe`."""
     return TraceInspection(
         peak_minute_rps=peak_rate(trace, MINUTE_S) if trace.duration_s >= MINUTE_S else None,
-        requests_by_minute=tuple(counts_over_time(trace, MINUTE_S).tolist()),
+        requests_by_minute=_counts(trace, MINUTE_S),
         index_of_dispersion=_index_of_dispersion(trace),
         dispersion_window_s=DISPERSION_WINDOW_S,
         prefix_reuse=_prefix_reuse(reuses(trace)) if trace.says_contents else None,
@@ -82,17 +82,26 @@ def inspect(trace: Trace) -> TraceInspection:
     )
 
 
-def counts_over_time(trace: Trace, window_s: float) -> Ints:
-    """Requests in each window from the first arrival on; the last may be cut short."""
-    return np.bincount(((trace.arrival_s - trace.arrival_s[0]) // window_s).astype(np.int64))
+def windows(trace: Trace, window_s: float) -> Ints:
+    """Which window each request is in, from 0 at the first."""
+    numbers: Floats = (trace.arrival_s - trace.arrival_s[0]) // window_s
+    return numbers.astype(np.int64)
+
+
+def _counts(trace: Trace, window_s: float) -> dict[int, int]:
+    """Of windows with a request: a trace may pause for years."""
+    found, counts = np.unique(windows(trace, window_s), return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def _index_of_dispersion(trace: Trace) -> float | None:
+    """Windows without a request count as well, and the last, cut short, does not."""
     whole = int(trace.duration_s // DISPERSION_WINDOW_S)
     if whole < FEWEST_WINDOWS:
         return None
-    counts = counts_over_time(trace, DISPERSION_WINDOW_S)[:whole]
-    return float(counts.var() / counts.mean())
+    counts = [count for window, count in _counts(trace, DISPERSION_WINDOW_S).items() if window < whole]
+    mean = sum(counts) / whole
+    return sum(count**2 for count in counts) / whole / mean - mean
 
 
 def _prefix_reuse(found: Reuses) -> PrefixReuse:
@@ -109,7 +118,7 @@ def _prefix_reuse(found: Reuses) -> PrefixReuse:
 def _cache_sizes(enough_tokens: int) -> list[int]:
     """1 and 3 of each decade, as far as there is more to find."""
     sizes: list[int] = []
-    for power in count():
+    for power in powers():
         for factor in (1, 3):
             sizes.append(factor * SMALLEST_CACHE_TOKENS * 10**power)
             if sizes[-1] >= enough_tokens:

@@ -43,7 +43,7 @@ def test_inspect_looks_closer(tmp_path: Path) -> None:
     sizes = [(one["cache_tokens"], one["hit_rate"]) for one in figures["prefix_reuse"]["hit_rate_by_cache_size"]]
     assert sizes[-1] == (100_000, figures["max_prefix_cache_hit_rate"])
     assert figures["sessions"]["mean_turns"] == 400 / 105
-    assert sum(figures["requests_by_minute"]) == 400
+    assert sum(figures["requests_by_minute"].values()) == 400
     run("inspect", "multi-turn", "--out", tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with pytest.raises(ConfigError, match=r"^--out .* would overwrite what is read"):

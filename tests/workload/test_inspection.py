@@ -14,7 +14,7 @@ from tests.workload.makers import make_trace
 def test_rates_over_time() -> None:
     """Three requests in the first minute, none in the second, two in the third; the busiest minute lies anywhere."""
     found = inspect(make_trace((10.0, 20.0, 50.0, 130.0, 140.0)))
-    assert found.requests_by_minute == (3, 0, 2)
+    assert found.requests_by_minute == {0: 3, 2: 2}
     assert found.peak_minute_rps == 3 / 60
     assert found.index_of_dispersion == pytest.approx(np.var([1, 1, 0, 0, 1] + 7 * [0] + [1]) / (4 / 13))
     assert (found.prefix_reuse, found.sessions) == (None, None)
@@ -23,7 +23,16 @@ def test_rates_over_time() -> None:
 def test_too_little_for_a_figure_is_none() -> None:
     """Less than a minute, and less than ten windows."""
     found = inspect(make_trace((0.0, 59.0)))
-    assert (found.peak_minute_rps, found.index_of_dispersion, found.requests_by_minute) == (None, None, (2,))
+    assert (found.peak_minute_rps, found.index_of_dispersion, found.requests_by_minute) == (None, None, {0: 2})
+
+
+def test_a_pause_of_centuries_takes_no_room() -> None:
+    """Clocks of two kinds in one trace: what is held is held by request."""
+    trace = make_trace((0.0, 1.0, 1e10))
+    found = inspect(trace)
+    assert found.requests_by_minute == {0: 2, 166_666_666: 1}
+    assert found.index_of_dispersion == pytest.approx(2.0)
+    trace_figure(trace, title="a pause")
 
 
 @pytest.mark.parametrize(("burstiness", "least", "most"), [(1.0, 0.8, 1.2), (0.25, 3.0, 5.0)])
