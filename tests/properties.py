@@ -7,7 +7,7 @@ from hypothesis import settings
 EFFORT = float(os.environ.get("EXAMPLES", "1"))
 """A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` a third."""
 ENGINE_EFFORT = float(os.environ.get("ENGINE_EXAMPLES", EFFORT))
-"""The same for the engine's tests: `make test` takes a third where its sources run, a tenth where they are compiled."""
+"""The same for the engine's tests: `make test` takes a fifth where its sources run, a tenth where they are compiled."""
 
 
 def examples(count: int, *, steps: int = 50, effort: float = EFFORT) -> settings:
