@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled
-PYTEST := pytest -q -n 2 --dist worksteal
+PYTEST := pytest -q -n 3 --dist worksteal  # on two cores: some tests wait for processes
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 install = export HATCH_BUILD_NO_HOOKS=true; $(PIP) uv && $(BIN)/uv pip install -q -p .venv $(1) || $(PIP) $(1)
 
