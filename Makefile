@@ -39,10 +39,10 @@ floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it; `interpreted` has tested the naive engine
-	EXAMPLES=0.3 ENGINE_EXAMPLES=0.1 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -k 'not [reference and not -reference]'
+	EXAMPLES=0.15 ENGINE_EXAMPLES=0.08 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -k 'not [reference and not -reference]'
 
 interpreted: .venv/installed-dev  ## the engine's tests, most examples of them, on its sources, which is what runs in a checkout; beside the compiler, so in one process
-	EXAMPLES=0.2 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not all_recordings'
+	EXAMPLES=0.15 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not all_recordings'
 
 compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled, optimized less
 
