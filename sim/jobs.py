@@ -83,13 +83,9 @@ class Replay:
     def deployed(self) -> DeployedFleet:
         return self.asked.deploy()
 
-    def plan(self, factor: float = 1.0) -> FleetPlan:
-        """With step times so many times what they are."""
-        return plan_of(self.deployed, self.trace, self.seed, factor)
-
     def try_out(self, task: ShareTask) -> Share:
         """The share of a process."""
-        plan = self.plan(task.factor)
+        plan = plan_of(self.deployed, self.trace, self.seed, task.factor)
         numbers = range(task.first, plan.num_replicas, task.stride)
         return simulate_share(scale_rate(self.trace, task.rate_share), plan, numbers, seed=self.seed)
 
@@ -104,21 +100,25 @@ def plan_of(deployed: DeployedFleet, trace: Trace, seed: int, factor: float) -> 
 class Jobs:
     """Processes that replay shares of one fleet."""
 
-    def __init__(self, replay: Replay, pool: ProcessPool[ShareTask, Share], num_jobs: int) -> None:
+    def __init__(
+        self, replay: Replay, deployed: DeployedFleet, pool: ProcessPool[ShareTask, Share], num_jobs: int
+    ) -> None:
         self._replay = replay
+        self._deployed = deployed
         self._pool = pool
         self._num_jobs = num_jobs
 
     def run(self, factor: float = 1.0, rate_share: float = 1.0, on_progress: Progress | None = None) -> ClusterRecords:
         """The run, whose requests are told of as each share is done."""
-        trace = scale_rate(self._replay.trace, rate_share)
+        replay = self._replay
+        trace = scale_rate(replay.trace, rate_share)
         tasks = [ShareTask(number, self._num_jobs, factor, rate_share) for number in range(self._num_jobs)]
         shares = []
         for _, share in self._pool.run(tasks):
             shares.append(share)
             if on_progress:
                 on_progress(len(trace) * len(shares) // len(tasks), len(trace))
-        return put_together(trace, self._replay.plan(factor), shares)
+        return put_together(trace, plan_of(self._deployed, replay.trace, replay.seed, factor), shares)
 
 
 @contextmanager
@@ -139,4 +139,4 @@ def several_jobs(
         raise ConfigError(f"jobs {jobs} simulates replicas apart from each other, but {reason}; or leave jobs out.")
     replay, num_jobs = Replay(asked, trace, seed), min(jobs, deployed.num_replicas)
     with process_pool(replay, num_jobs) as pool:
-        yield Jobs(replay, pool, num_jobs)
+        yield Jobs(replay, deployed, pool, num_jobs)

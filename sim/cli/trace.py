@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.completion import workload_names
-from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
+from sim.cli.options import Columns, Limit, warn
+from sim.cli.shared_flags import with_shared_flags
 from sim.cli.trace_rewrites import anonymise_command, merge_command, slice_command
-from sim.cli.trace_shared import AsJson, Seed, Source, Target, Tokenizer, described_rows, keep, lines
+from sim.cli.trace_shared import AsJson, Reading, Source, Target, check_target, described_rows, keep, lines
 from sim.errors import ConfigError
 from sim.outputs import check_apart, check_writable, writing
 from sim.report.tables import aligned
@@ -36,14 +37,11 @@ app = typer.Typer(
 
 
 @app.command()
+@with_shared_flags
 def inspect(
     source: Source,
-    columns: Columns = None,
-    request_rate: RequestRate = None,
-    rate_scale: RateScale = 1.0,
-    limit: Limit = None,
-    seed: Seed = 0,
-    tokenizer: Tokenizer = None,
+    *,
+    reading: Reading,
     out: Annotated[
         Path | None, typer.Option(help="Draw rates, lengths and hit rates to this PNG.", show_default=False)
     ] = None,
@@ -56,15 +54,7 @@ def inspect(
     if out:
         check_apart({"--out": out}, (find_trace(source),))
         check_writable(out, "--out")
-    trace = read_trace(
-        source,
-        rate_scale=rate_scale,
-        request_rate=request_rate,
-        limit=limit,
-        seed=seed,
-        columns=columns,
-        tokenizer=tokenizer,
-    )
+    trace = reading.trace(source)
     warn(trace.notes)
     described, inspected = describe(trace), inspect_trace(trace)
     if out:
@@ -77,33 +67,17 @@ def inspect(
 
 
 @app.command()
+@with_shared_flags
 def convert(
     source: Source,
     target: Target,
-    columns: Columns = None,
-    request_rate: RequestRate = None,
-    rate_scale: RateScale = 1.0,
-    limit: Limit = None,
-    seed: Seed = 0,
-    tokenizer: Tokenizer = None,
+    *,
+    reading: Reading,
     as_json: AsJson = False,
 ) -> None:
     """Write a trace of any format in the native one."""
-    check_apart({"FILE": target}, (find_trace(source),))
-    check_writable(target)
-    keep(
-        read_trace(
-            source,
-            rate_scale=rate_scale,
-            request_rate=request_rate,
-            limit=limit,
-            seed=seed,
-            columns=columns,
-            tokenizer=tokenizer,
-        ),
-        target,
-        as_json=as_json,
-    )
+    check_target(target, source)
+    keep(reading.trace(source), target, as_json=as_json)
 
 
 @app.command("generate")
@@ -169,8 +143,7 @@ def fit_command(
     as_json: AsJson = False,
 ) -> None:
     """Write a workload that is like a trace, and print figures of the trace beside those of what is drawn from it."""
-    check_apart({"FILE": target}, (find_trace(source),))
-    check_writable(target)
+    check_target(target, source)
     trace = read_trace(source, columns=columns, limit=limit)
     warn(trace.notes)
     workload = fit(trace)

@@ -7,14 +7,12 @@ import typer
 
 from sim.cli.completion import trace_names
 from sim.cli.options import Columns, warn
-from sim.cli.trace_shared import AsJson, Seed, Source, Target, keep
+from sim.cli.trace_shared import AsJson, Seed, Source, Target, check_target, keep
 from sim.errors import ConfigError
-from sim.outputs import check_apart, check_writable
 from sim.workload.anonymise import anonymise
 from sim.workload.merge import merge
 from sim.workload.readers import read_trace
 from sim.workload.slice import slice_trace
-from sim.workload.source import find_trace
 
 
 def slice_command(
@@ -41,8 +39,7 @@ def slice_command(
     """Write the requests of a part of a trace, at the times that they have."""
     if from_s is None and to_s is None and limit is None:
         raise ConfigError("a slice has --from-s, --to-s or --limit, got none; `servecast trace convert` writes all.")
-    check_apart({"FILE": target}, (find_trace(source),))
-    check_writable(target)
+    check_target(target, source)
     trace = read_trace(source, seed=seed, columns=columns)
     keep(
         slice_trace(trace, from_s=from_s, to_s=to_s, limit=limit, whole_sessions=whole_sessions),
@@ -66,8 +63,7 @@ def merge_command(
     *given, target = sources
     if not given:
         raise ConfigError(f"traces are merged into a file, got {target} alone; name the traces before the file.")
-    check_apart({"FILE": Path(target)}, [find_trace(source) for source in given])
-    check_writable(Path(target))
+    check_target(Path(target), *given)
     keep(merge([read_trace(source, seed=seed) for source in given], from_zero=from_zero), Path(target), as_json=as_json)
 
 
@@ -80,8 +76,7 @@ def anonymise_command(
     as_json: AsJson = False,
 ) -> None:
     """Write a trace that loads a server just so, without the names of requests, sessions, adapters and contents."""
-    check_apart({"FILE": target}, (find_trace(source),))
-    check_writable(target)
+    check_target(target, source)
     trace = read_trace(source, columns=columns)
     warn(trace.notes)
     keep(anonymise(trace, seed=seed, round_tokens=round_tokens), target, as_json=as_json)

@@ -1,15 +1,18 @@
 """What the commands of `servecast trace` share: arguments, and how they say what a trace is."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sim.cli.completion import trace_names
-from sim.cli.options import warn
+from sim.cli.options import Columns, Limit, RateScale, RequestRate, warn
+from sim.outputs import check_apart, check_writable
 from sim.workload.describe import LengthSummary, TraceDescription, describe
+from sim.workload.readers import read_trace
+from sim.workload.source import find_trace
 from sim.workload.trace import Trace
 from sim.workload.writers import write_trace
 
@@ -32,6 +35,27 @@ Tokenizer = Annotated[
     typer.Option(help="The folder of a model's tokenizer, for files of conversations.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a trace is read; the fields are the flags."""
+
+    columns: Columns = None
+    request_rate: RequestRate = None
+    rate_scale: RateScale = 1.0
+    limit: Limit = None
+    seed: Seed = 0
+    tokenizer: Tokenizer = None
+
+    def trace(self, source: str) -> Trace:
+        return read_trace(source, **vars(self))
+
+
+def check_target(target: Path, *sources: str) -> None:
+    """Raises ConfigError where FILE is one of the traces that it is made from, and where it cannot be written."""
+    check_apart({"FILE": target}, [find_trace(source) for source in sources])
+    check_writable(target)
 
 
 def keep(trace: Trace, target: Path, *, as_json: bool) -> None:

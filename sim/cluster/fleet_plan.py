@@ -10,10 +10,12 @@ from sim.cluster.network import NetworkCosts
 from sim.cluster.sharing import Sharing
 from sim.engine.config import SchedulerConfig
 from sim.engine.rank_group import LockStepRules
+from sim.engine.request_source import RequestSource
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.memory.transfers import ReplicaKV
 from sim.specs.kv_transfer import LoadFailurePolicy
 from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
 
 DeciderLike = str | Mapping[str, Any]
 """A decider's name, with options behind a colon, or `{policy: prefix_based, non_cached_tokens: 512}`."""
@@ -109,3 +111,7 @@ class FleetPlan:
     def answering(self) -> tuple[int, ...]:
         """The numbers of the pools that answer requests; the others compute prompts for them."""
         return tuple(number for number, pool in enumerate(self.pools) if pool.role != "prefill")
+
+    def source(self, trace: Trace) -> RequestSource:
+        """A trace's requests, for these pools."""
+        return RequestSource(trace, *self.configs, answering=self.answering)

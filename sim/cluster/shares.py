@@ -16,7 +16,6 @@ from sim.cluster.routers.table import ROUTERS, router_options
 from sim.cluster.simulation import check_plan, gateway_of, members_of, serve_open
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
-from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable, TablePart
 from sim.errors import listed
 from sim.workload.trace import Trace
@@ -48,7 +47,7 @@ def why_not_in_shares(trace: Trace, plan: FleetPlan, clients: Clients) -> str | 
 def simulate_share(trace: Trace, plan: FleetPlan, numbers: Collection[int], *, seed: int) -> Share:
     """Replay a trace through a fleet in which nothing ties the replicas to each other, and serve what some of them are sent."""
     check_plan(trace, plan)
-    source = RequestSource(trace, *plan.configs, answering=plan.answering)
+    source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     members = members_of(plan, source, table, env.now, some=numbers)
@@ -59,7 +58,7 @@ def simulate_share(trace: Trace, plan: FleetPlan, numbers: Collection[int], *, s
 
 def put_together(trace: Trace, plan: FleetPlan, shares: Sequence[Share]) -> ClusterRecords:
     """The run of which these are all the shares."""
-    table = RequestTable(RequestSource(trace, *plan.configs, answering=plan.answering))
+    table = RequestTable(plan.source(trace))
     records: dict[int, EngineRecords] = {}
     for share in shares:
         table.add(share.requests)

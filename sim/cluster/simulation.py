@@ -58,7 +58,7 @@ def simulate(
     check_plan(trace, plan)
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
-    source = RequestSource(trace, *plan.configs, answering=plan.answering)
+    source = plan.source(trace)
     table = RequestTable(source, sent_by_clients=clients.wait_for_answers(trace))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     load = _Load(env, trace, source, _telling(source, on_progress) if on_progress else source, clients)

@@ -9,10 +9,9 @@ from typing import Any
 
 from sim.workload.calls import Call, part_of, seconds_of, tokens_of
 from sim.workload.columns import show
+from sim.workload.stamps import NS_PER_S
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
-
-NS_PER_S = 1e9
 
 
 def _parts(sheet: Sheet) -> Iterator[Part]:

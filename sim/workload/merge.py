@@ -8,6 +8,7 @@ import numpy as np
 from sim.errors import ConfigError, TraceError
 from sim.workload.adapters import BASE_MODEL
 from sim.workload.names import PackedNames
+from sim.workload.parallel_sampling import own_prompts
 from sim.workload.trace import Segment, Trace, picked
 
 
@@ -103,5 +104,5 @@ def _segments(traces: Sequence[Trace]) -> tuple[tuple[Segment, ...], ...] | None
     return tuple(
         tuple((numbers.setdefault((number, content), len(numbers)), tokens) for content, tokens in prompt)
         for number, trace in enumerate(traces)
-        for prompt in trace.segments or [((row, tokens),) for row, tokens in enumerate(trace.prompt_tokens.tolist())]
+        for prompt in trace.segments or own_prompts(trace)
     )

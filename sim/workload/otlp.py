@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from sim.workload.answered import NOTHING
 from sim.workload.calls import Call, objects_of, part_of, tokens_of
 from sim.workload.columns import MAX_INTEGER, integer_value, show
+from sim.workload.stamps import NS_PER_S
 from sim.workload.table import Sheet
 from sim.workload.trace_builder import Format, Part
 
 MARK = "resourceSpans"
 PROMPT = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
 OUTPUT = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens")
-NS_PER_S = 10**9
 
 Identity = tuple[str, str]
 """The trace and the span."""

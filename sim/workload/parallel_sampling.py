@@ -17,10 +17,10 @@ def one_answer_each(trace: Trace) -> Trace:
     """Each request as many times in a row as it has answers, with the same prompt. A session goes on from the last of them."""
     assert trace.n is not None, "a trace that says how many answers there are"
     rows = np.repeat(np.arange(len(trace)), trace.n)
-    whole = replace(trace, n=None, segments=_own_prompts(trace) if not trace.says_contents else trace.segments)
+    whole = replace(trace, n=None, segments=own_prompts(trace) if not trace.says_contents else trace.segments)
     return whole.rows(rows)
 
 
-def _own_prompts(trace: Trace) -> tuple[tuple[tuple[int, int]], ...]:
+def own_prompts(trace: Trace) -> tuple[tuple[tuple[int, int]], ...]:
     """Nothing is shared between requests."""
     return tuple(((row, tokens),) for row, tokens in enumerate(trace.prompt_tokens.tolist()))

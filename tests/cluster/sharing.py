@@ -11,7 +11,6 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.config import SchedulerConfig
-from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.workload.trace import Trace
 from tests.workloads import tight_config, traces
@@ -30,7 +29,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
 
 def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones here."""
-    source = RequestSource(trace, *plan.configs, answering=plan.answering)
+    source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     fleet = SharingFleet(env, plan, source, table, idle_sleep_s=POLLING_S)

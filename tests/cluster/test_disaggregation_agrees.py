@@ -14,7 +14,6 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
 from sim.engine.config import KVGroup as SchedulerKVGroup
-from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
@@ -67,7 +66,7 @@ def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) ->
         fleet_plan.Pool(decode.config, decode.step_time, decode.num_replicas, role="decode", kv=decode.kv),
     )
     plan = FleetPlan(pools, decode.router, disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router))
-    source = RequestSource(trace, *plan.configs, answering=plan.answering)
+    source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     found = DisaggregatedFleet(env, plan, source, table, idle_sleep_s=POLLING_S)

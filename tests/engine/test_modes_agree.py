@@ -63,6 +63,16 @@ def derived(speculation: Speculation) -> naive.Speculation:
     )
 
 
+def recorded(speculation: Speculation | None) -> dict[str, Any]:
+    """What a recording would say besides."""
+    spec = speculation and {
+        "method": speculation.method,
+        "parallel": speculation.parallel_drafting,
+        "mtp_layers": speculation.mtp_layers,
+    }
+    return {"ext": 1, "config": {"spec": spec} if spec else {}, "result": {"status": "assert"}}
+
+
 def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naive.Script]:
     """What becomes of one request; a store has no more of its prompt than of the shortest."""
     counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
@@ -138,16 +148,9 @@ def cases(draw: st.DrawFn) -> Case:
         idle_sleep_s=draw(st.integers(1, 9)) if kind else draw(st.sampled_from((0, 0, 5))),
         throttle_interval=draw(st.sampled_from((0, 0, 3))),
     )
-    recorded: dict[str, Any] = {"ext": 1, "config": {}, "result": {"status": "assert"}}
-    if speculation:
-        recorded["config"]["spec"] = {
-            "method": speculation.method,
-            "parallel": speculation.parallel_drafting,
-            "mtp_layers": speculation.mtp_layers,
-        }
     script = scripts(is_async=is_async, kind=kind, fewest=int(trace.prompt_tokens.min()) - 1)
     given_scripts = draw(st.lists(script, min_size=len(trace), max_size=len(trace)))
-    return Case(trace, config, draw(step_times), MOST_PASSES, recorded, modes, given_scripts)
+    return Case(trace, config, draw(step_times), MOST_PASSES, recorded(speculation), modes, given_scripts)
 
 
 def _pipeline(draw: st.DrawFn, num_stages: int) -> naive.Pipeline:

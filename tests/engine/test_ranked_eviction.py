@@ -16,7 +16,7 @@ from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Segment, Trace
 from tests.configs import changed
 from tests.conformance.case import Case
-from tests.conformance.engines import run_reference, run_walking
+from tests.engine.test_swapping import assert_engines_agree
 from tests.engine.test_swapping import cases as hard_cases
 from tests.properties import engine_examples as examples
 
@@ -104,7 +104,4 @@ def cases(draw: st.DrawFn) -> Case:
 @given(case=cases())
 def test_engines_agree(case: Case) -> None:
     """Step by step, on hits and evictions and on what became of each request."""
-    expected, got = run_reference(case), run_walking(case)
-    for one, other in zip(got.steps, expected.steps, strict=False):
-        assert one == other
-    assert (len(got.steps), got.requests, got.crashed) == (len(expected.steps), expected.requests, expected.crashed)
+    assert_engines_agree(case)

@@ -23,7 +23,7 @@ from sim.units import GIB
 from tests.configs import scheduler_config
 from tests.conformance.case import Case
 from tests.conformance.engines import run_reference, run_walking
-from tests.engine.test_modes_agree import LORAS, derived, scripts, speculations, with_adapters
+from tests.engine.test_modes_agree import LORAS, derived, recorded, scripts, speculations, with_adapters
 from tests.properties import engine_examples as examples
 from tests.reference import modes as naive
 from tests.workloads import step_times, traces
@@ -175,26 +175,24 @@ def cases(draw: st.DrawFn) -> Case:
         loras=draw(st.none() | LORAS),
         swap=draw(st.builds(naive.Swap, num_blocks=st.integers(1, 40), block_copy_s=st.integers(0, 9))),
     )
-    recorded: dict[str, Any] = {"ext": 1, "config": {}, "result": {"status": "assert"}}
-    if speculation:
-        recorded["config"]["spec"] = {
-            "method": speculation.method,
-            "parallel": speculation.parallel_drafting,
-            "mtp_layers": speculation.mtp_layers,
-        }
     script = scripts(is_async=is_async, kind="offload", fewest=0)
     given_scripts = draw(st.lists(script, min_size=len(trace), max_size=len(trace)))
-    return Case(trace, config, draw(step_times), 2_000, recorded, modes, given_scripts)
+    return Case(trace, config, draw(step_times), 2_000, recorded(speculation), modes, given_scripts)
+
+
+def assert_engines_agree(case: Case) -> None:
+    """The one that walks and the naive one: every step, and what became of each request."""
+    expected, got = run_reference(case), run_walking(case)
+    for one, other in zip(got.steps, expected.steps, strict=False):
+        assert one == other
+    assert (len(got.steps), got.requests, got.crashed) == (len(expected.steps), expected.requests, expected.crashed)
 
 
 @examples(100)
 @given(case=cases())
 def test_engines_agree(case: Case) -> None:
     """Step by step, on who is swapped and on what became of each request."""
-    expected, got = run_reference(case), run_walking(case)
-    for one, other in zip(got.steps, expected.steps, strict=False):
-        assert one == other
-    assert (len(got.steps), got.requests, got.crashed) == (len(expected.steps), expected.requests, expected.crashed)
+    assert_engines_agree(case)
 
 
 def test_an_aborted_request_leaves_swap_space() -> None:
