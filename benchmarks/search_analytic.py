@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
+from sim.measure.differences import NOISE
 from sim.report.tables import aligned
 from sim.search.analytic.candidates import analytic_candidates
 from sim.search.analytic.default_space import MODEL_LENGTHS
@@ -18,7 +19,6 @@ from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.blueprint import Params
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target
-from sim.search.ranking import NOISE
 from sim.search.space import Space
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.hardware import load_gpu

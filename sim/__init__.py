@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sim.api import Result, calibrate, plan_memory, read_measured, simulate, validate
     from sim.comparison import Comparison, compare
     from sim.errors import SimError
+    from sim.measure.side_by_side import ComparedResults, compare_results
     from sim.memory.plan import MemoryPlan
     from sim.search.analytic.config_optimizer import (
         ClusterSpec,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutotuningParameters",
     "ClusterSpec",
+    "ComparedResults",
     "Comparison",
     "EngineConfig",
     "HardwareProfile",
@@ -51,6 +53,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "compare",
+    "compare_results",
     "estimate_activation_memory_from_config",
     "generate_deployment_recommendations",
     "get_vllm_default_capture_sizes",
@@ -69,6 +72,7 @@ __all__ = [
 _HOMES = {
     "AutotuningParameters": "sim.specs.autotuning",
     "ClusterSpec": "sim.search.analytic.config_optimizer",
+    "ComparedResults": "sim.measure.side_by_side",
     "Comparison": "sim.comparison",
     "EngineConfig": "sim.specs.engine",
     "HardwareProfile": "sim.specs.hardware",
@@ -83,6 +87,7 @@ _HOMES = {
     "calibrate": "sim.api",
     "capacity": "sim.search.entry",
     "compare": "sim.comparison",
+    "compare_results": "sim.measure.side_by_side",
     "estimate_activation_memory_from_config": "sim.search.analytic.performance_model",
     "generate_deployment_recommendations": "sim.search.analytic.config_optimizer",
     "get_vllm_default_capture_sizes": "sim.search.analytic.performance_model",

@@ -23,6 +23,7 @@ PAGES = (
     ROOT / "docs/measured.md",
     ROOT / "docs/results.md",
     ROOT / "docs/clients.md",
+    ROOT / "docs/comparing.md",
     ROOT / "docs/changing_fleets.md",
     ROOT / "docs/fleet.md",
     ROOT / "docs/lora.md",

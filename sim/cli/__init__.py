@@ -17,8 +17,8 @@ PATIENT_GC = 100_000  # objects until the garbage collector runs: a start makes 
 
 
 def main() -> NoReturn:
-    """Run the command line and exit: 0 done, 1 output that could not be written, 2 bad input, 3 what was asked for cannot
-    be had, 128 + n ended by signal n.
+    """Run the command line and exit: 0 done, 1 an assertion that fails or output that could not be written, 2 bad input, 3 what was
+    asked for cannot be had, 128 + n ended by signal n.
     """
     from sim.cli.signals import Ending
 

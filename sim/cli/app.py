@@ -13,7 +13,7 @@ from sim.errors import ConfigError, nearest
 COMMANDS = {
     "simulate": "Replay a request trace on a model and GPUs; report throughput and latency percentiles.",
     "memory": "Show what a model leaves for the KV cache on each GPU, and whether it fits.",
-    "compare": "Replay one trace behind several routers; a row for each.",
+    "compare": "Replay one trace behind several routers or with arguments varied; or compare results, and assert.",
     "validate": "Replay measured runs; report how far the forecast is off.",
     "optimize": "Find the engine arguments that serve a trace best.",
     "capacity": "Find the highest request rate within limits, and the GPUs that a rate takes.",

@@ -1,5 +1,6 @@
-"""`servecast compare`: one trace behind several routers, or with engine arguments varied one at a time, side by side."""
+"""`servecast compare`: one trace behind several routers, or with engine arguments varied one at a time, side by side; or finished runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,15 +8,35 @@ import typer
 
 from sim.cli import completion
 from sim.cli.client_flags import NumUsers, ThinkTime
+from sim.cli.compare_results import app as results_app
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.options import Fleet, RateScale, Replicas, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.inputs import is_there
 
 app = typer.Typer(add_completion=False)
+OF_RESULTS = ("--assert", "--baseline")
 
 
-@app.command(cls=EngineCommand)
+class CompareCommand(EngineCommand):
+    """Two commands under one name: where finished runs are named, they are compared, and nothing is simulated."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if _are_results(args):
+            return typer.main.get_command(results_app).make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _are_results(args: Sequence[str]) -> bool:
+    """Two names, for a model has one; or one of something that is there, while a trace to simulate is not given."""
+    names = [word for word in args[:2] if not word.startswith("-")]
+    given = {word.partition("=")[0] for word in args}
+    is_one = names == args[:1] and "--trace" not in given and is_there(Path(names[0]))
+    return bool(given.intersection(OF_RESULTS)) or len(names) == 2 or (bool(names) and is_one)
+
+
+@app.command(cls=CompareCommand)
 @with_shared_flags
 def compare(
     ctx: typer.Context,
@@ -49,7 +70,10 @@ def compare(
         Path | None, typer.Option(help="Folder for summary.json, the table as CSV, and a plot.", show_default=False)
     ] = None,
 ) -> None:
-    """Replay one trace behind several routers, or with engine arguments varied one at a time; a row for each."""
+    """Replay one trace behind several routers, or with engine arguments varied one at a time; a row for each.
+
+    Given results instead, `servecast compare DIR bench.json` has them side by side; `servecast compare . --help` has the options of that.
+    """
     from sim.comparison import compare
 
     if out:

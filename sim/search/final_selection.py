@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.measure.differences import NOISE
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.ranking import (
-    NOISE,
     Candidate,
     decisive_loss,
     different,

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sim.measure.differences import NOISE
 from sim.metrics.goals import Metrics
 from sim.search.blueprint import Params, canonical
 from sim.search.evaluate import Outcome
 from sim.search.objectives import Target, pareto
-
-NOISE = 0.02  # mean differences up to here are noise, whatever their spread: runs of one server differ as much
 
 
 @dataclass(frozen=True, slots=True)
