@@ -180,15 +180,18 @@ DATA = {
     ),
     "gzip cut": (gzip.compress((CSV + "0,1,1\n" * 999).encode())[:-12], "t: the gzip data is damaged or cut short"),
     "gzip broken": (b"\x1f\x8b" + b"x" * 99, "t: the gzip data is damaged or cut short"),
-    "gzip empty": (gzip.compress(b""), "t: the file is empty"),
-    "gzip line": (gzip.compress(b"x" * 2**25), "t: must have no more than 16 MiB in a line; is it a trace"),
-    "gzip quoted": (gzip.compress(CSV.encode() + b'"' + b"x" * 2**25), "t: must have no more than 16 MiB in a line"),
-    "gzip blank": (gzip.compress(b"\n" * 2**25), "t: the file is empty"),
-    "gzip blank end": (gzip.compress(CSV.encode() + b"\n" * 2**22), "t: must have no more than 1,048,576 blank lines"),
     "array not UTF-8": (b'[{"a": "\xe9"}]', "t: text must be UTF-8"),
-    "gzip item": (gzip.compress(b'["' + b"x" * 2**25), "t, item 1: must be a complete JSON object"),
-    "gzip pretty": (gzip.compress(b"{\n" * 2**23), "t, line 1: not a complete JSON object"),
     "bad parquet": (b"PAR1" + b"\0" * 99, "t: not readable as Parquet"),
+}
+
+COMPRESSED = {
+    "empty": ("", "", 0, "t: the file is empty"),
+    "line": ("", "x", 2**25, "t: must have no more than 16 MiB in a line; is it a trace"),
+    "quoted": (CSV + '"', "x", 2**25, "t: must have no more than 16 MiB in a line"),
+    "blank": ("", "\n", 2**25, "t: the file is empty"),
+    "blank end": (CSV, "\n", 2**22, "t: must have no more than 1,048,576 blank lines"),
+    "item": ('["', "x", 2**25, "t, item 1: must be a complete JSON object"),
+    "pretty": ("", "{\n", 2**23, "t, line 1: not a complete JSON object"),
 }
 
 
@@ -202,6 +205,14 @@ def test_bad_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, me
 def test_bad_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str) -> None:
     """Files that are not text, or not whole, are refused by one sentence."""
     refused(tmp_path, monkeypatch, data, message)
+
+
+@pytest.mark.parametrize(("start", "then", "times", "message"), COMPRESSED.values(), ids=COMPRESSED.keys())
+def test_what_swells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, then: str, times: int, message: str
+) -> None:
+    """A small compressed file is refused for what is in it."""
+    refused(tmp_path, monkeypatch, gzip.compress((start + then * times).encode(), compresslevel=1), message)
 
 
 def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str) -> None:
