@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from sim.measure.calibrate import Calibration
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
+    from sim.report.page.blocks import Page
 
 Progress = Callable[[int, int], None]
 StepLog = Callable[[dict[str, Any]], None]
@@ -125,12 +126,13 @@ class Result:
         return found
 
     def write(self, folder: str | Path) -> None:
-        """Write summary.json, requests.csv, steps.csv, latency.png and timeline.png, of a fleet replicas.csv, with a `breakdown` in the
-        summary roofline.png; whole or not at all.
+        """Write summary.json, requests.csv, steps.csv, latency.png, timeline.png and report.html, of a fleet replicas.csv, with a `breakdown`
+        in the summary roofline.png; whole or not at all.
 
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
         from sim.report.folder import write_folder
+        from sim.report.page.render import write_page
 
         tables = {"requests.csv": self._request_columns(), "steps.csv": self._step_columns()}
         if self._is_fleet:
@@ -140,7 +142,14 @@ class Result:
         if "breakdown" in self.summary:
             kinds.append("roofline")
         plots = {f"{kind}.png": self.plot(kind) for kind in kinds}
-        write_folder(Path(folder), self.summary, tables, plots)
+        write_folder(Path(folder), self.summary, tables, plots, {"report.html": partial(write_page, page=self._page())})
+
+    def _page(self) -> "Page":
+        from sim.report.page.run import Run, run_page
+
+        over_time = self._replicas_over_time if self._is_fleet else None
+        parts = self.breakdown if "breakdown" in self.summary else None
+        return run_page(Run(self.summary, self.fleet, self.run, self.trace, over_time, parts))
 
     def plot(self, kind: PlotKind = "timeline") -> "Figure":
         """A matplotlib Figure, as `write` draws it: the engine or the replicas over time, or the distributions of latencies."""

@@ -40,3 +40,10 @@ def test_the_wheel_brings_profiles_traces_and_catalogue(installed: Path) -> None
 def test_the_wheel_holds_no_tests_and_no_private_files(installed: Path) -> None:
     """The package, its data, its metadata."""
     assert sorted(path.name for path in installed.iterdir()) == ["servecast-0.1.0.dist-info", "sim"]
+
+
+def test_the_wheel_brings_the_templates_of_pages(installed: Path) -> None:
+    """Styles and scripts too."""
+    own = sorted(path.relative_to(ROOT) for path in ROOT.glob("sim/report/page/templates/**/*.*"))
+    assert len(own) > 10
+    assert all((installed / path).is_file() for path in own)

@@ -52,7 +52,9 @@ def simulate(
         int,
         typer.Option(min=1, help="Processes that simulate replicas side by side, where nothing ties these together."),
     ] = 1,
-    out: Annotated[Path | None, typer.Option(help="Write summary, requests, steps and plots to this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a page, summary, requests, steps and plots to this folder.")
+    ] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""

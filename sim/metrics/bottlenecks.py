@@ -14,6 +14,7 @@ from sim.engine.leap_columns import Leaps
 from sim.engine.leap_records import LEAPS_AT_ONCE, LeapRecords
 from sim.engine.leaps import end_s
 from sim.engine.records import Floats, Ints, Records, RequestRecords
+from sim.engine.step_records import StepRecords
 from sim.metrics.kv_on_its_way import Watched
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.protocol import StepShape, StepTimeModel
@@ -116,10 +117,12 @@ def _parts(records: Records, config: SchedulerConfig, steps: Sequence[Watched]) 
     next_prompt = None if config.engine.enable_chunked_prefill else NextPrompt.of(records.requests)
     for leaps, on_its_way in steps or [Watched(records.leaps)]:
         for part in leaps.parts():
-            yield part, _ran_out(part, config, next_prompt, on_its_way.num_requests(part.start_s))
+            yield part, what_ran_out(part, config, next_prompt, on_its_way.num_requests(part.start_s))
 
 
-def _ran_out(leaps: Leaps, config: SchedulerConfig, next_prompt: "NextPrompt | None", num_on_their_way: Ints) -> Causes:
+def what_ran_out(
+    leaps: Leaps | StepRecords, config: SchedulerConfig, next_prompt: "NextPrompt | None", num_on_their_way: Ints
+) -> Causes:
     """By the first reason in the scheduler's order: a pass that preempts admits no request; others admit while tokens,
     seats and blocks last. A prompt that must not be split also waits for tokens.
     """

@@ -36,7 +36,7 @@ class ReplicasOverTime(NamedTuple):
 def replicas_over_time(run: ClusterRecords, num_gpu_blocks: Sequence[int]) -> ReplicasOverTime:
     """From the first arrival to the end of the last step, in at most MOST_INTERVALS of 1, 2 or 5 x 10^n seconds."""
     first_s = float(run.merged.requests.arrival_s[0])
-    interval_s = _round_up(run.span_s / MOST_INTERVALS)
+    interval_s = round_up(run.span_s / MOST_INTERVALS)
     edges_s: Floats = first_s + interval_s * np.arange(max(1, ceil(run.span_s / interval_s)) + 1.0)
     time_s = edges_s[:-1]
     states = [
@@ -51,7 +51,7 @@ def replicas_over_time(run: ClusterRecords, num_gpu_blocks: Sequence[int]) -> Re
     )
 
 
-def _round_up(seconds: float) -> float:
+def round_up(seconds: float) -> float:
     """The next of 1, 2 and 5 x 10^n."""
     if not seconds:
         return 1.0

@@ -1,6 +1,6 @@
 """The operators of a run's steps as a table, and on the GPU's roofline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ HEADER = ("operator", "% of busy time", "% for prompts", "bound", "TFLOP/s", "GB
 
 def breakdown_table(found: Breakdown) -> str:
     """A row an operator; rates are those of one GPU while it runs."""
-    return aligned(HEADER, list(_rows(found)))
+    return aligned(HEADER, list(operator_rows(found.operators)))
 
 
 def breakdown_json(found: Breakdown) -> list[dict[str, Any]]:
@@ -26,8 +26,9 @@ def breakdown_json(found: Breakdown) -> list[dict[str, Any]]:
     return [row._asdict() | {"arithmetic_intensity": row.arithmetic_intensity} for row in found.operators]
 
 
-def _rows(found: Breakdown) -> Iterator[tuple[object, ...]]:
-    for row in found.operators:
+def operator_rows(operators: Iterable[OperatorRow]) -> Iterator[tuple[object, ...]]:
+    """The cells of the table."""
+    for row in operators:
         rates = (row.flops_per_s and row.flops_per_s / TERA, row.bytes_per_s and row.bytes_per_s / GIGA)
         shares = (100 * row.busy_share, 100 * row.prefill_share)
         cells = (f"{value:,.1f}" if value else "-" for value in (*rates, row.arithmetic_intensity))

@@ -1,6 +1,6 @@
 """A run's results as a folder of files, written whole or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_AT_ONCE = 1 << 18
-FILES = ("summary.json", "requests.csv", "steps.csv", "replicas.csv", "latency.png", "timeline.png", "roofline.png")
+FILES = (
+    "summary.json",
+    "requests.csv",
+    "steps.csv",
+    "replicas.csv",
+    "latency.png",
+    "timeline.png",
+    "roofline.png",
+    "report.html",
+)
 
 
 def check_folder(folder: Path) -> None:
@@ -21,9 +30,14 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(
-    folder: Path, summary: Mapping[str, Any], tables: Mapping[str, Columns], plots: Mapping[str, "Figure"]
+    folder: Path,
+    summary: Mapping[str, Any],
+    tables: Mapping[str, Columns],
+    plots: Mapping[str, "Figure"],
+    others: Mapping[str, Callable[[Path], None]],
 ) -> None:
-    """Write all result files and then put them in place at once, instead of an earlier run's; tables and plots by file name.
+    """Write all result files and then put them in place at once, instead of an earlier run's; by file name tables, plots, and what
+    writes itself.
 
     Raises ConfigError where `check_folder` does or where the folder cannot be written.
     """
@@ -33,6 +47,8 @@ def write_folder(
             _write_csv(written / name, columns)
         for name, figure in plots.items():
             save(figure, written / name)
+        for name, write in others.items():
+            write(written / name)
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

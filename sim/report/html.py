@@ -46,13 +46,18 @@ def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
     yield Table(("", ""), [(label, summary[key]) for label, key in TOTALS.items() if key in summary])
     rows = [(title, *_latencies(summary, name)) for name, title in LATENCIES.items()]
     yield Table(("ms", *FIGURES), rows)
-    engine = [(label, summary[key]) for label, key in {**ENGINE, **SPECULATION}.items() if key in summary]
-    yield Table(("", ""), [(label, _percent(label, value)) for label, value in engine])
+    yield engine_table(summary)
     limits = summary["limits"]
     shares = [(label, limits["busy"].get(name)) for label, name in BUSY_WITH.items()]
     shares += [(label, limits["queued"][name]) for label, name in WAITING_FOR.items()]
     yield Table(("What limits it", ""), [(label, _percent("(%)", share)) for label, share in shares])
     yield "\n".join([*limits["warnings"], summary["confidence"]["text"]])
+
+
+def engine_table(summary: Summary) -> Table:
+    """What a client cannot measure."""
+    engine = [(label, summary[key]) for label, key in {**ENGINE, **SPECULATION}.items() if key in summary]
+    return Table(("", ""), [(label, _percent(label, value)) for label, value in engine])
 
 
 def _latencies(summary: Summary, name: str) -> Iterator[str]:

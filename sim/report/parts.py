@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sim.report.tables import Table
+
 Parts = Sequence[Mapping[str, Any]]
 Columns = Mapping[str, tuple[str, float]]
 """The key of each column and what its figures are multiplied by, by label."""
@@ -38,6 +40,19 @@ STAGES: Columns = {
 }
 MOST_ROWS = 16
 """Of a larger fleet the first and the last are shown."""
+
+
+def parts_table(name: str, columns: Columns, parts: Parts) -> Table:
+    """A row for each of the parts, which have a name or else a number."""
+    rows = [
+        (part.get(name, number), *(_scaled(part[key], scale) for key, scale in columns.values()))
+        for number, part in enumerate(parts)
+    ]
+    return Table((name, *columns), rows)
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return value if value is None or scale == 1 else value * scale
 
 
 def replica_rows(replicas: Parts) -> Iterator[str]:

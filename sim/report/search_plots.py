@@ -81,7 +81,7 @@ def _by_value(axis: "Axes", points: Sequence[Row], measure: Measure) -> None:
             axis.axvspan(place - 0.4, place + 0.4, color=ORANGE, alpha=0.12, linewidth=0)
     if measure.limit is not None:
         axis.axhline(measure.limit, color=ORANGE, linewidth=1.0, linestyle="--", label="limit")
-    _label_values(axis, [_label(point["value"]) for point in points])
+    _label_values(axis, [value_label(point["value"]) for point in points])
     highest = max((value for _, value in found), default=1.0)
     if measure.limit is not None and measure.limit < 2 * highest:
         highest = max(highest, measure.limit)
@@ -98,7 +98,8 @@ def _label_values(axis: "Axes", labels: list[str]) -> None:
     axis.set_xlim(-0.5, len(labels) - 0.5)
 
 
-def _label(value: Any) -> str:
+def value_label(value: Any) -> str:
+    """A knob's value below its axis."""
     if value is None:
         return "default"
     if isinstance(value, list | tuple):
@@ -113,7 +114,7 @@ def pareto_figure(summary: Row) -> "Figure":
     in_full = [one for one in summary["candidates"] if one["feasible"] and one["share"] == 1.0]
     broken = [one for one in in_full if breaks_a_limit(one)]
     kept = [one for one in in_full if one not in broken]
-    across, up = _axes(summary)
+    across, up = weighed(summary)
     with panels(search_title(summary, TITLE_WIDTH), rows=1, columns=1, height_in=5.0) as (figure, (axis,)):
         axis.set_xlabel(across.title)
         axis.set_ylabel(up.title)
@@ -121,7 +122,7 @@ def pareto_figure(summary: Row) -> "Figure":
         _scatter(axis, (across, up), kept, "o", INK, "candidate")
         pareto = [one for one in summary["pareto"] if not breaks_a_limit(one)]
         _scatter(axis, (across, up), pareto, "D", GREEN, "Pareto set")
-        best = [one for one in in_full if _same(one, summary["best"])]
+        best = [one for one in in_full if is_same(one, summary["best"])]
         if summary["feasible"]:
             _scatter(axis, (across, up), best, "*", VIOLET, "best")
         else:
@@ -132,12 +133,13 @@ def pareto_figure(summary: Row) -> "Figure":
     return figure
 
 
-def _same(one: Row, other: Row) -> bool:
+def is_same(one: Row, other: Row) -> bool:
+    """Whether two rows are of one configuration."""
     return all(one.get(name) == other.get(name) for name in ("engine", "replicas", "router", "knobs"))
 
 
-def _axes(summary: Row) -> tuple[Measure, Measure]:
-    """The figures on the horizontal and the vertical axis."""
+def weighed(summary: Row) -> tuple[Measure, Measure]:
+    """The figures that candidates are compared by, on the horizontal and the vertical axis."""
     first, *others = _goals(summary)
     by_default = _measure("throughput" if first == _measure("latency") else "latency")
     across = next((one for one in (*others, *limited(summary), by_default) if one.key != first.key), by_default)

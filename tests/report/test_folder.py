@@ -22,7 +22,7 @@ RECORDS = make_records(
     itl_s={0.35: 2},
 )
 
-WRITTEN = tuple(name for name in FILES if name not in {"replicas.csv", "roofline.png"})
+WRITTEN = tuple(name for name in FILES if name not in {"replicas.csv", "roofline.png", "report.html"})
 
 
 def write(folder: Path, records: Records = RECORDS) -> None:
@@ -36,7 +36,7 @@ def write(folder: Path, records: Records = RECORDS) -> None:
         "latency.png": latency_figure(records, title="a run"),
         "timeline.png": timeline_figure(records, num_gpu_blocks=11, title="a run"),
     }
-    write_folder(folder, summarize(records, num_gpu_blocks=11, dispatch=DISPATCH), tables, plots)
+    write_folder(folder, summarize(records, num_gpu_blocks=11, dispatch=DISPATCH), tables, plots, {})
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""Pages in a real browser, on a phone and on a desktop, in the light and in the dark; one start and one page for all of it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.report.page.pages import everything
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, ViewportSize
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+DESKTOP: "ViewportSize" = {"width": 1440, "height": 900}
+SERIOUS = {"error", "warning"}
+WIDER = """() => [...document.querySelectorAll("body *")]
+    .filter((one) => !one.closest(".scroll, nav, .skip") && !one.parentElement.closest("svg") && one.getBoundingClientRect().right > innerWidth + 1)
+    .map((one) => one.outerHTML.slice(0, 100))"""
+COLOURS = (
+    "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.chart .xtitle')).fill]"
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
+    """The page, drawn; whatever the browser complains of in any test is an error."""
+    from playwright.sync_api import sync_playwright
+
+    file = tmp_path_factory.mktemp("page") / "everything.html"
+    file.write_text(everything(), encoding="utf-8")
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        opened = browser.new_context(viewport=DESKTOP, color_scheme="light", offline=True).new_page()
+        opened.on("console", lambda message: complaints.append(message.text) if message.type in SERIOUS else None)
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.goto(file.as_uri())
+        opened.wait_for_selector("html[data-drawn]", timeout=60_000)
+        yield opened
+        browser.close()
+    assert complaints == []
+
+
+def test_all_charts_are_drawn_with_their_axes(page: "Page") -> None:
+    """Each has what it shows, and names on both axes but where names stand at the axis itself."""
+    drawn = page.evaluate("document.documentElement.dataset.drawn")
+    assert int(drawn) == page.locator(".chart").count() > 12
+    assert page.locator(".chart .plot-container").count() == int(drawn)
+    assert page.locator(".chart").filter(has=page.locator(".xtitle")).count() == int(drawn)
+
+
+def test_charts_over_the_same_time_zoom_together(page: "Page") -> None:
+    ranges = page.evaluate(
+        """async () => {
+            const linked = [...document.querySelectorAll(".chart[data-linked]")];
+            await Plotly.relayout(linked[0], {"xaxis.range": [1, 2]});
+            await new Promise((done) => setTimeout(done, 300));
+            return linked.map((place) => place.layout.xaxis.range.join());
+        }"""
+    )
+    assert set(ranges) == {"1,2"}
+
+
+def test_light_and_dark_are_the_readers_choice(page: "Page") -> None:
+    """A key press is enough, and charts change with the page."""
+    light = page.evaluate(COLOURS)
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"JSON.stringify({COLOURS}) !== '{json.dumps(light, separators=(',', ':'))}'")
+    dark = page.evaluate(COLOURS)
+    assert all(before != after for before, after in zip(light, dark, strict=True))
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"JSON.stringify({COLOURS}) === '{json.dumps(light, separators=(',', ':'))}'")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nothing_is_wider_than_the_screen(page: "Page", width: int) -> None:
+    """Tables scroll inside their box."""
+    page.set_viewport_size({"width": width, "height": 900})
+    for _ in range(50):  # charts follow in their own time
+        if not (wider := page.evaluate(WIDER)):
+            break
+        page.wait_for_timeout(100)
+    assert wider == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_the_menu_leads_to_every_section(page: "Page") -> None:
+    for link in page.locator("nav a").all():
+        assert page.locator(str(link.get_attribute("href"))).count() == 1
