@@ -10,11 +10,12 @@ fit_kernels.py prints those on held-out shapes.
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from sim.measure.kernel_fits import Call
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
 from sim.steptime.expert_routing import ExpertRouting
@@ -28,12 +29,11 @@ from sim.steptime.operators import (
 )
 from sim.steptime.prefill import (
     PrefillWork,
+    mixed_attention_s,
     prefill_attention,
     prefill_attention_s,
     prefill_speed,
     prefill_work,
-    riding_work,
-    together,
 )
 from sim.units import US
 
@@ -55,15 +55,6 @@ FORMATS = {
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 LARGEST_MESSAGE = 128 * 2**20
 LITTLE_KV_BYTES = 4 * 2**20
-
-
-class Call(NamedTuple):
-    """One measured kernel: its shape in words, its seconds, what the model says on a GPU, and a roofline at full peaks."""
-
-    shape: str
-    measured_s: float
-    predict_s: Callable[[HardwareProfile], float]
-    roofline_s: float
 
 
 Calls = Callable[[Path, str, HardwareProfile], Iterator[Call]]
@@ -165,9 +156,9 @@ def _prefill_s(work: PrefillWork, gpu: HardwareProfile) -> float:
 def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
     for row in _rows(rows_of(data, "attention_mixed", name)):
         attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-        chunk = prefill_work(prefill_attention(attention, 2.0), ((row.prefill_chunk, row.kv_prefill),))
+        chunk = (int(row.prefill_chunk), int(row.kv_prefill))
         decodes = (int(row.n_decode), float(row.n_decode * row.kv_decode))
-        flops, _, moved_bytes = chunk
+        flops, _, moved_bytes = prefill_work(prefill_attention(attention, 2.0), (chunk,))
         moved = moved_bytes + decodes[1] * attention.kv_numbers_per_token * 2.0
         plain_s = _roofline_s(gpu, flops, moved)
         yield Call(
@@ -179,14 +170,10 @@ def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
 
 
 def _mixed_s(
-    chunk: PrefillWork, attention: Attention, num_decodes: int, context_tokens: float, gpu: HardwareProfile
+    chunk: tuple[int, int], attention: Attention, num_decodes: int, context_tokens: float, gpu: HardwareProfile
 ) -> float:
-    """Decodes in the chunk's kernel, as AttentionWork.mixed_s has it for one layer."""
-    fit = gpu.operators.prefill_attention
-    riding = riding_work(num_decodes, context_tokens, attention, 2.0, fit.decode_rows)
-    return (
-        _prefill_s(together(chunk, riding), gpu) + fit.decode_wave_s * num_decodes * attention.num_heads / gpu.num_sms
-    )
+    launch_s = gpu.operators.prefill_attention.launch_s
+    return launch_s + mixed_attention_s((chunk,), num_decodes, context_tokens, attention, 2.0, gpu)
 
 
 def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:

@@ -132,13 +132,20 @@ FITTED_ON = {
 ALSO_OF_CHIP = {"RTX4090": "L40S"}  # the same AD102 chip: gives what was not measured on the RTX 4090
 NO_PEER_TO_PEER = {"RTX4090"}  # its all-reduce goes through host memory, so the sibling's does not apply
 
+DENSE = ("compute_efficiency", "memory_efficiency", "launch_us")
+
+
+def _dense(*values: float) -> dict[str, float]:
+    return dict(zip(DENSE, values, strict=True))
+
+
 GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; experts and all-reduce rounded by eye
-    "gemm_bf16": {"e_c": 0.79, "e_m": 0.83, "t0": 4.0},
-    "gemm_fp8": {"e_c": 0.58, "e_m": 0.80, "t0": 6.0, "xh": 0.4},
-    "attn_decode": {"e_m": 0.86, "t0": 11.4, "e_c": 0.08, "c": 1.6},
-    "attn_prefill": {"e_c": 0.55, "t0": 11.5, "e_m": 0.38, "xh": 0.35},
-    "allreduce": {"a0": 5.0, "a1": 0.2, "e_link": 0.6},
-    "moe_bf16": {"e_m": 0.87, "e_c": 0.42, "t0": 35.0},
+    "gemm bf16": _dense(0.79, 0.83, 4.0),
+    "gemm fp8": {**_dense(0.58, 0.80, 6.0), "wave_penalty": 0.4},
+    "decode attention": {**_dense(0.08, 0.86, 11.4), "per_wave_us": 1.6},
+    "prefill attention": {**_dense(0.55, 0.38, 11.5), "wave_penalty": 0.35},
+    "all-reduce": {"base_us": 5.0, "per_gpu_us": 0.2, "link_efficiency": 0.6},
+    "experts bf16": _dense(0.42, 0.87, 35.0),
 }
 GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
 
@@ -290,7 +297,7 @@ class Fits:
             values = self._params[chip][operator]
         if borrowed_for:
             basis, source = ("derived" if chip else "generic"), f"for want of {borrowed_for} fits; {source}"
-        return {"basis": basis, "source": source, **_renamed(operator, values)}
+        return {"basis": basis, "source": source, **_numbers(operator, values)}
 
     def block_or(self, operator: str, otherwise: str, wanted: str) -> dict[str, Any]:
         """`operator` where its chip has it, else what is nearest to it."""
@@ -298,14 +305,14 @@ class Fits:
 
     def riding(self, chip: str | None) -> tuple[dict[str, float], str]:
         """What decodes cost in the kernel of chunks, and the chip where that was measured: its own, or an RTX 4090."""
-        source = chip if chip and "attn_mixed" in self._params[chip] else "RTX4090"
-        fit = self._params[source]["attn_mixed"]
-        return {"decode_rows": fit["rows"], "decode_wave_us": fit["wave"]}, source
+        source = chip if chip and "mixed attention" in self._params[chip] else "RTX4090"
+        fit = self._params[source]["mixed attention"]
+        return {key: value for key, value in fit.items() if not key.endswith("med_p90")}, source
 
     def _chip_with(self, operator: str) -> str | None:
         chip = self._gpu.chip
         for candidate in (chip, ALSO_OF_CHIP.get(chip or "")):
-            sibling_fits = candidate == chip or not (operator == "allreduce" and chip in NO_PEER_TO_PEER)
+            sibling_fits = candidate == chip or not (operator == "all-reduce" and chip in NO_PEER_TO_PEER)
             if candidate and sibling_fits and operator in self._params[candidate]:
                 return candidate
         return None
@@ -320,15 +327,13 @@ class Fits:
 
     def _median(self, operator: str) -> dict[str, float]:
         fitted = [fits[operator] for fits in self._params.values() if operator in fits]
-        return {key: round(median(fit[key] for fit in fitted), 3) for key in ("e_m", "e_c", "t0")}
+        return {key: round(median(fit[key] for fit in fitted), 3) for key in DENSE}
 
 
-def _renamed(operator: str, values: dict[str, float]) -> dict[str, float]:
-    """From the names of kernel_fits.json to those of the profile."""
-    names = {"e_c": "compute_efficiency", "e_m": "memory_efficiency", "t0": "launch_us", "xh": "wave_penalty"}
-    names |= {"c": "per_wave_us", "a0": "base_us", "a1": "per_gpu_us", "e_link": "link_efficiency"}
-    block = {name: values[key] for key, name in names.items() if key in values}
-    return block | ({"wave_penalty": 0.0} if operator == "gemm_bf16" else {})
+def _numbers(operator: str, values: dict[str, float]) -> dict[str, float]:
+    """The parameters without the errors of their fit."""
+    block = {key: value for key, value in values.items() if not key.endswith("med_p90")}
+    return block | ({"wave_penalty": 0.0} if operator == "gemm bf16" else {})
 
 
 def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served: dict[str, Any]) -> dict[str, Any]:
@@ -336,11 +341,11 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
     dtypes = list(profile["peak_tflops"])
     return {
         "gemm": _gemm(fits, dtypes),
-        "decode_attention": fits.block("attn_decode"),
-        "decode_attention_fp8": fits.block_or("attn_decode_fp8", "attn_decode", "fp8 KV"),
+        "decode_attention": fits.block("decode attention"),
+        "decode_attention_fp8": fits.block_or("decode attention fp8", "decode attention", "fp8 KV"),
         "prefill_attention": _prefill_attention(fits, gpu, profile),
-        "experts": {dtype: _by_dtype(fits, dtype, "moe_bf16", "moe_fp8_block") for dtype in dtypes},
-        "all_reduce": fits.block("allreduce"),
+        "experts": {dtype: _by_dtype(fits, dtype, "experts bf16", "experts fp8_block") for dtype in dtypes},
+        "all_reduce": fits.block("all-reduce"),
         "elementwise": _elementwise(fits, gpu, profile),
         "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
         "host": _host(gpu, served["host"]),
@@ -348,15 +353,15 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
 
 
 def _gemm(fits: Fits, dtypes: list[str]) -> dict[str, Any]:
-    own = {"bf16": "gemm_bf16", "fp8": "gemm_fp8", "fp4": "gemm_fp4"}
+    own = {"bf16": "gemm bf16", "fp8": "gemm fp8", "fp4": "gemm nvfp4"}
     narrow = [dtype for dtype in dtypes if dtype != "bf16"]
-    blocks = {dtype: fits.block_or(own.get(dtype, "gemm_int8"), "gemm_fp8", dtype) for dtype in narrow}
-    return {"bf16": fits.block("gemm_bf16"), **blocks}
+    blocks = {dtype: fits.block_or(own.get(dtype, "gemm int8"), "gemm fp8", dtype) for dtype in narrow}
+    return {"bf16": fits.block("gemm bf16"), **blocks}
 
 
 def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:
     """FlashAttention 2, which runs decodes and chunks in one kernel, is what Hopper and data-centre Blackwell do not use."""
-    block = fits.block("attn_prefill")
+    block = fits.block("prefill attention")
     if profile["compute_capability"] not in FLASH_ATTENTION_2:
         return block
     riding, chip = fits.riding(gpu.chip)

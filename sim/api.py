@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from sim.measure.calibrate import Calibration
+    from sim.measure.calibrate_kernels import KernelCalibration
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
     from sim.report.page.blocks import Page
@@ -357,21 +358,49 @@ def validate(
     return validation.validate(chosen, gpu=profile, composition=composition, seed=seed, judge=judge, progress=progress)
 
 
+@overload
 def calibrate(
     runs: "str | Path | Sequence[Run]",
     gpu: str | Path,
     *,
+    kernels: None = None,
     only_known_args: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> "Calibration":
+) -> "Calibration": ...
+
+
+@overload
+def calibrate(
+    runs: "str | Path | Sequence[Run]",
+    gpu: str | Path,
+    *,
+    kernels: str | Path,
+    only_known_args: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> "KernelCalibration": ...
+
+
+def calibrate(
+    runs: "str | Path | Sequence[Run]",
+    gpu: str | Path,
+    *,
+    kernels: str | Path | None = None,
+    only_known_args: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> "Calibration | KernelCalibration":
     """Fit a few named factors of a GPU's profile, a name or YAML, to the runs measured on it; `write` keeps the result.
 
     Errors before and after are given for runs fitted to and for runs held out; `verdict` says whether it helped beyond
-    noise. `progress` is called with (done, all) fits. Raises SimError for bad input.
+    noise. With `kernels`, a folder with a layer profile of the GPU, its operators are fitted to the kernels measured, and runs, of which
+    there may be none, are compared before and after. `progress` is called with (done, all) fits. Raises SimError for bad input.
     """
     from sim.measure import calibrate as calibration
+    from sim.measure.calibrate_kernels import calibrate_kernels
 
-    return calibration.calibrate(_chosen(runs, only_known_args=only_known_args), gpu, progress=progress)
+    chosen = _chosen(runs, only_known_args=only_known_args) if runs or kernels is None else ()
+    if kernels is not None:
+        return calibrate_kernels(kernels, gpu, chosen)
+    return calibration.calibrate(chosen, gpu, progress=progress)
 
 
 def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Sequence[Run]":

@@ -12,15 +12,14 @@ from sim.cli.options import warn
 if TYPE_CHECKING:
     from sim.measure.runs import Run
 
-RunFiles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUNS.json...",
-        help="Measured runs, or JSON of vllm bench serve --save-result --save-detailed.",
-        show_default=False,
-        autocompletion=complete_file,
-    ),
-]
+_RUN_FILES = typer.Argument(
+    metavar="RUNS.json...",
+    help="Measured runs, or JSON of vllm bench serve --save-result --save-detailed.",
+    show_default=False,
+    autocompletion=complete_file,
+)
+RunFiles = Annotated[list[Path], _RUN_FILES]
+RunFilesOrNone = Annotated[list[Path] | None, _RUN_FILES]
 OnlyKnownArgs = Annotated[
     bool, typer.Option("--only-known-args", help="Leave out runs whose engine arguments are unknown.")
 ]

@@ -12,7 +12,7 @@ from sim.errors import RunsError
 from sim.measure.runs import Run
 from sim.measure.scales import SCALES, Values, profile, scaled, write_profile
 from sim.measure.validate import Comparison, Progress, validate
-from sim.specs.hardware import load_gpu, profile_values
+from sim.specs.hardware import HardwareProfile, load_gpu, profile_values
 
 METRICS = ("tpot_mean", "ttft_mean", "output_throughput")
 MOST_PARTS = 3
@@ -68,9 +68,7 @@ def calibrate(runs: Sequence[Run], gpu: str | Path, *, progress: Progress | None
     `progress` is called with (done, all) fits. Raises RunsError if there is none, or one cannot be replayed.
     """
     name, values = load_gpu(gpu).name, profile_values(gpu)
-    own = [run for run in runs if load_gpu(run.gpu).name == name]
-    if not own:
-        raise RunsError(f"none of the {len(runs)} runs was measured on {name}; choose its GPU with --gpu.")
+    own = on_gpu(runs, name)
     parts = [own[start :: min(MOST_PARTS, len(own))] for start in range(min(MOST_PARTS, len(own)))]
     base = _compared(own, values, dict.fromkeys(SCALES, 1.0))
     before = _signed(base)
@@ -144,9 +142,29 @@ def _errors(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) ->
     return _signed(_compared(runs, values, scales))
 
 
+def beside(runs: Sequence[Run], base: HardwareProfile, fitted: HardwareProfile) -> dict[str, dict[str, Beside]]:
+    """The figures of the runs measured on `base`, as it and as the fitted profile predict them. Raises RunsError as `calibrate`."""
+    own = on_gpu(runs, base.name) if runs else []
+    before, after = replayed(own, base), replayed(own, fitted)
+    return {run: _beside(before[run], after[run]) for run in before}
+
+
+def on_gpu(runs: Sequence[Run], name: str) -> list[Run]:
+    """Those measured on that GPU. Raises RunsError if there is none."""
+    own = [run for run in runs if load_gpu(run.gpu).name == name]
+    if not own:
+        raise RunsError(f"none of the {len(runs)} runs was measured on {name}; choose its GPU with --gpu.")
+    return own
+
+
 def _compared(runs: Sequence[Run], values: Values, scales: Mapping[str, float]) -> dict[str, Comparison]:
-    """Each run's figures, with the profile so scaled. Raises RunsError if a run has no figures of the whole run."""
-    found = validate(runs, gpu=profile(scaled(values, scales)))
+    """Each run's figures, with the profile so scaled."""
+    return replayed(runs, profile(scaled(values, scales)))
+
+
+def replayed(runs: Sequence[Run], gpu: HardwareProfile) -> dict[str, Comparison]:
+    """Each run's figures on that GPU. Raises RunsError if a run has no figures of the whole run."""
+    found = validate(runs, gpu=gpu)
     for result in found.results:
         if result.whole is None:
             raise RunsError(

@@ -201,7 +201,14 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
     reduce, elementwise = blocks.all_reduce, blocks.elementwise
     return OperatorFits(
         gemm={
-            dtype: GemmFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.wave_penalty, b.basis)
+            dtype: GemmFit(
+                b.compute_efficiency,
+                b.memory_efficiency,
+                b.launch_us * US,
+                b.wave_penalty,
+                b.basis,
+                tuple(sorted((float(rows), factor) for rows, factor in b.by_rows.items())),
+            )
             for dtype, b in blocks.gemm.items()
         },
         decode_attention=_decode_fit(blocks.decode_attention),
@@ -213,6 +220,7 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
             prefill.wave_penalty,
             prefill.decode_rows,
             prefill.decode_wave_us * US,
+            prefill.idle_tile_ns * NS,
             prefill.basis,
         ),
         experts={

@@ -50,6 +50,7 @@ class GemmBlock(FitBlock):
     memory_efficiency: Positive
     launch_us: NotNegative
     wave_penalty: NotNegative = 0.0
+    by_rows: Mapping[Count, Positive] = Field(default_factory=dict)
 
 
 class DecodeAttentionBlock(FitBlock):
@@ -66,6 +67,7 @@ class PrefillAttentionBlock(FitBlock):
     wave_penalty: NotNegative
     decode_rows: NotNegative = 0.0
     decode_wave_us: NotNegative = 0.0
+    idle_tile_ns: NotNegative = 0.0
 
 
 class ExpertsBlock(FitBlock):

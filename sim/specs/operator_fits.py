@@ -13,13 +13,18 @@ ComputeDtype = Literal["bf16", "fp8", "fp4", "int8"]
 
 @dataclass(frozen=True, slots=True)
 class GemmFit:
-    """A dense matrix multiplication. `wave_penalty`: extra compute time, relative, where tiles fill one wave of SMs."""
+    """A dense matrix multiplication. `wave_penalty`: extra compute time, relative, where tiles fill one wave of SMs.
+
+    `by_rows`, ascending: how many times as long as that so many rows were measured to take, by the kernel that is chosen for
+    them; in between, in proportion.
+    """
 
     compute_efficiency: float
     memory_efficiency: float
     launch_s: float
     wave_penalty: float
     basis: Basis
+    by_rows: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class PrefillAttentionFit:
     """Attention of prompt chunks. `wave_penalty` as for GEMMs, over tiles of 128 queries by heads.
 
     Where decodes ride in the same kernel (FlashAttention 2), each costs as much as `decode_rows` query rows, and
-    `decode_wave_s` more per wave of (request, head) pairs; 0 where they have a kernel of their own.
+    `decode_wave_s` more per wave of (request, head) pairs; 0 where they have a kernel of their own. Such a kernel launches as
+    many tiles for each request as the longest chunk has; those without queries take `idle_tile_s` each.
     """
 
     compute_efficiency: float
@@ -47,6 +53,7 @@ class PrefillAttentionFit:
     wave_penalty: float
     decode_rows: float
     decode_wave_s: float
+    idle_tile_s: float
     basis: Basis
 
 

@@ -12,13 +12,12 @@ from sim.specs.stages import Stage, whole
 from sim.steptime.operators import DecodeAttention, decode_attention, decode_attention_s
 from sim.steptime.parts import Bound
 from sim.steptime.prefill import (
+    mixed_attention_s,
     prefill_attention,
     prefill_attention_s,
     prefill_speed,
     prefill_terms,
     prefill_work,
-    riding_work,
-    together,
 )
 from sim.steptime.protocol import FloatArray
 
@@ -135,16 +134,12 @@ class AttentionWork:
         return "compute" if excess_s > 0 else "memory"
 
     def mixed_s(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
-        """Seconds for chunks and decodes in one kernel, without launches; a decode's row fills a tile of its own.
-
-        Measured on RTX 4090 and RTX PRO 6000, where such calls take 1.5 times their parts apart.
-        """
-        fit, seconds = self._gpu.operators.prefill_attention, 0.0
-        for count, attention, layer in self._layers:
-            riding = riding_work(num_decodes, context_tokens, attention, self._kv_dtype_bytes, fit.decode_rows)
-            work = together(prefill_work(layer, chunks), riding)
-            num_waves = num_decodes * attention.num_heads / self._gpu.num_sms
-            seconds += count * (prefill_attention_s(work, self._prefill_speed) + fit.decode_wave_s * num_waves)
+        """Seconds for chunks and decodes in one kernel, without launches."""
+        seconds = 0.0
+        for count, attention, _ in self._layers:
+            seconds += count * mixed_attention_s(
+                chunks, num_decodes, context_tokens, attention, self._kv_dtype_bytes, self._gpu
+            )
         return seconds
 
 

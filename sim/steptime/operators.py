@@ -4,6 +4,8 @@ Forms and parameters were fitted to measured kernels; a CUDA graph's cost per ke
 are seconds, sizes bytes.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -33,6 +35,15 @@ def smooth_max(first: float, second: float, sharpness: int) -> float:
     """The p-norm of two times: the larger one, and up to 2^(1/p) more where they are alike."""
     norm: float = (first**sharpness + second**sharpness) ** (1 / sharpness)
     return norm
+
+
+def between(points: Sequence[tuple[float, float]], x: float) -> float:
+    """The value at `x` of the line through points that ascend; that of the nearest one outside them."""
+    index = bisect_left(points, (x, 0.0))
+    if index == 0 or index == len(points):
+        return points[min(index, len(points) - 1)][1]
+    (low, at_low), (high, at_high) = points[index - 1], points[index]
+    return at_low + (at_high - at_low) * (x - low) / (high - low)
 
 
 def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
@@ -77,6 +88,8 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     ideal_compute_s = 2 * rows * num_in * num_out / (_peak_flops(linear.weight, gpu) * fit.compute_efficiency)
     compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
     seconds = fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
+    if fit.by_rows:
+        seconds *= between(fit.by_rows, rows)
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 

@@ -46,7 +46,7 @@ class TokenWork:
         stage = stage or whole(model)
         distinct_layers, num_layers = stage.distinct_layers(model), stage.stop - stage.start
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in distinct_layers.items()]
-        norm_bytes = NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
+        norm = norm_bytes(model)
         self._gpu = gpu
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
@@ -57,9 +57,11 @@ class TokenWork:
         self._experts = ExpertsWork(distinct_layers, gpu, engine, expert_routing)
         self._num_ranks = engine.data_parallel_size
         self._elementwise = _count(
-            (moved_bytes, n) for layer, n in layers for moved_bytes in (norm_bytes, norm_bytes, *_moved_bytes(layer))
+            (moved_bytes, n)
+            for layer, n in layers
+            for moved_bytes in (norm, norm, rope_bytes(layer), *activation_bytes(layer))
         )
-        self._elementwise[norm_bytes] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
+        self._elementwise[norm] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
         self._lora = lora
         self.kernels = cache(self._time_kernels)
         self.experts = cache(self._experts.kernels)
@@ -126,12 +128,21 @@ def _count(pairs: Iterable[tuple[KeyT, int]]) -> Counter[KeyT]:
     return counter
 
 
-def _moved_bytes(layer: Layer) -> list[int]:
-    """What rope and the activation read and write per token; experts' own activation is part of their time."""
+def norm_bytes(model: ModelSpec) -> int:
+    """What a norm reads and writes per token."""
+    return NORM_ACCESSES * ACTIVATION_BYTES * model.hidden_size
+
+
+def rope_bytes(layer: Layer) -> int:
+    """What rotary embeddings read and write per token."""
     attention = layer.attention
-    rope = 2 * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
+    return ACTIVATION_BYTES * 2 * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
+
+
+def activation_bytes(layer: Layer) -> list[int]:
+    """What each activation reads and writes per token; experts' own is part of their time."""
     gates = [linear.out_features for linear in layer.linears if "up_proj" in linear.name]
-    return [ACTIVATION_BYTES * rope, *(ACTIVATION_BYTES * 3 * gate // 2 for gate in gates)]
+    return [ACTIVATION_BYTES * 3 * gate // 2 for gate in gates]
 
 
 def _num_launches(layer: Layer, tensor_parallel_size: int) -> int:

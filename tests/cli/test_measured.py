@@ -8,6 +8,7 @@ import pytest
 
 from sim.cli import run
 from tests.measure.makers import CLOSED_LOOP, make_run, run_json, write_runs
+from tests.measure.test_calibrate_kernels import write_profile
 
 
 def test_validate_prints_tables_and_reasons(
@@ -55,6 +56,27 @@ def test_calibrate_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "memory_efficiency" in said.out
     assert f"The profile is in {profile}." in said.err
     assert run(["validate", str(runs), "--gpu", str(profile)]) == 0
+
+
+def test_calibrate_to_a_layer_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Operators before and after, the card, runs that nothing was fitted to; a profile that validate takes. It needs the one or the other."""
+    folder, out = write_profile(tmp_path / "kernels", 1), tmp_path / "mine.yaml"
+    runs = write_runs(tmp_path, run_json(gpu="rtx-4090", workload=CLOSED_LOOP, engine={"max_model_len": 4096}))
+    command = ["calibrate", str(runs), "--kernels", str(folder), "--gpu", "rtx-4090", "--out", str(out)]
+    assert run(command) == 0
+    said = capsys.readouterr()
+    assert re.search(r"^a +tpot_mean +[\d.]+ +[\d.]+ +[\d.]+$", said.out, re.MULTILINE)
+    assert re.search(r"^mixed attention +36( +[\d.]+){4} +-$", said.out, re.MULTILINE)
+    assert re.search(r"^memory bandwidth +x 0\.\d+$", said.out, re.MULTILINE)
+    assert f"The profile is in {out}." in said.err
+    assert run(["validate", str(runs), "--gpu", str(out)]) == 0
+    capsys.readouterr()
+    assert run([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["errors"].keys() == {"before", "held_out", "ranks_left_out"}
+    assert found["compared"]["a"]["tpot_mean"].keys() == {"measured", "before", "fitted"}
+    assert run(["calibrate", "--gpu", "rtx-4090", "--out", str(out)]) == 2
+    assert "give measured runs, a layer profile (--kernels FOLDER), or both" in capsys.readouterr().err
 
 
 def test_calibrate_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,9 +213,9 @@ def test_fitted_numbers_are_those_of_the_fits() -> None:
             fits, operators = kernels[gpu.chip], load_gpu(name).operators
             gemm, decode = operators.gemm["bf16"], operators.decode_attention
             assert [gemm.compute_efficiency, gemm.memory_efficiency] == [
-                fits["gemm_bf16"][key] for key in ("e_c", "e_m")
+                fits["gemm bf16"][key] for key in ("compute_efficiency", "memory_efficiency")
             ]
-            assert decode.per_wave_s == pytest.approx(fits["attn_decode"]["c"] * 1e-6)
+            assert decode.per_wave_s == pytest.approx(fits["decode attention"]["per_wave_us"] * 1e-6)
             assert operators.sampler.sort_bytes_per_logit == served["sampler"]["sort_bytes_per_logit"]
             assert operators.host.front_end_s == pytest.approx(served["host"]["front_end_us"] * 1e-6)
 

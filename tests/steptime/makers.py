@@ -34,7 +34,7 @@ FITS = OperatorFits(
     },
     decode_attention=DECODE_FIT,
     decode_attention_fp8=DECODE_FIT,
-    prefill_attention=PrefillAttentionFit(0.622, 0.328, 11.796 * US, 0.822, 0.0, 0.0, "fitted"),
+    prefill_attention=PrefillAttentionFit(0.622, 0.328, 11.796 * US, 0.822, 0.0, 0.0, 0.0, "fitted"),
     experts={
         "bf16": ExpertsFit(0.45, 0.901, 47.671 * US, "fitted"),
         "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, "fitted"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, ModelSpec
 from sim.specs.models import load_model
+from sim.steptime.operators import gemm_s
 from sim.steptime.options import Composition, StepTimeOptions
 from sim.steptime.prefill import (
     prefill_attention,
@@ -203,6 +204,29 @@ def test_decodes_ride_in_the_kernel_of_the_chunks_where_it_takes_them() -> None:
     riding_s, apart_s = (attention_s(steps(gpu=g), mixed(64, 2000, (512, 1000))) for g in (gpu, h100()))
     assert riding_s == pytest.approx(32 * expected)
     assert riding_s > apart_s
+
+
+def test_a_kernel_launches_as_many_tiles_for_each_request_as_its_longest_chunk_has() -> None:
+    """Of 1,000 and 100 tokens and three decodes, 8 tiles of 128 queries each: 7 + 3 x 7 find nothing to do, in every head."""
+    fit = replace(FITS.prefill_attention, decode_rows=47.5, idle_tile_s=5e-9)
+    plain = replace(fit, idle_tile_s=0.0)
+    times = [
+        attention_s(
+            steps(gpu=replace(h100(), operators=replace(FITS, prefill_attention=one))),
+            mixed(3, 500, (1000, 0), (100, 0)),
+        )
+        for one in (fit, plain)
+    ]
+    assert times[0] - times[1] == pytest.approx(32 * 32 * 28 * 5e-9)
+
+
+def test_a_matrix_takes_what_its_number_of_rows_was_measured_to_take() -> None:
+    """In between in proportion, and outside as at the nearest."""
+    linear = Linear("o_proj", 4096, 4096, "row")
+    by_rows = replace(FITS.gemm["bf16"], by_rows=((16.0, 1.1), (32.0, 1.3)))
+    gpu = replace(h100(), operators=replace(FITS, gemm={**FITS.gemm, "bf16": by_rows}))
+    factors = [gemm_s(rows, linear, gpu) / gemm_s(rows, linear, h100()) for rows in (1.0, 16.0, 24.0, 32.0, 100.0)]
+    assert factors == pytest.approx([1.1, 1.1, 1.2, 1.3, 1.3])
 
 
 SHAPES = st.builds(
