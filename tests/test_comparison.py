@@ -137,6 +137,13 @@ def test_arguments_are_varied_by_their_choices_or_by_values() -> None:
     assert found.summary["refused"].keys() == {"tensor_parallel_size=3"}
 
 
+def test_a_value_that_an_argument_never_has_is_refused_before_anything_runs() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^batching must be one of continuous, static, got 'statik'. Did you mean static"
+    ):
+        sim.compare(*DEPLOYED, vary=["max_num_seqs=8", "batching=statik"], progress=lambda *_: pytest.fail("it ran"))
+
+
 def test_presets_are_choices_too() -> None:
     """What a preset says takes the place of what is given; one that is given already is not run again."""
     found = sim.compare(*DEPLOYED, engine=sim.preset("chat"), vary=["preset"], limit=5, intervals=False)

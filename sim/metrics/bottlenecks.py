@@ -26,7 +26,12 @@ NUM_SAMPLES = 200  # steps looked at, each standing for the same share of the bu
 FASTER = 1.1  # factor by which each resource is improved to measure its effect
 WORTH_SAYING = 0.02
 
-QUEUES = {"token_budget": "the token budget", "max_num_seqs": "max_num_seqs", "kv_space": "KV space"}
+QUEUES = {
+    "token_budget": "the token budget",
+    "max_num_seqs": "max_num_seqs",
+    "kv_space": "KV space",
+    "static_batch": "the end of a batch",  # under static batching alone
+}
 RESOURCES = {
     "hbm_bandwidth": "HBM bandwidth",
     "compute": "compute",
@@ -104,12 +109,16 @@ def limited_steps(records: Records, config: SchedulerConfig, steps: Sequence[Wat
 
 def _queued(records: Records, config: SchedulerConfig, span_s: float, steps: Sequence[Watched]) -> dict[str, float]:
     """Time in which requests were left waiting, by the limit that the step had reached."""
-    seconds: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in QUEUES}
+    seconds: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in _causes(config)}
     for part, causes in _parts(records, config, steps):
         durations_s = part.durations_s
         for name, where in causes.items():
             seconds[name].append(durations_s[where])
     return {name: float(np.concatenate(some).sum()) / span_s if span_s else 0.0 for name, some in seconds.items()}
+
+
+def _causes(config: SchedulerConfig) -> list[str]:
+    return [name for name in QUEUES if name != "static_batch" or config.engine.batching == "static"]
 
 
 def _parts(records: Records, config: SchedulerConfig, steps: Sequence[Watched]) -> Iterator[tuple[Leaps, Causes]]:
@@ -124,7 +133,7 @@ def what_ran_out(
     leaps: Leaps | StepRecords, config: SchedulerConfig, next_prompt: "NextPrompt | None", num_on_their_way: Ints
 ) -> Causes:
     """By the first reason in the scheduler's order: a pass that preempts admits no request; others admit while tokens,
-    seats and blocks last. A prompt that must not be split also waits for tokens.
+    seats and blocks last. A prompt that must not be split also waits for tokens. A static batch lets nobody in until it has ended.
     """
     preempted, is_waiting, num_running = (
         leaps.num_preempted > 0,
@@ -137,11 +146,11 @@ def what_ran_out(
         has_no_tokens |= (num_running < config.max_running) & (next_prompt.num_tokens(leaps.start_s) > tokens_left)
     by_tokens = is_waiting & ~preempted & has_no_tokens
     by_seats = is_waiting & ~preempted & ~by_tokens & (num_running >= config.max_running)
-    return {
-        "token_budget": by_tokens,
-        "max_num_seqs": by_seats,
-        "kv_space": preempted | (is_waiting & ~by_tokens & ~by_seats),
-    }
+    others = is_waiting & ~preempted & ~by_tokens & ~by_seats
+    causes = {"token_budget": by_tokens, "max_num_seqs": by_seats}
+    if config.engine.batching == "static":
+        return causes | {"kv_space": preempted, "static_batch": others}
+    return causes | {"kv_space": preempted | others}
 
 
 class NextPrompt(NamedTuple):

@@ -73,6 +73,7 @@ WAITING_FOR = {
     "Waiting for token budget (% of time):": "token_budget",
     "Waiting for max_num_seqs (% of time):": "max_num_seqs",
     "Waiting for KV space (% of time):": "kv_space",
+    "Waiting for a batch to end (% of time):": "static_batch",
 }
 
 
@@ -143,7 +144,7 @@ def _infinite(summary: Mapping[str, Any]) -> dict[str, float]:
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
     """Shares of the busy time by resource, shares of all time by what requests waited for, and queueing in the slowest TTFT."""
     shares = {label: limits["busy"].get(name) for label, name in BUSY_WITH.items()}
-    shares |= {label: limits["queued"][name] for label, name in WAITING_FOR.items()}
+    shares |= {label: limits["queued"][name] for label, name in WAITING_FOR.items() if name in limits["queued"]}
     shares["Queueing in the slowest 1% of TTFT (%):"] = limits["p99_ttft_queue_share"]
     for label, share in shares.items():
         yield f"{label:<{LABEL_WIDTH}} {_figure(share, 100)}"

@@ -49,7 +49,7 @@ def _simulation_blocks(summary: Summary) -> Iterator[str | Table]:
     yield engine_table(summary)
     limits = summary["limits"]
     shares = [(label, limits["busy"].get(name)) for label, name in BUSY_WITH.items()]
-    shares += [(label, limits["queued"][name]) for label, name in WAITING_FOR.items()]
+    shares += [(label, limits["queued"][name]) for label, name in WAITING_FOR.items() if name in limits["queued"]]
     yield Table(("What limits it", ""), [(label, _percent("(%)", share)) for label, share in shares])
     yield "\n".join([*limits["warnings"], summary["confidence"]["text"]])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, check_choice
 from sim.specs.arguments import (
     MAX_BYTES,
     Argument,
@@ -47,6 +47,16 @@ All2AllBackend = Literal[
 """Those whose times were measured; vLLM has others."""
 
 KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+def _check_eviction_policy(name: str, value: object) -> None:
+    """That of the CPU tier, whose name is what the other is often called."""
+    policies, of_the_gpu = get_args(EvictionPolicyName), get_args(PrefixCacheEviction)
+    if value in of_the_gpu and value not in policies:
+        raise ConfigError(
+            f"{name} is that of KV in host memory; for the GPU's cached blocks give prefix_cache_eviction {value}."
+        )
+    check_choice(name, value, policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,15 @@ class EngineConfig:
     kv_offloading_size: float | None = argument(
         None, "number", "GiB of host memory for KV, over all GPUs", check_kv_offloading_size, since="0.11.1"
     )
-    eviction_policy: EvictionPolicyName = choice("lru", get_args(EvictionPolicyName), since="0.11.2", is_flag=False)
+    eviction_policy: EvictionPolicyName = argument(
+        "lru",
+        "text",
+        "what makes room in host memory, lru or arc",
+        _check_eviction_policy,
+        choices=get_args(EvictionPolicyName),
+        since="0.11.2",
+        is_flag=False,
+    )
     cpu_offload_gb: float = argument(
         0.0, "number", "GiB of weights a GPU that stay in host memory, and are read there", check_cpu_offload_gb
     )

@@ -24,6 +24,7 @@ _MEANINGS = {
     "quantization": "quant quantize weight-dtype weights-dtype weight-precision weights-precision precision fp8 int4 awq gptq",
     "dtype": "torch-dtype model-dtype compute-dtype bf16 fp16 half",
     "enable-prefix-caching": "prefix-caching prefix-cache apc automatic-prefix-caching radix-cache disable-radix-cache",
+    "prefix-cache-eviction": "eviction-policy eviction cache-eviction cache-eviction-policy radix-eviction-policy",
     "enable-chunked-prefill": "chunked-prefill chunk-prefill",
     "async-scheduling": "async overlap-schedule disable-overlap-schedule",
     "scheduling-policy": "schedule-policy scheduler policy priority",

@@ -42,6 +42,28 @@ def test_blocks_for_one_request_make_the_others_wait_for_kv_space() -> None:
     assert found["queued"]["max_num_seqs"] == found["queued"]["token_budget"] == 0.0
 
 
+def test_who_waits_for_a_static_batch_waits_for_no_space() -> None:
+    """Two have come for the first batch; the third finds a seat and blocks free once one of them has ended, and waits for the other."""
+    trace = make_trace((0.0, 0.0, 1.5), output_tokens=[2, 6, 2])
+    queued = {
+        how: sim.simulate(
+            "Llama-3.1-8B",
+            "h100-sxm",
+            trace,
+            engine=sim.EngineConfig(max_num_seqs=2, async_scheduling=False, batching=how),
+            step_time_model=ONE_SECOND,
+        ).summary["limits"]["queued"]
+        for how in ("continuous", "static")
+    }
+    assert queued["static"] == {
+        "token_budget": 0.0,
+        "max_num_seqs": 0.0,
+        "kv_space": 0.0,
+        "static_batch": pytest.approx(4 / 8),
+    }
+    assert "static_batch" not in queued["continuous"]
+
+
 def test_a_run_that_met_a_cliff_warns_of_it() -> None:
     """Two dozen decodes where 8 are captured."""
     engine = sim.EngineConfig(max_num_seqs=64, max_cudagraph_capture_size=8)

@@ -22,6 +22,7 @@ ENGINE = [flag.lstrip("-") for flag in known_flags()]
         ("max-num-sqs", "max-num-seqs"),
         ("gpu-memory-utilisation", "gpu-memory-utilization"),
         ("batched-tokens-max", "max-num-batched-tokens"),
+        ("eviction-policy", "prefix-cache-eviction"),
     ],
 )
 def test_meaning_words_and_spelling_lead_to_the_flag(name: str, flag: str) -> None:

@@ -461,6 +461,8 @@ def test_eviction_policies_have_names_and_a_version() -> None:
     """vLLM's own; one without host memory evicts nothing."""
     with pytest.raises(ConfigError, match=r"^eviction_policy must be one of lru, arc, got 'mru'"):
         EngineConfig(kv_offloading_size=20, eviction_policy="mru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"for the GPU's cached blocks give prefix_cache_eviction lfu\.$"):
+        EngineConfig(eviction_policy="lfu")  # type: ignore[arg-type]
     assert parse('--kv-transfer-config {"kv_connector_extra_config":{"eviction_policy":"arc"}}').warnings == (
         "eviction_policy changes nothing here: without kv_offloading_size no KV is in host memory.",
     )
