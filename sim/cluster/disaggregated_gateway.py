@@ -41,8 +41,9 @@ class DisaggregatedGateway(Gateway):
         self.replicas = [replica for replica in replicas if not self.desk.is_prefill(replica.pool)]
         self._prefill_replicas = [replica for replica in replicas if self.desk.is_prefill(replica.pool)]
 
-    def send(self, request: Request, chosen: Replica) -> None:
+    def send(self, chosen: Replica, *answers: Request) -> None:
         """A request that arrives now and will be answered by that replica."""
+        (request,) = answers
         handover = self.desk.begin(request, self._by_number[chosen.number], self._prefill_replicas)
         if handover is None:
             chosen.submit(request)

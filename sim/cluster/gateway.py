@@ -49,30 +49,37 @@ class Gateway:
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
+        others = self._others(request)
         if self._door:
-            self._door.submit(request)
+            self._door.submit(request, others)
         else:
-            self._route(request)
+            self._route(request, others)
 
-    def _route(self, request: Request) -> None:
-        chosen = self._choose(request)
-        self._hand_over(request, chosen)
-        if self._sampling:
-            is_awaited = self.router.listens or request in self._answers
-            for other in self._sampling.others(request, is_awaited=is_awaited):
-                self._hand_over(other, self._choose(other) if self._sampling.one_by_one else chosen)
+    def _others(self, request: Request) -> Sequence[Request]:
+        """Those for its further answers."""
+        if not self._sampling:
+            return ()
+        return self._sampling.others(request, is_awaited=self.router.listens or request in self._answers)
+
+    def _route(self, request: Request, others: Sequence[Request]) -> None:
+        if self._sampling and self._sampling.one_by_one:
+            for answer in (request, *others):
+                self._hand_over(self._choose(answer), answer)
+        else:
+            self._hand_over(self._choose(request), request, *others)
 
     def _choose(self, request: Request) -> Replica:
         return self.router.choose(request, self._candidates(request) if self._unable else self.replicas)
 
-    def _hand_over(self, request: Request, chosen: Replica) -> None:
+    def _hand_over(self, chosen: Replica, *answers: Request) -> None:
         if self._fit:
-            self._fit(request, chosen.pool)
-        self.send(request, chosen)
+            for request in answers:
+                self._fit(request, chosen.pool)
+        self.send(chosen, *answers)
 
-    def send(self, request: Request, chosen: Replica) -> None:
+    def send(self, chosen: Replica, *answers: Request) -> None:
         """Send a request to the replica that was chosen for it."""
-        chosen.submit(request)
+        chosen.submit(*answers)
 
     def _candidates(self, request: Request) -> Sequence[Replica]:
         """The replicas that can serve it."""
@@ -106,6 +113,8 @@ class Gateway:
     def _turn_away(self, request: Request, reason: str) -> None:
         assert self._reject is not None, "somebody keeps a record of what limits turn away"
         self._reject(request, reason)
+        if self._sampling:
+            self._sampling.forget(request)
         self._answer(request)
 
     def _answer(self, request: Request) -> None:

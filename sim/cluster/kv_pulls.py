@@ -176,7 +176,8 @@ class PullingGateway(Gateway):
         self._least_tokens = max(1, threshold)
         self._block_size = block_size
 
-    def send(self, request: Request, chosen: Replica) -> None:
+    def send(self, chosen: Replica, *answers: Request) -> None:
+        (request,) = answers
         others = [replica for replica in self.replicas if replica is not chosen]
         held = [replica.num_cached_blocks(request) * self._block_size for replica in others]
         most = max(held, default=0)

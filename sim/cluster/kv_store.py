@@ -15,6 +15,7 @@ from sim.cluster.gateway import Gateway
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
 from sim.cluster.options import option
+from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
 from sim.cluster.shared_records import StoreRecords
@@ -104,7 +105,7 @@ class KVStore:
         self._replicas = replicas
 
     def gateway(self, env: simpy.Environment, router: Router, source: RequestSource) -> Gateway:
-        return Gateway(env, router, unable=source.unable)
+        return Gateway(env, router, unable=source.unable, sampling=ParallelSampling.of(source))
 
     def modes_of(self, modes: Modes, number: int) -> Modes:
         return replace(modes, store=ReplicaStore(self, number))

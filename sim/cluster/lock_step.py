@@ -37,9 +37,9 @@ class Rank:
         self.shown = NOTHING_SHOWN
         self._ranks = ranks
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         self._ranks.show()
-        self.inbox.append(request)
+        self.inbox += answers
         self._ranks.wake()
 
     @property

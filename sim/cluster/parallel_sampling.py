@@ -20,6 +20,11 @@ class ParallelSampling:
         self._first: dict[Request, Request] = {}
         self._num_open: dict[Request, int] = {}
 
+    @classmethod
+    def of(cls, source: RequestSource, *, one_by_one: bool = False) -> "ParallelSampling | None":
+        """None where each request asks for one answer."""
+        return cls(source, one_by_one=one_by_one) if source.answer_rows else None
+
     def others(self, request: Request, *, is_awaited: bool) -> Sequence[Request]:
         """Those for a request that is sent now; somebody may be waiting for all its answers."""
         others = self._source.others(request)
@@ -27,6 +32,11 @@ class ParallelSampling:
             self._num_open[request] = 1 + len(others)
             self._first |= dict.fromkeys(others, request)
         return others
+
+    def forget(self, request: Request) -> None:
+        """It was turned away with all its answers."""
+        if self._num_open.pop(request, 0):
+            self._first = {other: first for other, first in self._first.items() if first is not request}
 
     def whole(self, finished: Iterable[Request]) -> Iterator[Request]:
         """The requests that have all their answers with these."""

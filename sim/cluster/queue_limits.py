@@ -1,6 +1,7 @@
 """vLLM's own limits of what a server takes in: max_num_queued_reqs and max_num_queued_tokens, beyond which it answers 503.
 
-Mirrors AsyncLLM.check_admission (0.32): who is let in is decided as a request arrives, after all outputs of that instant.
+Mirrors AsyncLLM.check_admission (0.32): who is let in is decided as a request arrives, after all outputs of that instant. One for several
+answers takes as many places, and is let in or refused as a whole.
 Deliberate difference: a server counts all that it has, where one of several API servers has looked at its own tokens alone.
 """
 
@@ -14,6 +15,8 @@ from sim.cluster.replica import Core, Listener, LiveReplica
 from sim.engine.request import Request
 from sim.specs.engine import ResolvedEngine
 
+LetIn = Callable[[Request, Sequence[Request]], None]
+"""Told of a request that is let in, and of those for its further answers."""
 Refuse = Callable[[Request, str], None]
 """Told of a request that is turned away, and why."""
 
@@ -34,39 +37,39 @@ class QueueLimits(NamedTuple):
 class Door:
     """Stands before a server and counts what that has not answered; prompts count until their first token is out.
 
-    Requests that arrive at this instant are `undecided` until all that comes back at it has come back.
+    Requests that arrive at this instant are `undecided`, each with those for its further answers, until all that comes back at it has
+    come back.
     """
 
-    def __init__(
-        self, env: simpy.Environment, limits: QueueLimits, let_in: Callable[[Request], None], refuse: Refuse
-    ) -> None:
+    def __init__(self, env: simpy.Environment, limits: QueueLimits, let_in: LetIn, refuse: Refuse) -> None:
         self._env = env
         self._limits = limits
         self._let_in = let_in
         self._refuse = refuse
-        self.undecided: dict[Request, None] = {}
+        self.undecided: dict[Request, Sequence[Request]] = {}
         self._unanswered: dict[Request, None] = {}
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, others: Sequence[Request]) -> None:
         """A request arrives now."""
-        self.undecided[request] = None
+        self.undecided[request] = others
         call_at(self._env, self._env.now, ASK, lambda: self._decide(request))
 
     def _decide(self, request: Request) -> None:
         if request not in self.undecided:
             return  # nobody waits for it any more
-        del self.undecided[request]
-        refusal = self._refusal()
+        others = self.undecided.pop(request)
+        refusal = self._refusal(1 + len(others))
         if refusal:
             self._refuse(request, refusal)
         else:
-            self._unanswered[request] = None
-            self._let_in(request)
+            self._unanswered |= dict.fromkeys((request, *others))
+            self._let_in(request, others)
 
-    def _refusal(self) -> str | None:
+    def _refusal(self, num_answers: int) -> str | None:
         most_requests, most_tokens = self._limits
-        if most_requests is not None and len(self._unanswered) + 1 > most_requests:
-            return f"503: {most_requests} requests were under way (max_num_queued_reqs)"
+        if most_requests is not None and (there := len(self._unanswered)) + num_answers > most_requests:
+            asked = f" and {num_answers} answers asked for, of {most_requests}" if num_answers > 1 else ""
+            return f"503: {there} requests were under way{asked} (max_num_queued_reqs)"
         if most_tokens is not None and self._num_queued_tokens >= most_tokens:
             return f"503: {self._num_queued_tokens} prompt tokens waited (max_num_queued_tokens {most_tokens})"
         return None
@@ -84,7 +87,7 @@ class Door:
     def forget(self, request: Request) -> bool:
         """Nobody waits for a request any more; whether it was still undecided."""
         self._unanswered.pop(request, None)
-        return self.undecided.pop(request, self) is None
+        return self.undecided.pop(request, None) is not None
 
 
 class LimitedReplica(LiveReplica):
@@ -104,11 +107,15 @@ class LimitedReplica(LiveReplica):
     ) -> None:
         super().__init__(env, core, number, pool, self._answered, scrape_interval_s)
         self._on_answered = on_finished
-        self._door = Door(env, limits, super().submit, refuse)
+        self._door = Door(env, limits, self._let_in, refuse)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         self._show()
-        self._door.submit(request)
+        first, *others = answers
+        self._door.submit(first, others)
+
+    def _let_in(self, request: Request, others: Sequence[Request]) -> None:
+        super().submit(request, *others)
 
     def _answered(self, finished: Sequence[Request]) -> None:
         self._door.answered(finished)
@@ -127,7 +134,7 @@ class LimitedReplica(LiveReplica):
 
     @property
     def _num_unseen(self) -> int:
-        return super()._num_unseen + len(self._door.undecided)
+        return super()._num_unseen + sum(1 + len(others) for others in self._door.undecided.values())
 
 
 def live_replica(

@@ -78,8 +78,8 @@ class Replica(Protocol):
     number: int
     pool: int
 
-    def submit(self, request: Request) -> None:
-        """Submit a request that arrives now; a scheduling pass at this instant sees it."""
+    def submit(self, *answers: Request) -> None:
+        """Submit a request that arrives now, each of its answers as one of its own; a scheduling pass at this instant sees it."""
         ...
 
     @property
@@ -112,9 +112,10 @@ class LazyReplica:
         self._env = env
         self._core = core
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         self._core.advance(self._env.now)
-        self._core.add_request(request)
+        for request in answers:
+            self._core.add_request(request)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -166,9 +167,9 @@ class LiveReplica:
         self._idle = env.event()
         self._process = env.process(self._run())
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         self._show()
-        self._inbox.append(request)
+        self._inbox += answers
         self.wake()
 
     def abort(self, request: Request, reason: str) -> None:

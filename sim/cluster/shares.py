@@ -73,7 +73,7 @@ class Elsewhere:
         self.number = number
         self.pool = pool
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         """Served elsewhere."""
 
     @property

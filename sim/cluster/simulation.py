@@ -17,6 +17,7 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
+from sim.cluster.kv_pulls import PullSharing
 from sim.cluster.lock_step import LazyRanks, LiveRanks
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
@@ -92,16 +93,17 @@ def _check_adapters(trace: Trace, plan: FleetPlan) -> None:
 
 
 def _check_parallel_sampling(trace: Trace, plan: FleetPlan) -> None:
-    """Raises ConfigError where requests ask for several answers of a fleet in which that is not simulated."""
+    """Raises ConfigError where requests ask for several answers of a fleet in which that is not simulated.
+
+    KV that engines hand over has one address a request (`kv_transfer_params`), which vLLM does not make for each answer (vllm#38900).
+    """
     if not len(trace.more_answers):
         return
-    engines = [pool.config.engine for pool in plan.pools]
     refused = {
         "a fleet whose replicas come and go": plan.dynamics,
-        "pools that prefill for others": plan.disaggregation,
-        "replicas that share KV": plan.sharing,
-        "max_num_queued_reqs and max_num_queued_tokens": any(
-            engine.max_num_queued_reqs or engine.max_num_queued_tokens for engine in engines
+        "pools that prefill for others, as vLLM hands over the KV of one answer a request (vllm#38900)": plan.disaggregation,
+        "prefixes that replicas pull, as vLLM names one source a request (vllm#38900)": isinstance(
+            plan.sharing, PullSharing
         ),
     }
     what = next((name for name, is_there in refused.items() if is_there), None)
@@ -251,7 +253,7 @@ def gateway_of(
         fit=source.fit if source.other_keys else None,
         reject=table.reject,
         limits=QueueLimits.of(configs[0].engine) if _is_one_server(plan) else None,
-        sampling=ParallelSampling(source, one_by_one=_is_one_server(plan)) if source.answer_rows else None,
+        sampling=ParallelSampling.of(source, one_by_one=_is_one_server(plan)),
     )
 
 

@@ -37,7 +37,7 @@ WITH_OPTIONS = {
     "production_stack_session": "production_stack_session:stats_window_s=20",
 }
 EVICTING = "sglang_cache_aware:balance_abs_threshold=2,eviction_interval_s=5,max_tree_size=60"
-BY_PREFIX = ("llm_d:scrape_interval_s=7,lru_blocks=9", "dynamo")
+BY_PREFIX = ("llm_d:scrape_interval_s=7,lru_blocks=9", "dynamo:kv_events=false")
 routers = st.sampled_from([*(WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)), EVICTING, *BY_PREFIX])
 
 

@@ -21,6 +21,8 @@ from sim.errors import ConfigError
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import closed_loops, gaps, panel_bits, routers
+from tests.cluster.test_queue_limits import limits
+from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import engine_examples as examples
@@ -28,7 +30,13 @@ from tests.reference.cluster import Served, simulate_cluster
 from tests.workloads import configs, conversations, step_times, traces
 
 A_STEP = LinearStepTime(base_s=0.01, per_token_s=0.0, per_context_token_s=0.0)
-ENGINE = {"async_scheduling", "max_num_seqs", "data_parallel_size", "max_num_queued_reqs"}
+ENGINE = {
+    "async_scheduling",
+    "max_num_seqs",
+    "data_parallel_size",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+}
 
 
 def without_sessions(trace: Trace) -> Trace:
@@ -46,6 +54,7 @@ def with_n(trace: Trace, data: st.DataObject) -> Trace:
     data=st.data(),
     trace=st.one_of(conversations(), conversations().map(without_sessions), traces(sharing=False)),
     step_time=step_times,
+    limits=st.one_of(st.just({}), limits),
     num_replicas=st.integers(1, 3),
     router=routers.filter(lambda router: "precise" not in router),  # which sees a cache as it was when a leap began
     panel_bits=panel_bits,
@@ -54,12 +63,13 @@ def test_answers_are_what_a_naive_cluster_makes_of_them(
     data: st.DataObject,
     trace: Trace,
     step_time: RecordedStepTime,
+    limits: dict[str, int],
     num_replicas: int,
     router: str,
     panel_bits: tuple[int, ...],
 ) -> None:
-    """Open and closed loops, any router: who has which answer, every step, and the requests put together."""
-    config = data.draw(configs(trace))
+    """Open and closed loops, any router, with or without limits of the queue: who has which answer, every step, and the requests put together."""
+    config = changed(data.draw(configs(trace)), **limits)
     trace, clients = data.draw(closed_loops(with_n(trace, data)))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
         found = simulate(trace, FleetPlan.alike(config, Telling(step_time), num_replicas, router), clients=clients)
@@ -74,7 +84,7 @@ def assert_same_answers(found: ClusterRecords, naive: Served, trace: Trace) -> N
     requests = found.merged.requests
     assert found.replica.tolist() == naive.replica[: len(trace)]
     for row, of_it in enumerate(rows):
-        assert (row in requests.rejected) == (row in answers.rejected)
+        assert requests.rejected.get(row) == answers.rejected.get(row)
         assert requests.arrival_s[row] == answers.arrival_s[row]
         assert requests.num_cached_tokens[row] == answers.num_cached_tokens[row]
         for name in ("output_tokens", "generated_tokens", "num_preemptions"):
@@ -154,6 +164,18 @@ def test_a_request_is_in_flight_until_its_last_answer() -> None:
         assert rows["finish_s"][0] == pytest.approx(2 * 40 * 0.01)
 
 
+def test_a_request_is_refused_with_all_its_answers() -> None:
+    """Six places: four answers are under way, so that three more find no room, and two do. Four that come with one place too few never have it."""
+    requests = {"arrival_s": [0.0, 0.001, 0.002], "prompt_tokens": [100] * 3, "output_tokens": [5] * 3, "n": [4, 3, 2]}
+    for ranks in (1, 2):
+        rows = run(requests, max_num_queued_reqs=6, data_parallel_size=ranks).requests
+        assert rows["generated_tokens"].tolist() == [20, 0, 10]
+        assert (
+            rows["rejected"][1] == "503: 4 requests were under way and 3 answers asked for, of 6 (max_num_queued_reqs)"
+        )
+    assert run(requests, max_num_queued_tokens=400).requests["generated_tokens"].tolist() == [20, 0, 0]
+
+
 def test_the_engines_of_one_server_share_the_answers_out() -> None:
     """The balancer of -dp sees each by itself; a router before two servers sees one request."""
     requests = {"prompt_tokens": [100, 100], "output_tokens": [8, 8], "n": [4, 2]}
@@ -200,8 +222,7 @@ def test_totals_add_up_in_every_mode(model: str, engine: dict[str, Any]) -> None
     [
         ({"fleet": {"autoscale": "hpa"}}, "a fleet whose replicas come and go"),
         ({"fleet": {"pools": [{"role": "prefill"}, {"role": "decode"}]}}, "pools that prefill for others"),
-        ({"replicas": 2, "kv_store": "capacity_gib=4"}, "replicas that share KV"),
-        ({"max_num_queued_reqs": 5}, "max_num_queued_reqs and max_num_queued_tokens"),
+        ({"replicas": 2, "kv_pull": "kv_recompute_threshold=64"}, "prefixes that replicas pull"),
         ({"sampling": "greedy"}, "vLLM refuses them where sampling is greedy"),
     ],
 )

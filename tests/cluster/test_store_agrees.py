@@ -20,6 +20,7 @@ from sim.units import GIB, GIGA
 from sim.workload.trace import Trace
 from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
+from tests.cluster.test_parallel_sampling import assert_same_answers, with_n
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
@@ -47,6 +48,7 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
 
 @examples(80)
 @given(
+    data=st.data(),
     workload=workloads(),
     store=stores(),
     step_time=step_times,
@@ -54,14 +56,19 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
     router=st.sampled_from(ROUTERS),
 )
 def test_replicas_that_share_a_store(
+    data: st.DataObject,
     workload: tuple[Trace, SchedulerConfig],
     store: tuple[int, StoreOptions],
     step_time: RecordedStepTime,
     num_replicas: int,
     router: str,
 ) -> None:
-    """The same steps and times, or no end."""
+    """The same steps and times, of requests for one answer or several, or no end."""
     trace, config = workload
+    if data.draw(st.booleans()):
+        trace = with_n(
+            replace(trace, segments=None), data
+        )  # whose prompts repeat no answer, of which there would be several
     chunk_blocks, given_options = store
     options = replace(given_options, chunk_tokens=chunk_blocks * config.block_size)
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
@@ -89,7 +96,10 @@ def test_replicas_that_share_a_store(
         with pytest.raises(ConfigError, match="came to nothing"):
             naive()
         return
-    assert_same_run(found, naive())
+    if len(trace.more_answers):
+        assert_same_answers(found, naive(), trace)
+    else:
+        assert_same_run(found, naive())
     records = found.merged
     assert records.offload is not None
     assert np.all(records.offload.loaded_tokens > 0)

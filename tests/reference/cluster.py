@@ -59,31 +59,31 @@ class Gateway:
 
     def _let_in(self, request: Request, limits: Modes) -> Generator[simpy.Event, Any, None]:
         yield Due(self._env, 0, ANSWERED)
-        request.rejected = refusal(limits, [there for there in self._there if there.finish_s is None])
+        unfinished = [there for there in self._there if there.finish_s is None]
+        request.rejected = refusal(limits, unfinished, 1 + len(request.others))
         if request.rejected:
             self.on_refused(request)
         else:
-            self._there.append(request)
+            self._there += [request, *request.others]
             self._route(request)
 
     def _route(self, request: Request) -> None:
         """All answers come from one replica, but the engines of one server get theirs one by one."""
-        is_one_server = self.router.is_one_server
-        request.together = [] if is_one_server else request.others
-        self._send(request)
         for other in request.others:
             other.arrival_s = request.arrival_s
-            self._send(other, None if is_one_server else self.chosen[request.index])
+        if self.router.is_one_server:
+            for answer in (request, *request.others):
+                self._send(answer, [])
+        else:
+            request.together = request.others
+            self._send(request, request.others)
 
-    def _send(self, request: Request, number: int | None = None) -> None:
-        if number is not None:
-            self.chosen[request.index] = number
-            self.replicas[number].submit(request)
-            return
+    def _send(self, request: Request, others: Sequence[Request]) -> None:
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        self.chosen[request.index] = number
+        for answer in (request, *others):
+            self.chosen[answer.index] = number
         self.router.sent.append((request, number))
-        self.replicas[number].submit(request)
+        self.replicas[number].submit(request, others)
 
     def scrape(self, interval_s: float) -> Generator[simpy.Event, Any, None]:
         """Ask every replica for its metrics at each multiple of the interval, before anything else happens then."""
@@ -94,6 +94,15 @@ class Gateway:
 
     def one_answered(self) -> None:
         self._num_unanswered -= 1
+
+    def answered(self, request: Request) -> Request | None:
+        """An answer has come: the request that has all of its with it."""
+        first = request.first or request
+        first.num_answered += 1
+        if first.num_answered <= len(first.others):
+            return None
+        self.one_answered()
+        return first
 
 
 def simulate_cluster(
@@ -130,18 +139,20 @@ def simulate_cluster(
     senders.expect(let_in(requests))
     recorders = [Recorder() for _ in range(num_replicas)]
 
-    def finished(request: Request) -> None:
-        first = request.first or request
-        first.num_answered += 1
-        if first.num_answered == 1 + len(first.others):
-            gateway.one_answered()
-            senders.tokens_back(first)
+    def finished(answer: Request) -> None:
+        if (request := gateway.answered(answer)) is not None:
+            senders.tokens_back(request)
+
+    def turned_away(request: Request) -> None:
+        gateway.one_answered()
+        senders.tokens_back(request)
 
     def refused(request: Request) -> None:
-        del gateway.chosen[request.index]
-        finished(request)
+        for answer in (request, *request.others):
+            del gateway.chosen[answer.index]
+        turned_away(request)
 
-    gateway.on_refused = finished
+    gateway.on_refused = turned_away
     gateway.replicas = [
         Replica(
             env,

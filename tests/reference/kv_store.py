@@ -16,7 +16,7 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import Due, arrivals
 from tests.reference.cluster import Gateway, Served
 from tests.reference.connector import Event, Job, over_by
-from tests.reference.front_door import let_in, make_requests
+from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.kv_cache import PrefixHit
 from tests.reference.modes import Modes, Transfers
 from tests.reference.recorder import Recorder
@@ -224,8 +224,7 @@ def serve(
     """Replicas whose connectors are made one by one, behind a gateway."""
     recorders = [Recorder() for _ in range(num_replicas)]
     gateway.replicas = [
-        Replica(env, config, step_time, recorder, modes=modes, on_finished=lambda _: gateway.one_answered())
-        for recorder in recorders
+        Replica(env, config, step_time, recorder, modes=modes, on_finished=gateway.answered) for recorder in recorders
     ]
     for replica in gateway.replicas:
         replica.scheduler.connector = connector(replica)
@@ -236,7 +235,7 @@ def serve(
     env.process(arrivals(env, let_in(list(requests)), gateway))
     env.run()
     parts = [
-        recorder.records(requests, replica.scheduler)
+        recorder.records(answers(requests), replica.scheduler)
         for recorder, replica in zip(recorders, gateway.replicas, strict=True)
     ]
-    return Served(parts, [gateway.chosen.get(request.index, -1) for request in requests])
+    return Served(parts, [gateway.chosen.get(request.index, -1) for request in answers(requests)])

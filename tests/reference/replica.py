@@ -61,7 +61,7 @@ class Replica:
         *,
         modes: Modes = PLAIN,
         max_passes: int | None = None,
-        on_finished: Callable[[Request], None] | None = None,
+        on_finished: Callable[[Request], object] | None = None,
         on_refused: Callable[[Request], None] | None = None,
     ) -> None:
         self._env = env
@@ -85,23 +85,27 @@ class Replica:
         self._woken = env.event()
         self.scheduler = Scheduler(config, modes)
 
-    def submit(self, request: Request) -> None:
-        """Hand over a request; it is seen by the next scheduling pass, also by one at this very instant."""
+    def submit(self, request: Request, others: Sequence[Request] = ()) -> None:
+        """Hand over a request and those for its further answers; it is seen by the next scheduling pass, also by one at this very instant."""
+        answers = [request, *others]
         if self._modes.limits_queue:
-            self._undecided.append(request)
-            self._env.process(self._let_in(request))
+            self._undecided += answers
+            self._env.process(self._let_in(answers))
         else:
-            self._accept(request)
+            for answer in answers:
+                self._accept(answer)
 
-    def _let_in(self, request: Request) -> Process:
+    def _let_in(self, answers: Sequence[Request]) -> Process:
         """Turn a request away that finds too many there, once all that comes back at this instant has come back."""
         yield Due(self._env, 0, ANSWERED)
+        request = answers[0]
         if request not in self._undecided:  # aborted meanwhile
             return
-        self._undecided.remove(request)
-        request.rejected = refusal(self._modes, self._unfinished)
+        self._undecided = [one for one in self._undecided if one not in answers]
+        request.rejected = refusal(self._modes, self._unfinished, len(answers))
         if request.rejected is None:
-            self._accept(request)
+            for answer in answers:
+                self._accept(answer)
         elif self._on_refused:
             self._on_refused(request)
 
@@ -301,11 +305,12 @@ class Replica:
         return "recv_fail", name
 
 
-def refusal(modes: Modes, unfinished: Collection[Request]) -> str | None:
-    """Why a server with these limits and requests takes no more in."""
+def refusal(modes: Modes, unfinished: Collection[Request], num_answers: int) -> str | None:
+    """Why a server with these limits and requests takes in none that asks for so many answers."""
     limit, token_limit = modes.max_num_queued_reqs, modes.max_num_queued_tokens
-    if limit is not None and len(unfinished) + 1 > limit:
-        return f"503: {limit} requests were under way (max_num_queued_reqs)"
+    if limit is not None and len(unfinished) + num_answers > limit:
+        several = f" and {num_answers} answers asked for, of {limit}" if num_answers > 1 else ""
+        return f"503: {len(unfinished)} requests were under way{several} (max_num_queued_reqs)"
     queued = sum(request.num_prompt_tokens for request in unfinished if request.first_token_s is None)
     if token_limit is not None and queued >= token_limit:
         return f"503: {queued} prompt tokens waited (max_num_queued_tokens {token_limit})"

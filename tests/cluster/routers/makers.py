@@ -26,7 +26,7 @@ class Shown:
     number: int = 0
     pool: int = 0
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *answers: Request) -> None:
         raise NotImplementedError
 
     @property
