@@ -114,10 +114,10 @@ class vLLMPerformanceModel:  # noqa: N801 - the design's name
         gpu_memory_capacity_gb: float,
         gpu_memory_utilization: float,
         max_model_len: int,
+        tuning_params: AutotuningParameters | None = None,
         *,
         cudagraph_capture_sizes: Sequence[int] | None = None,
         kv_cache_dtype: str = "auto",
-        tuning_params: AutotuningParameters | None = None,
     ) -> Self:
         """From a transformers config or anything with its attributes; capture sizes of None are the default list."""
         parameters = tuning_params or AutotuningParameters()
