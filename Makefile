@@ -64,6 +64,10 @@ accuracy: .venv/installed-dev  ## replay the measured runs in ../shared again an
 readme: .venv/installed-dev  ## run the pages' examples again and write down their output
 	$(BIN)/python -m tests.readme
 	$(BIN)/python -m tests.specs.test_docs
+	$(BIN)/python -m tests.docs.fidelity
+
+site: .venv/installed-dev  ## the pages as a site, in build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:  ## forget the .venv and all caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
@@ -85,4 +89,4 @@ build/%/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_prof
 	$(if $(shell command -v cc),CIBUILDWHEEL=1) $(BIN)/python -m build --wheel --no-isolation --outdir build/$* > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
 	@cd build/$* && $(PYTHON) -m zipfile -e *.whl . && rm *.whl && touch .done
 
-.PHONY: help demo test test-quick thorough swift lint types floors units compiled wheels speed interpreted format accuracy readme clean
+.PHONY: help demo test test-quick thorough swift lint types floors units compiled wheels speed interpreted format accuracy readme site clean
