@@ -145,11 +145,11 @@ def test_a_value_that_an_argument_never_has_is_refused_before_anything_runs() ->
 
 
 def test_presets_are_choices_too() -> None:
-    """What a preset says takes the place of what is given; one that is given already is not run again."""
+    """What a preset says takes the place of what is given, all else stays; one that is given already is not run again."""
     found = sim.compare(*DEPLOYED, engine=sim.preset("chat"), vary=["preset"], limit=5, intervals=False)
     assert next(iter(found.results)) == "as given"
     assert [*found.results, *found.refused][1:] == [f"preset={name}" for name in PRESETS if name != "chat"]
-    assert found.results["preset=batch"].summary["engine"] == PRESETS["batch"]
+    assert found.results["preset=batch"].summary["engine"] == {**PRESETS["chat"], **PRESETS["batch"]}
 
 
 def test_a_comparison_of_choices_is_written_under_their_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Engine arguments by use case, as the documents of docs/seeds.md recommend them; what they are worth stands there."""
+"""Engine arguments by use case, each for what it promises; `python -m benchmarks.presets` says where it keeps that, docs/seeds.md tells of it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from sim.specs.engine import EngineConfig
 
 PRESET = "preset"
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # vLLM's main features, 4.5: for latency-sensitive workloads (chatbots); its chunk_size is vLLM's long_prefill_token_threshold
+    # steady gaps between tokens beside long prompts, as vLLM's main features 4.5 has it: its chunk_size is vLLM's long_prefill_token_threshold
     "chat": {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 256},
-    # the same, for throughput-oriented workloads (batch processing)
-    "batch": {"max_num_batched_tokens": 8192, "long_prefill_token_threshold": 1024},
-    # the autotuning specification's search for its workload `interactive`, without the max_model_len of its sequences
-    "interactive": {"max_num_seqs": 2, "gpu_memory_utilization": 0.98, "cudagraph_capture_sizes": (1, 2)},
-    # vLLM's main features, best practices: a model of 70 billion parameters in production
+    # most tokens a second where nobody waits: steps of many tokens, many seats, a large cache
+    "batch": {"max_num_batched_tokens": 8192, "max_num_seqs": 512, "gpu_memory_utilization": 0.95},
+    # first tokens soon: who comes waits for the step that runs, not for the one behind it as well
+    "interactive": {"async_scheduling": False},
+    # the best practices of vLLM's main features, as they stand there: a model of 70 billion parameters in production
     "production": {
         "tensor_parallel_size": 4,
         "max_num_seqs": 256,
