@@ -6,7 +6,7 @@ from sim.cluster.fleet_plan import Pool
 from sim.cluster.lock_step import RankCore
 from sim.engine.core import EngineCore
 from sim.engine.recorder import Recorder
-from sim.engine.request_table import RequestTable
+from sim.engine.replica_rows import Outcomes
 from sim.engine.step_log import LogRow, StepLogger
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import PLAIN
@@ -17,7 +17,7 @@ StepLog = Callable[[LogRow], None]
 
 
 def engine_core(
-    pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
+    pool: Pool, table: Outcomes, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
 ) -> RankCore:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time, modes = pool.config, pool.step_time, pool.modes

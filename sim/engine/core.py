@@ -10,12 +10,14 @@ for one pass, and `collect` when the batch comes back.
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, cast
 
 from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
 from sim.engine.fruitless import FruitlessPreemptions
+from sim.engine.growing_keys import keys_of
 from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
 from sim.engine.metrics import Metrics
@@ -172,6 +174,16 @@ class EngineCore:
     def records(self) -> EngineRecords:
         """What has been recorded; to be asked for once, in the end."""
         return self._recorder.records(self.state)
+
+    def records_so_far(self) -> EngineRecords:
+        """What has been recorded since it was last asked for, while the engine goes on."""
+        return self._recorder.records_so_far(self.state)
+
+    @property
+    def keys(self) -> Iterator[int]:
+        """Of the contents that can be found here, and of those that its requests look for."""
+        state = self.state
+        return chain(state.kv.keys, keys_of((*state.running, *state.waiting)))
 
     @property
     def num_in_flight(self) -> int:

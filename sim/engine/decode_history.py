@@ -5,11 +5,12 @@ starved, the first token after a preemption, and tokens that were dropped becaus
 """
 
 import sys
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
 from sim.engine.decode_stretches import STRETCH
-from sim.engine.narrow import RowLog
+from sim.engine.narrow import NarrowRows, RowLog
 from sim.engine.request import Request, RequestStatus
 
 pack_stretch = Struct("qii").pack
@@ -21,6 +22,17 @@ class LateToken(NamedTuple):
     step: int
     step_before: int
     row: int
+
+
+class Taken(NamedTuple):
+    """Stretches that have ended, tokens that came late because the decode had starved, first tokens after a preemption, and the
+    passes of those that were dropped.
+    """
+
+    stretches: NarrowRows
+    late: list[LateToken]
+    resumed: list[LateToken]
+    lost: list[int]
 
 
 class DecodeHistory:
@@ -77,15 +89,27 @@ class DecodeHistory:
                 self.lost_decode_steps.append(step)
         self._lost_from[request.index] = first_lost
 
-    @property
-    def late(self) -> list[LateToken]:
-        """The tokens that came late because the decode had starved."""
-        return self._that_came([*self._late, *self._late_if_next.values()])
+    def cut(self, requests: Iterable[Request], last_pass: int) -> None:
+        """End the stretches of those that decode with pass `last_pass`; they go on with others."""
+        for request in requests:
+            if request.status is RequestStatus.DECODING and request.stretch_pass <= last_pass:
+                self.ends(request, last_pass)
+                request.stretch_pass = last_pass + 1
+
+    def take(self, num_passes: int) -> Taken:
+        """What is known after so many passes, and forgotten here. A late token that is due in a later one may yet come."""
+        late = [*self._late, *(token for token in self._late_if_next.values() if token.step < num_passes)]
+        taken = Taken(
+            self.stretches.rows(), self._that_came(late), self._that_came(self._resumed), self.lost_decode_steps
+        )
+        self._late_if_next = {who: token for who, token in self._late_if_next.items() if token.step >= num_passes}
+        self.stretches, self.lost_decode_steps, self._late, self._resumed = RowLog(STRETCH), [], [], []
+        return taken
 
     @property
-    def resumed(self) -> list[LateToken]:
-        """The first tokens after a preemption."""
-        return self._that_came(self._resumed)
+    def asked_for_again(self) -> list[int]:
+        """The passes before tokens that are late, if they come in the next one."""
+        return [token.step_before for token in self._late_if_next.values()]
 
     def _that_came(self, tokens: list[LateToken]) -> list[LateToken]:
         lost_from = self._lost_from

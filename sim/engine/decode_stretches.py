@@ -20,16 +20,18 @@ class DecodeStretches:
 
     `rows` are of STRETCH: the first pass, how many follow it, and tokens of context after it. `passing_delays` has an
     entry for each KV group with a window: a decode gives back a block of it in passes that lie whole multiples of the block
-    size behind its epoch plus this delay.
+    size behind its epoch plus this delay. In `rows` passes count from the first of the run, elsewhere from
+    `first_pass`.
     """
 
     rows: NarrowRows
     block_size: int
     blocks_at_once: int  # one for each KV group
     passing_delays: tuple[int, ...] = ()
+    first_pass: int = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return DecodeStretches, (self.rows, self.block_size, self.blocks_at_once, self.passing_delays)
+        return DecodeStretches, (self.rows, self.block_size, self.blocks_at_once, self.passing_delays, self.first_pass)
 
     @property
     def give_back(self) -> bool:
@@ -52,7 +54,9 @@ class DecodeStretches:
         yield np.zeros(num_passes - done, dtype=np.int32)
 
     def _parts(self) -> Iterator[Rows]:
-        return self.rows.parts(STRETCHES_AT_ONCE)
+        for part in self.rows.parts(STRETCHES_AT_ONCE):
+            part["first"] -= self.first_pass
+            yield part
 
     def _firsts_to_come(self, num_passes: int) -> list[int]:
         """For each part the first pass of all stretches in later ones."""

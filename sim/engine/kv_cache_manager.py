@@ -6,7 +6,8 @@ tokens, of which the full ones whose tokens are known can be found by content.
 
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from sim.engine.block_pool import BlockPool
@@ -96,6 +97,11 @@ class KVCacheManager:
             unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
             keeps_contents=config.engine.enable_prefix_caching,
         )
+
+    @property
+    def keys(self) -> Iterator[int]:
+        """Of all that can be found."""
+        return chain.from_iterable(cache.keys for cache in self._caches)
 
     # -- admission -------------------------------------------------------------------------------------------------
 

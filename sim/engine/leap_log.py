@@ -15,6 +15,11 @@ class LeapLog(PackedRows):
         super().__init__(LEAP, ROWS_AT_ONCE)
         self.blocks_so_far: list[LeapBlock] = []
 
+    @property
+    def num_passes(self) -> int:
+        """Of all leaps so far."""
+        return sum(block.num_steps for block in self.blocks())
+
     def blocks(self) -> list[LeapBlock]:
         """All leaps."""
         self._flush()

@@ -9,6 +9,7 @@ Invariants:
 - The last copy of an extent is the first to be evicted: requests give back the tail of what they hold first.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -157,6 +158,11 @@ class PrefixCache:
     def forget(self, chain: Chain) -> None:
         """A chain has no copies left."""
         del self._chains[chain.key]
+
+    @property
+    def keys(self) -> Iterable[int]:
+        """Of the chains that have copies."""
+        return self._chains.keys()
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@ from math import nan
 import numpy as np
 
 from sim.engine.batch import Batch
-from sim.engine.decode_history import DecodeHistory
+from sim.engine.columns import Floats, Ints
+from sim.engine.config import SchedulerConfig
+from sim.engine.decode_history import Taken
 from sim.engine.decode_stretches import DecodeStretches
 from sim.engine.leap_log import LeapLog, pack_leap
 from sim.engine.leap_records import CHUNK, LeapRecords
@@ -13,13 +15,22 @@ from sim.engine.leaps import Leap
 from sim.engine.narrow import RowLog
 from sim.engine.progress import num_returned_tokens
 from sim.engine.records import EngineRecords
-from sim.engine.replica_rows import ReplicaRows, pack_chunk
+from sim.engine.replica_rows import Outcomes, ReplicaRows, pack_chunk
 from sim.engine.scheduler_state import SchedulerState
 from sim.engine.token_gaps import StepGaps
 
 
 class Recorder(ReplicaRows):
-    """The recorder of a replica that leaps."""
+    """The recorder of a replica that leaps.
+
+    `_num_taken` passes have been asked for before, as have been the counts `_counted`; `_ends_s` are the ends of some of them, by number.
+    """
+
+    def __init__(self, requests: Outcomes, replica: int = 0) -> None:
+        super().__init__(requests, replica)
+        self._num_taken = 0
+        self._counted = (0, 0, 0)
+        self._ends_s: dict[int, float] = {}
 
     def leap(
         self, leap: Leap, num_steps: int, decodes: tuple[int, int], chunk: tuple[int, int], state: SchedulerState
@@ -64,14 +75,30 @@ class Recorder(ReplicaRows):
         """Everything that is not in the table of requests, in columns. Call it once, at the end: it forgets the leaps."""
         for request in (*state.running, *state.waiting):
             self.request(request, num_returned_tokens(request, state.num_collected), nan)
-        leaps = LeapRecords(self._leaps.blocks(), self._chunks.rows(), _decode_stretches(state))
-        self._leaps, self._chunks = LeapLog(), RowLog(CHUNK)
+        return self._take(state)
+
+    def records_so_far(self, state: SchedulerState) -> EngineRecords:
+        """The same of the passes since it was last asked for, which are numbered anew, while requests go on."""
+        state.history.cut(state.running, self._num_taken + self._leaps.num_passes - 1)
+        return self._take(state)
+
+    def _take(self, state: SchedulerState) -> EngineRecords:
+        first_pass, before_s = self._num_taken, self._ends_s.get(self._num_taken - 1)
+        blocks = self._leaps.blocks()
+        num_passes = first_pass + sum(block.num_steps for block in blocks)
+        history = state.history.take(num_passes)
+        leaps = LeapRecords(blocks, self._chunks.rows(), _decode_stretches(history, state.config, first_pass))
+        steps, late_s = self._late_tokens(leaps, history)
+        self._keep_ends(leaps, state)
+        self._leaps, self._chunks, self._num_taken = LeapLog(), RowLog(CHUNK), num_passes
+        queries, hits, evictions = self._counted
+        self._counted = (state.prefix_cache_queries, state.prefix_cache_hits, state.num_evictions)
         return EngineRecords(
             leaps=leaps,
-            gaps=_token_gaps(leaps, state.history),
-            prefix_cache_queries=state.prefix_cache_queries,
-            prefix_cache_hits=state.prefix_cache_hits,
-            num_evictions=state.num_evictions,
+            gaps=StepGaps(leaps, steps, late_s, before_s),
+            prefix_cache_queries=state.prefix_cache_queries - queries,
+            prefix_cache_hits=state.prefix_cache_hits - hits,
+            num_evictions=state.num_evictions - evictions,
             offload=None,
             lora=None,
             swaps=None,
@@ -79,16 +106,30 @@ class Recorder(ReplicaRows):
             stage_busy_s=None,
         )
 
+    def _late_tokens(self, leaps: LeapRecords, history: Taken) -> tuple[Ints, Floats]:
+        """The steps of tokens that came late or never, though they were counted, and the gaps before those that came."""
+        first_pass = self._num_taken
+        steps = np.sort(np.array([token.step for token in history.late] + history.lost, dtype=np.int64)) - first_pass
+        late = [(token.step, token.step_before) for token in (*history.late, *history.resumed)]
+        if not late:
+            return steps, np.zeros(0)
+        came, before = np.array(late, dtype=np.int64).T - first_pass
+        before_s = leaps.ends_of(np.maximum(before, 0))
+        for row in np.flatnonzero(before < 0).tolist():
+            before_s[row] = self._ends_s[int(before[row]) + first_pass]
+        return steps, np.asarray(leaps.ends_of(came) - before_s)
 
-def _decode_stretches(state: SchedulerState) -> DecodeStretches:
-    config = state.config
+    def _keep_ends(self, leaps: LeapRecords, state: SchedulerState) -> None:
+        """When those passes ended after which a token is yet to come, and the last one of all."""
+        first_pass, num_passes = self._num_taken, self._num_taken + leaps.num_passes
+        paused = [request.sampled_pass for request in (*state.waiting, *state.prefills) if request.num_sampled_tokens]
+        wanted = {*paused, *state.history.asked_for_again, num_passes - 1}
+        kept_s = {number: end_s for number, end_s in self._ends_s.items() if number in wanted}
+        new = sorted(number for number in wanted if number >= first_pass)
+        ends_s = leaps.ends_of(np.array(new, dtype=np.int64) - first_pass).tolist()
+        self._ends_s = kept_s | dict(zip(new, ends_s, strict=True))
+
+
+def _decode_stretches(history: Taken, config: SchedulerConfig, first_pass: int) -> DecodeStretches:
     delays = tuple(delay for delay in config.passing_delays if delay is not None)
-    return DecodeStretches(state.history.stretches.rows(), config.block_size, len(config.kv_groups), delays)
-
-
-def _token_gaps(leaps: LeapRecords, history: DecodeHistory) -> StepGaps:
-    """The gaps, to be computed when asked for; a late token that was due after the last step is left out."""
-    starved = [token for token in history.late if token.step < leaps.num_passes]
-    steps = np.sort(np.array([token.step for token in starved] + history.lost_decode_steps, dtype=np.int64))
-    late = np.array([(token.step, token.step_before) for token in (*starved, *history.resumed)], dtype=np.int64)
-    return StepGaps(leaps, steps, late.reshape(-1, 2))
+    return DecodeStretches(history.stretches, config.block_size, len(config.kv_groups), delays, first_pass)

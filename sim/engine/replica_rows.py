@@ -1,12 +1,12 @@
 """Rows of one replica while it runs: its leaps and the chunks of prompts in them, and its requests in the table of all replicas."""
 
 from struct import Struct
+from typing import Protocol
 
 from sim.engine.leap_log import LeapLog, pack_leap
 from sim.engine.leap_records import CHUNK
 from sim.engine.narrow import RowLog
 from sim.engine.request import Request
-from sim.engine.request_table import RequestTable
 from sim.steptime.protocol import StepShape
 
 NO_WORK = StepShape(0, 0, (), 0)
@@ -15,10 +15,17 @@ Shown = tuple[int, int, int]
 """Running requests, waiting ones and free blocks."""
 
 
+class Outcomes(Protocol):
+    """What became of the requests of a run, as all its replicas tell it."""
+
+    def write(self, request: Request, num_generated: int, finish_s: float, replica: int) -> None: ...
+    def fail(self, request: Request, num_generated: int, reason: str, replica: int) -> None: ...
+
+
 class ReplicaRows:
     """`requests` is the table that all replicas of a run share."""
 
-    def __init__(self, requests: RequestTable, replica: int = 0) -> None:
+    def __init__(self, requests: Outcomes, replica: int = 0) -> None:
         self._leaps = LeapLog()
         self._chunks = RowLog(CHUNK)
         self._requests = requests

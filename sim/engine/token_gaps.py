@@ -13,20 +13,20 @@ class StepGaps:
     """The gaps of one replica: an entry for each step, and then one for each late token.
 
     Tokens of a decode are one step apart, or as many as `num_back` of the `leaps` says. `num_continued` are the decodes of each that had a
-    token so many steps before. Exceptions follow from the other two: `late` has rows (step of a token, step of the token before it)
-    where these are further apart, because the request starved or was preempted; `starved_steps` has, in order, the step of
-    each token that `num_continued` counts wrongly.
+    token so many steps before. Exceptions follow from the other two: `late_s` are the times between tokens that are further apart,
+    because the request starved or was preempted; `starved_steps` has, in order, the step of each token that `num_continued` counts
+    wrongly. `before_s` is when the step before the first one ended, None where that is the first of all.
     """
 
-    def __init__(self, leaps: LeapRecords, starved_steps: Ints, late: Ints) -> None:
+    def __init__(self, leaps: LeapRecords, starved_steps: Ints, late_s: Floats, before_s: float | None = None) -> None:
         self._leaps = leaps
         self._num_steps = leaps.num_passes
         self._starved_steps = starved_steps
-        self._late = late
-        self._late_s = leaps.ends_of(late[:, 0]) - leaps.ends_of(late[:, 1])
+        self._late_s = late_s
+        self._before_s = before_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        return StepGaps, (self._leaps, self._starved_steps, self._late)
+        return StepGaps, (self._leaps, self._starved_steps, self._late_s, self._before_s)
 
     def __len__(self) -> int:
         return self._num_steps + len(self._late_s)
@@ -56,11 +56,19 @@ class StepGaps:
         num_back = self._leaps.num_back_of_each_step(first, end)
         if num_back is None:
             ends_s = self._leaps.step_ends_s(max(0, first - 1), end)
-            return np.diff(ends_s, prepend=ends_s[:1] if first == 0 else ends_s[:0])
+            return np.diff(ends_s, prepend=self._first_before_s(ends_s) if first == 0 else ends_s[:0])
         begin = max(0, first - int(num_back.max()))
         ends_s = self._leaps.step_ends_s(begin, end)
         numbers = np.arange(first, end)
         return np.asarray(ends_s[first - begin :] - ends_s[np.maximum(numbers - num_back, 0) - begin])
+
+    def _first_before_s(self, ends_s: Floats) -> Floats:
+        return ends_s[:1] if self._before_s is None else np.array([self._before_s])
+
+
+def late_s(leaps: LeapRecords, late: Ints) -> Floats:
+    """The gaps of tokens, from rows (step of a token, step of the token before it)."""
+    return np.asarray(leaps.ends_of(late[:, 0]) - leaps.ends_of(late[:, 1]))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Fleet:
     """
 
     configs: Sequence[SchedulerConfig]
-    source: RequestSource
+    source: RequestSource | None
     seed: int = 0
 
     @property
@@ -52,12 +52,22 @@ class Fleet:
 
     @property
     def trace(self) -> Trace:
-        return self.source.trace
+        """Raises ConfigError where requests come as a stream, of which nobody knows the whole."""
+        return self._whole_source.trace
+
+    @property
+    def _whole_source(self) -> RequestSource:
+        if self.source is None:
+            raise ConfigError(
+                "this router knows requests by the sessions or prompts of the whole trace, and a stream is never there as a whole;"
+                " choose random, round_robin or least_loaded, or replay without `stream`."
+            )
+        return self.source
 
     @cached_property
     def prompts(self) -> PromptTree:
         """The tree of shared prefixes, built at first use."""
-        return PromptTree(prompts_as_sent(self.trace, self.source.answers()))
+        return PromptTree(prompts_as_sent(self.trace, self._whole_source.answers()))
 
     def rng(self) -> Random:
         """A fresh generator."""

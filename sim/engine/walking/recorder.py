@@ -11,9 +11,8 @@ from sim.engine.decode_stretches import STRETCH, DecodeStretches
 from sim.engine.leap_records import CHUNK, LeapRecords
 from sim.engine.narrow import NarrowRows, RowLog
 from sim.engine.records import EngineRecords, SpeculationRecords
-from sim.engine.replica_rows import ReplicaRows
-from sim.engine.request_table import RequestTable
-from sim.engine.token_gaps import StepGaps
+from sim.engine.replica_rows import Outcomes, ReplicaRows
+from sim.engine.token_gaps import StepGaps, late_s
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.call_log import CallLog
 from sim.engine.walking.calls_ahead import CallsAhead
@@ -24,7 +23,7 @@ from sim.engine.walking.swapping import SwappingState
 class WalkRecorder(ReplicaRows):
     """The recorder of a replica that walks: batches are recorded as they come back, those of one that counts as they are launched."""
 
-    def __init__(self, requests: RequestTable, replica: int = 0, *, speculates: bool = False) -> None:
+    def __init__(self, requests: Outcomes, replica: int = 0, *, speculates: bool = False) -> None:
         super().__init__(requests, replica)
         self._leaps = self._call_log = CallLog()
         self._late = array("q")
@@ -78,7 +77,7 @@ class WalkRecorder(ReplicaRows):
         late = np.array(self._late, dtype=np.int64).reshape(-1, 2)
         return EngineRecords(
             leaps=leaps,
-            gaps=StepGaps(leaps, np.zeros(0, dtype=np.int64), late),
+            gaps=StepGaps(leaps, np.zeros(0, dtype=np.int64), late_s(leaps, late)),
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,
