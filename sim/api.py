@@ -1,7 +1,7 @@
 """The composition root: the one place that picks implementations and wires them together."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from sim.memory.plan import MemoryPlan
 from sim.metrics.breakdown import Breakdown, breakdown
 from sim.metrics.columns import Columns, deployed_step_columns, joined, request_columns
 from sim.metrics.cost import cost
-from sim.metrics.fleet import fleet_over_time, fleet_parts, fleet_summary, gpus_held, held_s, same, same_layout
+from sim.metrics.fleet import deployed_json, fleet_over_time, fleet_parts, fleet_summary, gpus_held, held_s
 from sim.metrics.handovers import handover_columns, handover_figures
 from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
@@ -47,10 +47,11 @@ from sim.specs.sampling import Sampling
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
+from sim.streaming import check_streamable, is_whole, run_stream, streamed_summary
 from sim.version import __version__
 from sim.workload.load import Load, as_load
+from sim.workload.parts import StreamLike, trace_parts
 from sim.workload.rates import scale_rate
-from sim.workload.readers import TraceLike
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
@@ -73,21 +74,29 @@ class Result:
     """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table.
 
     `rejected` and `failed` have the reasons why requests were not served, by row of the trace; `kept` is the run, None where
-    its records were not to be kept.
+    its records were not to be kept. Of a stream neither the trace nor the run is, and of rejections the first hundred.
     """
 
     summary: dict[str, Any]
     fleet: DeployedFleet
-    trace: Trace
+    replayed: Trace | None
     rejected: Mapping[int, str]
     failed: Mapping[int, str]
     kept: ClusterRecords | None
 
     @property
+    def trace(self) -> Trace:
+        """The trace as it was replayed. Raises ConfigError where it was streamed."""
+        if self.replayed is None:
+            raise ConfigError("the requests of a stream are not kept; replay it without `stream`.")
+        return self.replayed
+
+    @property
     def run(self) -> ClusterRecords:
         """The records. Raises ConfigError where they were not kept."""
         if self.kept is None:
-            raise ConfigError("the records of this run were not kept; simulate it with `keep_records`.")
+            how = "without `stream`" if self.replayed is None else "with `keep_records`"
+            raise ConfigError(f"the records of this run were not kept; simulate it {how}.")
         return self.kept
 
     @property
@@ -222,8 +231,9 @@ def plan_memory(
 def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     model: str | Path | ModelSpec,
     gpu: str | Path | HardwareProfile,
-    trace: TraceLike,
+    trace: StreamLike,
     *,
+    stream: bool = False,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
     rate_scale: float = 1.0,
@@ -254,7 +264,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
 ) -> Result:
     """Replay a trace on a deployment, as `vllm serve` with these arguments would serve it. The same input gives the same result.
 
-    `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
+    With `stream`, and where the trace is an iterable of parts, it is replayed in one pass and not kept: a trace may be longer than memory, its
+    percentiles are those of a sketch, and there are no records and no intervals. `limit` keeps the first requests of the trace and `rate_scale` 2 doubles their rate; `request_rate` R has those n arrive
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
     `{policy: llm_d, queue: 2}`, which draws from `seed`; `fleet` instead, a YAML file or what stands in one, has pools of unlike
@@ -278,6 +289,29 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     started_s = time.perf_counter()
     slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model, acceptance)
+    if stream or not is_whole(trace):
+        check_streamable(
+            {
+                "request_rate": request_rate,
+                "fleet": fleet,
+                "kv_store": kv_store,
+                "kv_pull": kv_pull,
+                "max_concurrency": max_concurrency,
+                "users": users,
+                "think_time": think_time,
+                "open_loop": open_loop or None,
+                "acceptance": acceptance,
+                "layerwise": layerwise,
+                "jobs": None if jobs == 1 else jobs,
+                "step_log": step_log,
+            }
+        )
+        asked = AskedFleet(model, gpu, engine, replicas, router, None, vllm_version, step_times)
+        parts = trace_parts(trace, rate_scale=rate_scale, limit=limit, seed=seed)
+        load_json = {"request_rate": None, "rate_scale": rate_scale, "limit": limit, "seed": seed}
+        found = _streamed(asked, parts, slos, load_json, progress)
+        found.summary["wall_time_s"] = time.perf_counter() - started_s
+        return found
     if users is not None:
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
@@ -409,6 +443,19 @@ def _chosen(runs: "str | Path | Sequence[Run]", *, only_known_args: bool) -> "Se
     return select(read_measured(runs) if isinstance(runs, str | Path) else runs, only_known_args=only_known_args)
 
 
+def _streamed(
+    asked: AskedFleet,
+    parts: Iterator[Trace],
+    slos: tuple[Slo, ...],
+    load_json: Mapping[str, Any],
+    progress: Progress | None,
+) -> Result:
+    """The figures of a trace that comes in parts, which are not kept."""
+    fleet = asked.deploy()
+    run = run_stream(fleet, parts, slos, seed=load_json["seed"], on_progress=progress)
+    return Result(streamed_summary(run, fleet, asked.engine, load_json), fleet, None, run.sketch.rejected, {}, None)
+
+
 class _Replayed(NamedTuple):
     """What is replayed, and again with step times that are off and at other rates; `slos` are limits on its requests."""
 
@@ -450,7 +497,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
     fleet, trace, figures = replayed.fleet, replayed.load.trace, replayed.figures(run)
     paid_s = held_s(run, figures["duration"])
     return {
-        **_deployed_json(fleet),
+        **deployed_json(fleet),
         "engine": given.to_json(),
         **replayed.load.to_json(),
         "vllm_version": fleet.first.engine.vllm_version,
@@ -474,16 +521,6 @@ def _check_sampling(trace: Trace, sampling: Sampling) -> None:
         raise ConfigError(
             "several answers to a prompt (`n`) are sampled, and vLLM refuses them where sampling is greedy; leave sampling out."
         )
-
-
-def _deployed_json(fleet: DeployedFleet) -> dict[str, Any]:
-    """The model and its GPUs; null for what differs between pools."""
-    deployments = [pool.deployment for pool in fleet.pools]
-    return {
-        "model_id": fleet.first.model.name,
-        "gpu": same(deployment.gpu.name for deployment in deployments),
-        **same_layout(deployment.engine for deployment in deployments),
-    }
 
 
 def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool) -> dict[str, Any]:

@@ -33,6 +33,7 @@ PAGES = (
     ROOT / "docs/speculation.md",
     ROOT / "docs/workloads.md",
     ROOT / "docs/traces.md",
+    ROOT / "docs/streaming.md",
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"""servecast ((?:[^|&;<>'"]|'[^']*'|"[^"]*")+?)(?= *(?:[12]?[<>]|[|&;]|$))""")

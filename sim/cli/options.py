@@ -1,7 +1,7 @@
 """Options that several commands share, and their output: results to stdout, messages to stderr."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -129,6 +129,19 @@ def given_trace(trace: str, limit: int | None, seed: int = 0, columns: str | Non
     found = as_trace(trace, limit=limit, seed=seed, columns=columns)
     warn(found.notes)
     return found
+
+
+def given_stream(trace: str, limit: int | None, seed: int = 0, columns: str | None = None) -> "Iterator[Requests]":
+    """The same in parts, as they are asked for; notes go to stderr when nobody asks for more."""
+    from sim.workload.parts import trace_parts
+
+    notes: tuple[str, ...] = ()
+    try:
+        for part in trace_parts(trace, limit=limit, seed=seed, columns=columns):
+            notes = part.notes
+            yield part
+    finally:
+        warn(notes)
 
 
 def model_files(model: str | None) -> tuple[Path, ...]:

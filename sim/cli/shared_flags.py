@@ -24,6 +24,7 @@ from sim.cli.options import (
     Slos,
     StepTimes,
     Trace,
+    given_stream,
     given_trace,
     model_files,
     parsed_acceptance,
@@ -57,7 +58,12 @@ class SharedFlags:
     as_json: Json = False
 
     def arguments(
-        self, parsed: ParsedServe, outputs: Mapping[str, Path | None], *inputs: Path | None, seed: int = 0
+        self,
+        parsed: ParsedServe,
+        outputs: Mapping[str, Path | None],
+        *inputs: Path | None,
+        seed: int = 0,
+        stream: bool = False,
     ) -> dict[str, Any]:
         """The arguments that `sim.simulate`, `sim.optimize` and `sim.capacity` share; notes on them go to stderr.
 
@@ -70,7 +76,7 @@ class SharedFlags:
         return {
             "model": chosen_model(self.model, parsed),
             "gpu": priced(self.gpu, self.price),
-            "trace": given_trace(self.trace, self.limit, seed, self.columns),
+            "trace": (given_stream if stream else given_trace)(self.trace, self.limit, seed, self.columns),
             "engine": parsed.engine,
             "vllm_version": parsed.vllm_version,
             "limit": self.limit,

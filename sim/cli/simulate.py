@@ -14,6 +14,7 @@ from sim.cli.layerwise_flags import LayerwiseFlags
 from sim.cli.options import Fleet, GivenRouter, KVPull, KVStore, RateScale, Replicas, RequestRate, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.errors import ConfigError
 from sim.outputs import writing
 from sim.specs.notes import layout_notes
 
@@ -48,6 +49,13 @@ def simulate(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
     ] = 0,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Replay in one pass and in constant memory, however long the trace; percentiles by a sketch.",
+        ),
+    ] = False,
     jobs: Annotated[
         int,
         typer.Option(min=1, help="Processes that simulate replicas side by side, where nothing ties these together."),
@@ -66,10 +74,12 @@ def simulate(
 
         check_folder(out)
     outputs = {"--out": out, "--step-log": step_log}
-    arguments = shared.arguments(engine_flags(ctx), outputs, fleet, seed=seed)
+    _check_kept({"--breakdown": breakdown, **outputs} if stream else {})
+    arguments = shared.arguments(engine_flags(ctx), outputs, fleet, seed=seed, stream=stream)
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
             **arguments,
+            stream=stream,
             request_rate=request_rate,
             rate_scale=rate_scale,
             replicas=replicas,
@@ -99,13 +109,24 @@ def simulate(
     warn(_talk(result, shared.price, out))
 
 
+def _check_kept(asked: Mapping[str, object]) -> None:
+    """Raises ConfigError for an output that takes what a stream does not keep."""
+    flag = next((flag for flag, value in asked.items() if value), None)
+    if flag:
+        raise ConfigError(
+            f"{flag} needs the requests and steps of a run, which --stream does not keep; take --json, which has all its figures, or leave one"
+            " of them out."
+        )
+
+
 def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:
     """Messages on stderr beside the result."""
     yield from _overridden(result)
     for pool in result.fleet.pools:
         yield from layout_notes(pool.deployment.engine, pool.deployment.gpu)
     yield from _unserved(result)
-    yield from said_of_clients(result.summary, result.trace)
+    if result.replayed is not None:
+        yield from said_of_clients(result.summary, result.replayed)
     yield from _at_limit(result.summary)
     yield from result.summary["limits"]["warnings"]
     yield from _cost(result.summary, price)
@@ -143,10 +164,11 @@ def _overridden(result: "Result") -> Iterator[str]:
 
 def _unserved(result: "Result") -> Iterator[str]:
     """How many requests were turned away and how many failed, and why the first of them; requests.csv has all reasons."""
-    for what, reasons in (("were rejected", result.rejected), ("failed", result.failed)):
+    summary = result.summary
+    for name, what, reasons in (("rejected", "were rejected", result.rejected), ("failed", "failed", result.failed)):
         if reasons:
             first = next(iter(reasons.values()))
-            yield f"{len(reasons):,} of {len(result.trace):,} requests {what}, the first for {first}."
+            yield f"{summary[name]:,} of {summary['arrived']:,} requests {what}, the first for {first}."
 
 
 @contextmanager

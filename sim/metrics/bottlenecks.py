@@ -1,6 +1,7 @@
 """What limits a deployment: shares of the time it is busy, and of the time requests wait."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,8 @@ QUEUES = {
     "kv_space": "KV space",
     "static_batch": "the end of a batch",  # under static batching alone
 }
+MET = ("token_budget", "max_num_seqs", "kv_space")
+"""What a step may have reached."""
 RESOURCES = {
     "hbm_bandwidth": "HBM bandwidth",
     "compute": "compute",
@@ -86,7 +89,7 @@ def limits_of(
     steps: Sequence[Watched] = (),
 ) -> Limits:
     """The same where steps have been sampled already; `steps` are those of the records, where KV is on its way for some."""
-    busy = _resources(samples, gpu, roofline_on) if roofline_on and samples else {}
+    busy = resources(samples, gpu, roofline_on) if roofline_on and samples else {}
     return Limits(busy, _queued(records, config, span_s, steps))
 
 
@@ -94,17 +97,39 @@ def limited_steps(records: Records, config: SchedulerConfig, steps: Sequence[Wat
     """Of the steps, how many met each limit: a batch that filled the token budget, as many running requests as may run,
     a request preempted or kept waiting for blocks.
     """
-    counts = dict.fromkeys(("token_budget", "max_num_seqs", "kv_space"), 0)
+    counts: Counter[str] = Counter(dict.fromkeys(MET, 0))
     for part, out in _parts(records, config, steps):
-        met = {
-            "token_budget": part.num_tokens >= config.token_budget,
-            "max_num_seqs": part.num_running >= config.max_running,
-            "kv_space": out["kv_space"],
-        }
-        num_steps = part.num_steps * part.ran
-        for name, where in met.items():
-            counts[name] += int(num_steps[where].sum())
+        counts.update(_num_limited(part, config, out))
     return {name: count / max(1, records.leaps.num_ran_steps) for name, count in counts.items()}
+
+
+def _num_limited(part: Leaps, config: SchedulerConfig, out: Causes) -> dict[str, int]:
+    """Steps that met each limit."""
+    met = {
+        "token_budget": part.num_tokens >= config.token_budget,
+        "max_num_seqs": part.num_running >= config.max_running,
+        "kv_space": out["kv_space"],
+    }
+    num_steps = part.num_steps * part.ran
+    return {name: int(num_steps[where].sum()) for name, where in met.items()}
+
+
+class Waits(NamedTuple):
+    """By limit: seconds in which it left requests waiting, and steps that met it."""
+
+    seconds: Counter[str]
+    num_steps: Counter[str]
+
+
+def waits_of(leaps: LeapRecords, config: SchedulerConfig) -> Waits:
+    """Of some leaps of an engine that splits prompts into chunks."""
+    found = Waits(Counter(dict.fromkeys(_causes(config), 0)), Counter(dict.fromkeys(MET, 0)))
+    for part in leaps.parts():
+        out = what_ran_out(part, config, None, np.zeros(1, dtype=np.int64))
+        durations_s = part.durations_s
+        found.seconds.update({name: float(durations_s[where].sum()) for name, where in out.items()})
+        found.num_steps.update(_num_limited(part, config, out))
+    return found
 
 
 def _queued(records: Records, config: SchedulerConfig, span_s: float, steps: Sequence[Watched]) -> dict[str, float]:
@@ -178,7 +203,13 @@ def sampled_shapes(leaps: LeapRecords, config: SchedulerConfig) -> list[StepShap
     """
     if not leaps.num_ran_steps:
         return []
-    rows, left_s = _sampled_leaps(leaps)
+    ends_s = np.array([busy_s[-1] for busy_s in _busy_s(leaps)])
+    return shapes_at(leaps, (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * ends_s[-1], config)
+
+
+def shapes_at(leaps: LeapRecords, at_s: Floats, config: SchedulerConfig) -> list[StepShape]:
+    """The steps that run when steps have run for so many seconds in all."""
+    rows, left_s = _leaps_at(leaps, at_s)
     found = leaps.at(rows)
     steps = found.first_pass + _steps_at(found, found.end_s - left_s)
     free = found.num_free_blocks + _taken_within(leaps, steps + 1, found.last_pass + 1)
@@ -201,10 +232,9 @@ def _taken_within(leaps: LeapRecords, firsts: Ints, ends: Ints) -> Ints:
     return num_taken
 
 
-def _sampled_leaps(leaps: LeapRecords) -> tuple[Ints, Floats]:
-    """The leaps that run at equal distances of busy time, by row, and how long before the end of each that is."""
+def _leaps_at(leaps: LeapRecords, at_s: Floats) -> tuple[Ints, Floats]:
+    """The leaps that run then, by row, and how long before the end of each that is."""
     ends_s = np.array([busy_s[-1] for busy_s in _busy_s(leaps)])
-    at_s = (np.arange(NUM_SAMPLES) + 0.5) / NUM_SAMPLES * ends_s[-1]
     in_part = np.searchsorted(ends_s, at_s)
     rows, left_s = [], []
     for number, busy_s in enumerate(_busy_s(leaps)):
@@ -242,7 +272,7 @@ def _shape(
     return StepShape(num_decodes, context_tokens, chunks, num_decodes + len(chunks), num_drafts)
 
 
-def _resources(shapes: list[StepShape], gpu: HardwareProfile, roofline_on: RooflineOn) -> dict[str, float]:
+def resources(shapes: list[StepShape], gpu: HardwareProfile, roofline_on: RooflineOn) -> dict[str, float]:
     """Each resource's share of the time: the saving from a tenth more of it, scaled up; the host has the rest."""
     faster = {
         "hbm_bandwidth": replace(gpu, memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * FASTER),

@@ -26,11 +26,15 @@ def step_graphs(steps: StepRecords, dispatch: GraphDispatch) -> Kinds:
 
 def cudagraph_step_fraction(leaps: LeapRecords, dispatch: GraphDispatch) -> float | None:
     """Share of steps that replayed any graph; None without steps."""
-    if not leaps.num_ran_steps:
+    return share_in_graphs(steps_by_shape(leaps, dispatch), leaps.num_ran_steps, dispatch)
+
+
+def share_in_graphs(num_steps: Floats, num_ran_steps: int, dispatch: GraphDispatch) -> float | None:
+    """The same of steps by their shape."""
+    if not num_ran_steps:
         return None
-    num_steps = steps_by_shape(leaps, dispatch)
     in_graph = [shape for shape in np.flatnonzero(num_steps).tolist() if _kind(shape, dispatch) != "none"]
-    return int(num_steps[in_graph].sum()) / leaps.num_ran_steps
+    return int(num_steps[in_graph].sum()) / num_ran_steps
 
 
 def steps_by_shape(leaps: LeapRecords, dispatch: GraphDispatch) -> Floats:

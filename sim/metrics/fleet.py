@@ -73,6 +73,16 @@ def same_layout(engines: Iterable[ResolvedEngine]) -> dict[str, int | None]:
     return {name: same(layout.get(name, 1) for layout in layouts) for name in names}
 
 
+def deployed_json(fleet: DeployedFleet) -> dict[str, Any]:
+    """The model and its GPUs; null for what differs between pools."""
+    deployments = [pool.deployment for pool in fleet.pools]
+    return {
+        "model_id": fleet.first.model.name,
+        "gpu": same(deployment.gpu.name for deployment in deployments),
+        **same_layout(deployment.engine for deployment in deployments),
+    }
+
+
 def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     """What was run, and the figures of each replica and of each pool that was asked for; nothing for a single replica."""
     if fleet.asked is None and fleet.num_replicas == 1:

@@ -59,27 +59,47 @@ def graph_cliffs(
 
     `samples` stand for equal shares of the busy time, and `timed_under` times steps under other engine arguments.
     """
-    if engine.cudagraph_mode == "NONE" or not leaps.num_ran_steps:
+    dispatch = GraphDispatch.of(engine)
+    steps = StepsByShape(steps_by_shape(leaps, dispatch), busy_s_by_shape(leaps, dispatch))
+    return cliffs_of(steps, leaps.num_ran_steps, leaps.busy_s, engine, samples, timed_under)
+
+
+class StepsByShape(NamedTuple):
+    """How many steps had each shape, and how long they ran."""
+
+    num_steps: Floats
+    busy_s: Floats
+
+
+def cliffs_of(
+    steps: StepsByShape,
+    num_ran_steps: int,
+    busy_s: float,
+    engine: ResolvedEngine,
+    samples: list[StepShape],
+    timed_under: TimedUnder | None,
+) -> tuple[GraphCliff, ...]:
+    """The same of all steps by their shape."""
+    if engine.cudagraph_mode == "NONE" or not num_ran_steps:
         return ()
-    met = _met(leaps, engine)
+    met = _met(steps, engine)
     costs = _costs(met, engine, samples, timed_under) if timed_under and met else {}
     return tuple(
         GraphCliff(
             one.kind,
             one.num_steps,
-            one.num_steps / leaps.num_ran_steps,
-            one.busy_s / leaps.busy_s,
+            one.num_steps / num_ran_steps,
+            one.busy_s / busy_s,
             one.largest_batch,
             costs.get(one.kind),
-            _text(one, one.busy_s / leaps.busy_s, costs.get(one.kind), engine),
+            _text(one, one.busy_s / busy_s, costs.get(one.kind), engine),
         )
         for one in met
     )
 
 
-def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
-    dispatch = GraphDispatch.of(engine)
-    num_steps, busy_s = steps_by_shape(leaps, dispatch), _busy_s_by_shape(leaps, dispatch)
+def _met(steps: StepsByShape, engine: ResolvedEngine) -> list[_Met]:
+    dispatch, (num_steps, busy_s) = GraphDispatch.of(engine), steps
     kinds: dict[str, list[int]] = {}
     for shape in np.flatnonzero(num_steps).tolist():
         if kind := _kind(shape // 2, engine, dispatch, is_uniform_decode=bool(shape % 2)):
@@ -89,7 +109,8 @@ def _met(leaps: LeapRecords, engine: ResolvedEngine) -> list[_Met]:
     ]  # fmt: skip
 
 
-def _busy_s_by_shape(leaps: LeapRecords, dispatch: GraphDispatch) -> Floats:
+def busy_s_by_shape(leaps: LeapRecords, dispatch: GraphDispatch) -> Floats:
+    """How long the steps of each shape ran."""
     busy_s = np.zeros(0)
     for part in leaps.parts():
         busy_s = counted_on(busy_s, step_shapes(part, dispatch), part.durations_s)

@@ -41,10 +41,17 @@ def overload(requests: RequestRecords) -> Overload | None:
     if not len(requests):
         return None
     first_s, last_s = float(requests.arrival_s.min()), float(requests.arrival_s.max())
-    num_waiting = num_not_begun(requests, last_s)
-    half_way = num_not_begun(requests, (first_s + last_s) / 2)
-    if first_s == last_s or not is_backlog(num_waiting, len(requests)) or num_waiting < GROWTH * half_way:
+    return judged(
+        len(requests),
+        last_s - first_s,
+        num_waiting=num_not_begun(requests, last_s),
+        half_way=num_not_begun(requests, (first_s + last_s) / 2),
+        num_served=int(np.count_nonzero(requests.finish_s <= last_s)),
+    )
+
+
+def judged(num_requests: int, span_s: float, *, num_waiting: int, half_way: int, num_served: int) -> Overload | None:
+    """The same of requests that come within `span_s`: `num_waiting` had not begun at its end, nor so many `half_way`."""
+    if span_s == 0 or not is_backlog(num_waiting, num_requests) or num_waiting < GROWTH * half_way:
         return None
-    num_served = np.count_nonzero(requests.finish_s <= last_s)
-    span_s = last_s - first_s
-    return Overload((len(requests) - 1) / span_s, num_served / span_s, num_waiting, len(requests))
+    return Overload((num_requests - 1) / span_s, num_served / span_s, num_waiting, num_requests)

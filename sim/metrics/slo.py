@@ -108,7 +108,7 @@ def slo_figures(slos: Sequence[Slo], records: Records, duration_s: float | None)
     found: dict[str, Any] = {slo.key: measured_ms(slo, records) for slo in slos}
     found |= {slo.judged_key: judged_ms(slo, records) for slo in slos}
     if slos and all(slo.latency != "itl" for slo in slos):
-        good = num_good(slos, records)
+        good = num_good(slos, records.requests)
         found["request_goodput"] = good / duration_s if duration_s else None
         found["slo_attainment"] = good / len(records.requests)
     return found
@@ -143,12 +143,11 @@ def _samples(latency: Latency, records: Records) -> Samples:
     return records.gaps if latency == "itl" else cast("Samples", getattr(latencies(records.requests), latency))
 
 
-def num_good(slos: Iterable[Slo], records: Records) -> int:
+def num_good(slos: Iterable[Slo], requests: RequestRecords) -> int:
     """Completed requests that are each within every limit, as `vllm bench serve --goodput` counts them.
 
     A request without a second token has no time per token that could be too long; a limit on gaps is not allowed here.
     """
-    requests = records.requests
     good = is_completed(requests)
     for slo in slos:
         good &= ~is_over(slo, requests)

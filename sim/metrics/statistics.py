@@ -63,7 +63,7 @@ def statistics(samples: Floats, counts: Ints | None = None) -> Statistics:
 def statistics_of(samples: Samples) -> Statistics:
     """The same of samples that are read in parts, twice unless a percentile is not where it was likely."""
     sums, sketch = [], _Sketch(len(samples))
-    for some, count in _parts(samples):
+    for some, count in parts_of(samples):
         sums.append(((some * count).sum().item(), int(count.sum())))
         sketch.draw(some, count)
     num_samples = sum(number for _, number in sums)
@@ -71,7 +71,7 @@ def statistics_of(samples: Samples) -> Statistics:
         return Statistics()
     mean, squares = sum(total for total, _ in sums) / num_samples, []
     search = _Search(sketch, num_samples, (50, 90, 95, 99))
-    for some, count in _parts(samples):
+    for some, count in parts_of(samples):
         squares.append(float(((some - mean) ** 2 * count).sum()))
         search.look(some, count)
     median, p90, p95, p99 = search.values(samples)
@@ -89,13 +89,13 @@ def percentiles(values: Floats, counts: Ints, levels: tuple[float, ...]) -> list
 def percentiles_of(samples: Samples, levels: tuple[float, ...]) -> list[float]:
     """The same of samples that are read in parts; nothing where there are none."""
     num_samples, sketch = 0, _Sketch(len(samples))
-    for some, count in _parts(samples):
+    for some, count in parts_of(samples):
         num_samples += int(count.sum())
         sketch.draw(some, count)
     if num_samples == 0:
         return []
     search = _Search(sketch, num_samples, levels)
-    for some, count in _parts(samples):
+    for some, count in parts_of(samples):
         search.look(some, count)
     return search.values(samples)
 
@@ -118,7 +118,7 @@ def _ordered(values: Floats, counts: Ints) -> _Ordered:
     return _Ordered(values[order], np.cumsum(counts[order]))
 
 
-def _parts(samples: Samples) -> Iterator[Part]:
+def parts_of(samples: Samples) -> Iterator[Part]:
     """Parts of a column: what is computed from one is small and stays in the processor's cache."""
     for first in range(0, len(samples), PART):
         yield samples.part(first, first + PART)
@@ -177,7 +177,7 @@ class _Search:
         """Search one value by itself, within wider bounds."""
         for bounds in (*self._sketch.bounds([level], 8 * MARGIN), (-np.inf, np.inf)):
             self._near = [near := _Near(*bounds)]
-            for some, count in _parts(samples):
+            for some, count in parts_of(samples):
                 self.look(some, count)
             if (value := near.at(place)) is not None:
                 return value

@@ -50,7 +50,7 @@ def summarize(records: Records, *, num_gpu_blocks: int, dispatch: GraphDispatch)
             "num_preemptions": int(requests.num_preemptions.sum()),
             "num_gpu_blocks": num_gpu_blocks,
             "max_kv_cache_usage": max_kv_cache_usage(records.leaps, num_gpu_blocks),
-            "prefix_cache_hit_rate": _ratio(records.prefix_cache_hits, records.prefix_cache_queries),
+            "prefix_cache_hit_rate": ratio(records.prefix_cache_hits, records.prefix_cache_queries),
             "cudagraph_step_fraction": cudagraph_step_fraction(records.leaps, dispatch),
             "gpu_busy_fraction": gpu_busy_fraction(records),
             "num_steps": records.leaps.num_ran_steps,
@@ -80,29 +80,47 @@ def gpu_busy_fraction(records: Records) -> float | None:
     leaps = records.leaps
     if not len(leaps):
         return None
-    return _ratio(leaps.busy_s, leaps.last_end_s - float(records.requests.arrival_s[0]))
+    return ratio(leaps.busy_s, leaps.last_end_s - float(records.requests.arrival_s[0]))
 
 
 def totals(requests: RequestRecords) -> dict[str, Any]:
     """Numbers of requests and tokens, and throughput; `duration` as in `summarize`."""
     done = is_completed(requests)
     num_completed = int(done.sum())
-    num_rejected, num_failed = len(requests.rejected), len(requests.failed)
-    duration_s = float(np.nanmax(requests.finish_s) - requests.arrival_s[0]) if num_completed else None
-    input_tokens = int(requests.prompt_tokens.sum(where=done))
-    output_tokens = int(requests.generated_tokens.sum(where=done))
+    return totals_json(
+        arrived=len(requests),
+        completed=num_completed,
+        rejected=len(requests.rejected),
+        failed=len(requests.failed),
+        duration_s=float(np.nanmax(requests.finish_s) - requests.arrival_s[0]) if num_completed else None,
+        input_tokens=int(requests.prompt_tokens.sum(where=done)),
+        output_tokens=int(requests.generated_tokens.sum(where=done)),
+    )
+
+
+def totals_json(
+    *,
+    arrived: int,
+    completed: int,
+    rejected: int,
+    failed: int,
+    duration_s: float | None,
+    input_tokens: int,
+    output_tokens: int,
+) -> dict[str, Any]:
+    """The same from what was counted; tokens are those of the requests that completed."""
     return {
-        "arrived": len(requests),
-        "completed": num_completed,
-        "rejected": num_rejected,
-        "failed": num_failed,
-        "unfinished": len(requests) - num_completed - num_rejected - num_failed,
+        "arrived": arrived,
+        "completed": completed,
+        "rejected": rejected,
+        "failed": failed,
+        "unfinished": arrived - completed - rejected - failed,
         "duration": duration_s,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
-        "request_throughput": _ratio(num_completed, duration_s),
-        "output_throughput": _ratio(output_tokens, duration_s),
-        "total_token_throughput": _ratio(input_tokens + output_tokens, duration_s),
+        "request_throughput": ratio(completed, duration_s),
+        "output_throughput": ratio(output_tokens, duration_s),
+        "total_token_throughput": ratio(input_tokens + output_tokens, duration_s),
     }
 
 
@@ -127,5 +145,6 @@ def in_ms(figures: Mapping[str, Statistics]) -> dict[str, float | None]:
     }
 
 
-def _ratio(part: float, whole: float | None) -> float | None:
+def ratio(part: float, whole: float | None) -> float | None:
+    """None where there is no whole."""
     return part / whole if whole else None

@@ -41,8 +41,12 @@ class Work(NamedTuple):
 
 def utilization(*pools: tuple[Deployment, LeapRecords]) -> dict[str, float | None]:
     """Shares of the peak FLOPs and of the bandwidth in the time in which steps ran, and FLOPs a byte; None without steps."""
-    work = Work.total(itertools.starmap(_needed, pools))
-    most = Work.total(itertools.starmap(_possible, pools))
+    work = Work.total(itertools.starmap(work_of, pools))
+    return shares(work, Work.total(possible(deployment, leaps.busy_s) for deployment, leaps in pools))
+
+
+def shares(work: Work, most: Work) -> dict[str, float | None]:
+    """What was done, of the most that could be done in the time in which steps ran."""
     return {
         "model_flops_utilization": work.flops / most.flops if most.flops else None,
         "memory_bandwidth_utilization": work.num_bytes / most.num_bytes if most.num_bytes else None,
@@ -50,16 +54,17 @@ def utilization(*pools: tuple[Deployment, LeapRecords]) -> dict[str, float | Non
     }
 
 
-def _needed(deployment: Deployment, leaps: LeapRecords) -> Work:
+def work_of(deployment: Deployment, leaps: LeapRecords) -> Work:
+    """What the steps of a deployment need."""
     routing = deployment.step_times.expert_routing
     return needed(deployment.model, leaps, deployment.engine.kv_cache_dtype_bytes, routing)
 
 
-def _possible(deployment: Deployment, leaps: LeapRecords) -> Work:
-    """At the peaks of its GPUs, in the time in which steps ran."""
-    gpu, busy_s = deployment.gpu, leaps.busy_s * deployment.engine.num_gpus
+def possible(deployment: Deployment, busy_s: float) -> Work:
+    """At the peaks of its GPUs, where steps ran so long."""
+    gpu, gpu_s = deployment.gpu, busy_s * deployment.engine.num_gpus
     peak = gpu.peak_flops[weights_dtype(deployment.model, gpu)]
-    return Work(busy_s * peak, busy_s * gpu.memory_bandwidth_bytes_per_s)
+    return Work(gpu_s * peak, gpu_s * gpu.memory_bandwidth_bytes_per_s)
 
 
 def weights_dtype(model: ModelSpec, gpu: HardwareProfile) -> ComputeDtype:

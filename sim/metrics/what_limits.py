@@ -12,11 +12,11 @@ from sim.metrics.bottlenecks import limited_steps, limits_of, sampled_shapes
 from sim.metrics.graph_cliffs import GraphCliff, graph_cliffs
 from sim.metrics.kv_on_its_way import Watched, watched
 from sim.metrics.latencies import latencies, queue_times
-from sim.metrics.overload import overload
+from sim.metrics.overload import Overload, overload
 from sim.metrics.statistics import PART, percentiles_of
 
 
-class _Found(NamedTuple):
+class Limited(NamedTuple):
     """What limits a pool, or all of them together."""
 
     busy: Mapping[str, float]
@@ -37,13 +37,17 @@ def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
         for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
     found = _together(fleet.pools, run, by_pool) if fleet.is_unlike else by_pool[0]
-    over = overload(requests)
+    return limits_json(found, overload(requests), p99_ttft_queue_share(requests))
+
+
+def limits_json(found: Limited, over: Overload | None, queue_share: float | None) -> dict[str, Any]:
+    """The object; `queue_share` is that of `p99_ttft_queue_share`."""
     cliff_warnings = [f"CUDA-graph cliff: {cliff.text}" for cliff in found.cliffs if cliff.is_worth_saying]
     return {
         "busy": dict(found.busy),
         "queued": dict(found.queued),
         "steps": dict(found.steps),
-        "p99_ttft_queue_share": p99_ttft_queue_share(requests),
+        "p99_ttft_queue_share": queue_share,
         "graph_cliffs": [cliff._asdict() for cliff in found.cliffs],
         "overload": over and {**over._asdict(), "text": over.text},
         "warnings": [over.text, *cliff_warnings] if over else cliff_warnings,
@@ -51,12 +55,12 @@ def what_limits(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     }
 
 
-def _of_pool(pool: DeployedPool, records: Records, span_s: float, steps: Sequence[Watched]) -> _Found:
+def _of_pool(pool: DeployedPool, records: Records, span_s: float, steps: Sequence[Watched]) -> Limited:
     deployment, leaps = pool.deployment, records.leaps
     samples = sampled_shapes(leaps, deployment.config)
     config, gpu = deployment.config, deployment.gpu
     found = limits_of(records, config, gpu, deployment.roofline_on, samples, span_s=span_s, steps=steps)
-    return _Found(
+    return Limited(
         found.busy,
         found.queued,
         limited_steps(records, config, steps),
@@ -65,10 +69,10 @@ def _of_pool(pool: DeployedPool, records: Records, span_s: float, steps: Sequenc
     )
 
 
-def _together(pools: Sequence[DeployedPool], run: ClusterRecords, found: Sequence[_Found]) -> _Found:
+def _together(pools: Sequence[DeployedPool], run: ClusterRecords, found: Sequence[Limited]) -> Limited:
     """Pools count by their busy time, their replicas and their steps; each has its own text."""
     leaps = [records.leaps for records in run.pools]
-    return _Found(
+    return Limited(
         _mean([part.busy for part in found], [part.busy_s for part in leaps]),
         _mean([part.queued for part in found], [pool.num_replicas for pool in pools]),
         _mean([part.steps for part in found], [part.num_ran_steps for part in leaps]),

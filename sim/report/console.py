@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.report.intervals import between
+from sim.report.intervals import between, sketched
 from sim.report.parts import pool_rows, replica_rows, stage_rows
 
 WIDTH = 50
@@ -158,7 +158,8 @@ def _section(labels: Mapping[str, str], summary: Mapping[str, Any]) -> Iterator[
         scale = 100 if label.endswith("(%)") else 1
         line = f"{label + ':':<{LABEL_WIDTH}} {_figure(summary[key], scale)}"
         low, high = intervals.get(key, (0.0, 0.0))
-        yield line if low == high else f"{line:<{WIDTH}}  {between((low, high), scale)}"
+        beside = sketched(summary, key) if low == high else between((low, high), scale)
+        yield f"{line:<{WIDTH}}  {beside}" if beside else line
 
 
 def _figure(value: float | None, scale: int) -> str:

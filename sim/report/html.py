@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from sim.report.console import BUSY_WITH, ENGINE, FIGURES, LATENCIES, SPECULATION, TOTALS, WAITING_FOR
-from sim.report.intervals import between
+from sim.report.intervals import between, sketched
 from sim.report.run_title import run_title, search_title
 from sim.report.search import capacity_blocks, optimization_blocks
 from sim.report.tables import Table, cell_text, is_figure
@@ -65,7 +65,8 @@ def _latencies(summary: Summary, name: str) -> Iterator[str]:
     intervals = summary["confidence"].get("intervals", {})
     for key in (f"{figure}_{name}_ms" for figure in FIGURES.values()):
         figure = cell_text(summary[key])
-        yield f"{figure} ({between(intervals[key])})" if intervals.get(key) else figure
+        beside = between(intervals[key]) if intervals.get(key) else sketched(summary, key)
+        yield f"{figure} ({beside})" if beside else figure
 
 
 def _percent(label: str, value: float | None) -> float | None:

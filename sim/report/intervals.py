@@ -1,5 +1,6 @@
 """The confidence in a forecast as text: its level, the intervals of the main figures, and whether it is at its limit."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ TOLD = {
     "p99_tpot_ms": "ms P99 TPOT",
     "p99_e2el_ms": "ms P99 E2EL",
 }
+
+SKETCHED = re.compile(r"(slo_.*_p[\d.]+|(median|p[\d.]+)_(ttft|tpot|itl|e2el))_ms")
 
 
 def confidence_lines(confidence: Mapping[str, Any]) -> Iterator[str]:
@@ -20,6 +23,12 @@ def confidence_lines(confidence: Mapping[str, Any]) -> Iterator[str]:
         yield f"90 % intervals: {', '.join(told)}"
     if "at_limit" in confidence:
         yield confidence["at_limit"]["text"]
+
+
+def sketched(summary: Mapping[str, Any], key: str) -> str:
+    """How far off a percentile of a latency may be because it was read from a sketch; empty for any other figure."""
+    error = summary.get("streamed", {}).get("percentile_error")
+    return f"+-{error * 100:g} %" if error and SKETCHED.fullmatch(key) else ""
 
 
 def between(interval: Sequence[float], scale: float = 1.0) -> str:

@@ -91,7 +91,8 @@ def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
     first = "first " if summary["limit"] is not None and summary["limit"] <= num_requests else ""
     noun = "request" if num_requests == 1 else "requests"
     rate = "" if num_requests == 1 or summary.get("users") else f" {_rate(summary)}"
-    return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
+    streamed = ", streamed" if "streamed" in summary else ""
+    return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}{streamed}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
 
 
 def _senders(summary: Mapping[str, Any]) -> str:

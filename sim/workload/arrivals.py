@@ -2,7 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +25,11 @@ class Arrivals(ABC):
     @abstractmethod
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         """Seconds, ascending, at a finite rate; the first request comes after a gap, the last at about num_requests/rate."""
+
+    def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
+        """The same, so many at once; a process that knows only how to draw them all does that first."""
+        times = self.times(num_requests, rate_rps, rng)
+        yield from (times[first : first + at_once] for first in range(0, num_requests, at_once))
 
     def __str__(self) -> str:
         """Its written form."""
@@ -47,8 +55,13 @@ class Gamma(Arrivals):
             )
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
-        gaps = rng.gamma(shape=self.burstiness, scale=1 / (rate_rps * self.burstiness), size=num_requests)
-        return _rescaled(gaps, num_requests / rate_rps)
+        return _rescaled(self._gaps(num_requests, rate_rps, rng), num_requests / rate_rps)
+
+    def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
+        return _rescaled_in_parts(partial(self._gaps, rate_rps=rate_rps), num_requests, rate_rps, rng, at_once)
+
+    def _gaps(self, count: int, rate_rps: float, rng: Random) -> Floats:
+        return rng.gamma(shape=self.burstiness, scale=1 / (rate_rps * self.burstiness), size=count)
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,9 @@ class Poisson(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         return POISSON.times(num_requests, rate_rps, rng)
+
+    def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
+        return POISSON.parts(num_requests, rate_rps, rng, at_once)
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,12 @@ class Weibull(Arrivals):
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         return _rescaled(rng.weibull(self.shape, size=num_requests), num_requests / rate_rps)
 
+    def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
+        return _rescaled_in_parts(self._gaps, num_requests, rate_rps, rng, at_once)
+
+    def _gaps(self, count: int, rng: Random) -> Floats:
+        return rng.weibull(self.shape, size=count)
+
 
 @dataclass(frozen=True)
 class Constant(Arrivals):
@@ -81,6 +103,10 @@ class Constant(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:  # noqa: ARG002 - nothing is drawn
         return np.arange(1, num_requests + 1) / rate_rps
+
+    def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:  # noqa: ARG002
+        for first in range(0, num_requests, at_once):
+            yield np.arange(first + 1, min(first + at_once, num_requests) + 1) / rate_rps
 
 
 POISSON = Gamma()
@@ -92,6 +118,30 @@ def _rescaled(gaps: Floats, last_s: float) -> Floats:
     """Times with these gaps, in proportion, of which the last is `last_s`."""
     times = np.cumsum(gaps)
     return times * (last_s / times[-1]) if times[-1] > 0 else times
+
+
+def _rescaled_in_parts(
+    gaps: Callable[..., Floats], num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int
+) -> Iterator[Floats]:
+    """The same to the bit, so many at once. What the last would be is found by drawing all gaps once before."""
+    last_s = 0.0
+    for times in _times_in_parts(gaps, num_requests, deepcopy(rng), at_once):
+        last_s = float(times[-1])
+    stretch = num_requests / rate_rps / last_s if last_s > 0 else 1.0
+    for times in _times_in_parts(gaps, num_requests, rng, at_once):
+        yield times * stretch
+
+
+def _times_in_parts(
+    gaps: Callable[..., Floats], num_requests: int, rng: np.random.Generator, at_once: int
+) -> Iterator[Floats]:
+    """When requests with these gaps come, before they are rescaled."""
+    begin_s = 0.0
+    for first in range(0, num_requests, at_once):
+        some = gaps(min(at_once, num_requests - first), rng=rng)
+        times = np.cumsum(np.concatenate(([begin_s], some)))[1:]
+        begin_s = float(times[-1])
+        yield times
 
 
 def parse_arrivals(text: str) -> Arrivals:

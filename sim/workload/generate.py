@@ -1,5 +1,6 @@
 """Synthetic traces from a seed."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import count
@@ -19,6 +20,7 @@ from sim.workload.spec import ONCE, Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
 
 MAX_BLOCKS = 20_000_000  # of all prompts together
+MOST_IN_MEMORY = 10_000_000  # requests, which take some GB
 SOURCE = "generated"
 
 
@@ -45,6 +47,11 @@ NUM_STREAMS = len(fields(_Streams))
 def generate(workload: Workload, seed: int = 0) -> Trace:
     """The trace of `workload`; the same seed gives the same trace, and a class of clients the same whatever follows it."""
     clients = workload.clients if isinstance(workload, WorkloadMix) else (workload,)
+    if sum(client.count for client in clients) > MOST_IN_MEMORY:
+        raise ConfigError(
+            f"the workload has {sum(client.count for client in clients):,} requests, and {MOST_IN_MEMORY:,} are drawn at most where all are kept;"
+            " replay it with `stream`, or draw fewer."
+        )
     children = np.random.SeedSequence(seed).spawn(NUM_STREAMS * len(clients))
     parts = []
     for number, client in enumerate(clients):
@@ -53,13 +60,62 @@ def generate(workload: Workload, seed: int = 0) -> Trace:
     return merged(parts) if len(parts) > 1 else parts[0]
 
 
-def _drawn(spec: WorkloadSpec, streams: _Streams) -> Trace:
-    """The requests of one class of clients."""
+def drawn_parts(spec: WorkloadSpec, seed: int, at_once: int) -> Iterator[Trace]:
+    """The requests of one class of clients, so many at once. They are those of `generate`, to the bit, where lengths take one draw each.
+
+    Raises ConfigError for what is known only when all are drawn.
+    """
+    _check_in_parts(spec)
+    streams = _Streams(*map(np.random.default_rng, np.random.SeedSequence(seed).spawn(NUM_STREAMS)))
+    fresh, first_row = _fresh(spec), 0
+    for starts in _starts_in_parts(spec, streams.arriving, at_once):
+        part = replace(spec, num_requests=len(starts), duration_s=None, request_rate=1.0, spikes=())
+        yield _drawn(part, streams, starts, fresh, first_row)
+        first_row += len(starts)
+
+
+def _check_in_parts(spec: WorkloadSpec) -> None:
+    refused = {
+        "turns` and `calls": spec.has_sessions,
+        "stages": isinstance(spec.request_rate, Stages),
+        "length_correlation": spec.length_correlation,
+        "n": spec.n != ONCE,
+        "lora_modules": spec.lora_modules,
+    }
+    what = next((name for name, is_there in refused.items() if is_there), None)
+    if what:
+        raise ConfigError(f"a workload with `{what}` cannot be streamed; leave that out, or leave `stream` out.")
+
+
+def _starts_in_parts(spec: WorkloadSpec, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
+    rate, number = spec.request_rate, spec.count
+    assert not isinstance(rate, Stages), "these are refused"
+    if isinstance(rate, float | int) and math.isinf(rate):
+        yield from (np.zeros(min(at_once, number - first)) for first in range(0, number, at_once))
+    elif isinstance(rate, float | int) and not spec.spikes:
+        yield from spec.arrivals.parts(number, rate, rng, at_once)
+    else:
+        yield from (times_due(rate, spec.spikes, due) for due in spec.arrivals.parts(number, 1.0, rng, at_once))
+
+
+def _fresh(spec: WorkloadSpec) -> Iterator[int]:
+    """Contents of blocks behind those of all shared prefixes."""
+    return count(spec.prefix_tokens // spec.hash_block_size * spec.num_prefixes)
+
+
+def _drawn(
+    spec: WorkloadSpec,
+    streams: _Streams,
+    starts: Floats | None = None,
+    fresh: Iterator[int] | None = None,
+    first_row: int = 0,
+) -> Trace:
+    """The requests of one class of clients, or some of them, from `first_row` on, whose sessions start then."""
     number = spec.count
     gaps = (spec.think_time_s or spec.turn_gap_s, spec.tool_wait_s)
     turns = draw_turns(number, spec.turns, spec.calls, gaps, (streams.turning, streams.calling))
     num_sessions = int(turns.session[-1]) + 1
-    starts = _starts(spec, num_sessions, streams.arriving)
+    starts = _starts(spec, num_sessions, streams.arriving) if starts is None else starts
     output_tokens = spec.output_tokens.draw(number, streams.outputs)
     new_tokens = _new_tokens(spec, turns, streams)
     if spec.length_correlation:
@@ -70,7 +126,8 @@ def _drawn(spec: WorkloadSpec, streams: _Streams) -> Trace:
     arrival_s = starts[turns.session] + turns.since_start_s
     if spec.tick_s is not None:
         arrival_s = np.floor(arrival_s / spec.tick_s) * spec.tick_s
-    drawn = _in_order(spec, arrival_s, prompts, output_tokens, turns, prefix, adapter)
+    segments = _segments(spec, prompts, turns, prefix, fresh or _fresh(spec)) if spec.shares_prompts else None
+    drawn = _in_order(spec, arrival_s, prompts, output_tokens, turns, segments, adapter, first_row)
     if spec.n != ONCE:
         drawn = replace(drawn, n=_answers(spec, streams.sampling))
     return _until(drawn, spec.duration_s) if spec.has_sessions and spec.duration_s is not None else drawn
@@ -146,8 +203,9 @@ def _in_order(
     prompts: Prompts,
     output_tokens: Ints,
     turns: Turns,
-    prefix: Ints,
+    segments: Iterator[tuple[Segment, ...]] | None,
     adapter: Ints,
+    first_row: int,
 ) -> Trace:
     prompt_tokens = prompts.tokens
     if arrival_s.max() > MAX_SECONDS or prompt_tokens.max() > MAX_TOKENS:
@@ -163,9 +221,9 @@ def _in_order(
         )
     order = np.argsort(arrival_s, kind="stable")
     sessions = turns.session[order]
-    segments = list(_segments(spec, prompts, turns, prefix)) if spec.shares_prompts else None
+    paths = None if segments is None else list(segments)
     return Trace(
-        request_id=_request_ids(spec),
+        request_id=_request_ids(spec, first_row),
         arrival_s=arrival_s[order],
         prompt_tokens=prompt_tokens[order],
         output_tokens=output_tokens[order],
@@ -174,13 +232,13 @@ def _in_order(
         session_id=_session_ids(spec, sessions) if spec.has_sessions else None,
         think_time_s=turns.wait_s[order] if spec.waits_for_answers else None,
         stage=_stages(spec),
-        segments=None if segments is None else [segments[row] for row in order],
+        segments=None if paths is None else [paths[row] for row in order],
         source=SOURCE,
     )
 
 
-def _request_ids(spec: WorkloadSpec) -> Names:
-    rows = RowNames(range(spec.count))
+def _request_ids(spec: WorkloadSpec, first_row: int) -> Names:
+    rows = RowNames(range(first_row, first_row + spec.count))
     return PackedNames.of(f"{spec.name}-{row}" for row in rows) if spec.name else rows
 
 
@@ -198,11 +256,12 @@ def _lora_names(spec: WorkloadSpec, adapters: Ints) -> PackedNames | None:
     return PackedNames.of(spec.lora_modules[number] for number in adapters.tolist()) if spec.lora_modules else None
 
 
-def _segments(spec: WorkloadSpec, prompts: Prompts, turns: Turns, prefix: Ints) -> Iterator[tuple[Segment, ...]]:
+def _segments(
+    spec: WorkloadSpec, prompts: Prompts, turns: Turns, prefix: Ints, fresh: Iterator[int]
+) -> Iterator[tuple[Segment, ...]]:
     """Each prompt in blocks: those wholly in the shared prefix are its own for all sessions, the others the session's."""
     size = spec.hash_block_size
     shared = spec.prefix_tokens // size
-    fresh = count(shared * spec.num_prefixes)
     said: list[int] = []
     rows = zip(turns.session.tolist(), prompts.begins_anew.tolist(), prompts.tokens.tolist(), strict=True)
     for session, begins_anew, tokens in rows:

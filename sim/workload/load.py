@@ -57,6 +57,25 @@ def trace_sha256(trace: Trace) -> str:
     return digest.hexdigest()
 
 
+class StreamSha256:
+    """A fingerprint of a trace that comes in parts, column by column: another one than that of the same trace as a whole, whose columns
+    follow each other, but the same for parts of any size.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[str, Any] = {}
+
+    def add(self, trace: Trace) -> None:
+        """The next requests."""
+        for name, column in _columns(trace):
+            self._digests.setdefault(name, hashlib.sha256()).update(column)
+
+    def hexdigest(self) -> str:
+        """Of all so far."""
+        columns = "".join(f"{name} {digest.hexdigest()}\n" for name, digest in self._digests.items())
+        return hashlib.sha256(columns.encode()).hexdigest()
+
+
 def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
     yield "arrival_s", _packed(trace.arrival_s + 0.0, "<f8")  # -0.0 is 0.0
     yield "prompt_tokens", _packed(trace.prompt_tokens, "<i8")

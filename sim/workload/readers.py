@@ -75,7 +75,7 @@ def as_trace(
     tokenizer: str | Path | None = None,
 ) -> Trace:
     """As `read_trace`; a Trace is cut and scaled in the same way."""
-    _check_limit(limit)
+    check_limit(limit)
     form = None if columns is None else by_columns(parse_columns(columns))
     return at_rates(_first(trace, limit, seed, form, tokenizer), rate_scale=rate_scale, request_rate=request_rate)
 
@@ -133,7 +133,8 @@ def _read(sheet: Sheet, limit: int | None, seed: int, form: Format | None, token
     return assemble(sheet, form or told_format(sheet), limit)
 
 
-def _check_limit(limit: int | None) -> None:
+def check_limit(limit: int | None) -> None:
+    """Raises ConfigError unless it is a number of requests."""
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` must be at least 1 request, got {limit}; leave it out to read all.")
     if limit is not None and limit > MAX_INTEGER:

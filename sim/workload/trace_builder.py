@@ -74,6 +74,21 @@ def assemble(sheet: Sheet, form: Format, limit: int | None = None) -> Trace:
     return trace if limit is None else trace.first(limit)
 
 
+def assemble_in_parts(sheet: Sheet, form: Format, at_once: int) -> Iterator[Trace]:
+    """All requests, about so many at once. Whether names repeat is not looked at: that would take remembering all. Raises as `assemble`."""
+    parts, num_before, begin_s = form.parts(sheet), 0, None
+    while columns := _joined(parts, at_once):
+        places, arrival_s = columns.pop("places"), columns["arrival_s"]
+        _check_order(sheet, places, arrival_s)
+        begin_s = float(arrival_s[0]) if begin_s is None else begin_s
+        columns["arrival_s"] = arrival_s - begin_s if form.from_first else arrival_s
+        columns.setdefault("request_id", RowNames(range(num_before, num_before + len(arrival_s))))
+        yield Trace(**columns, source=sheet.name, format=form.name, notes=tuple(_notes(sheet, form)))
+        num_before += len(arrival_s)
+    if not num_before:
+        raise TraceError(_nothing(sheet))
+
+
 def _nothing(sheet: Sheet) -> str:
     if not sheet.left_out:
         return f"{sheet.name}: there is a header and no request; a trace needs at least one."

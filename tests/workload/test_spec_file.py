@@ -192,7 +192,7 @@ def test_a_file_is_a_trace_wherever_one_is_asked_for(tmp_path: Path) -> None:
         ("[1, 2]", "a workload must be a mapping of keys to values, got"),
         ("num_request: 5", r"`num_request` is not a known key\. Did you mean num_requests"),
         ("num_requests: 5.5", r"`num_requests`: must be an integer, got 5\.5"),
-        ("num_requests: 0", "`num_requests` must be from 1 to 10000000, got 0"),
+        ("num_requests: 0", "`num_requests` must be from 1 to 1000000000, got 0"),
         ("num_requests: 5\nduration_s: 5", "both say how long a workload is"),
         ("duration_s: fast", "`duration_s`: must be a number, got fast"),
         ("prompt_tokens: 4.5", "`prompt_tokens`: must be 600, uniform.* got 4.5"),
