@@ -9,6 +9,7 @@ from sim.api import Result, simulate
 from sim.cluster.fleet_plan import RouterLike
 from sim.deployment import DEFAULTS
 from sim.errors import ConfigError, SimError
+from sim.metrics.distributions import distributions
 from sim.report.comparison import Compared, comparison_rows, comparison_text
 from sim.report.run_title import router_text
 from sim.search.variations import variations
@@ -41,12 +42,13 @@ class Comparison:
         return list(comparison_rows(self.compared, self.summary[f"{self.compared}s"]))
 
     def write(self, folder: str | Path) -> None:
-        """summary.json, routers.csv and routers.png (choices.csv, choices.png), all or none. Raises ConfigError where the folder holds
+        """summary.json, report.html, routers.csv and routers.png (choices.csv, choices.png), all or none. Raises ConfigError where the folder holds
         anything else.
         """
         from sim.report.comparison_folder import write_comparison
 
-        write_comparison(Path(folder), self.compared, self.summary, self.rows)
+        found = {name: distributions(result.records) for name, result in self.results.items()}
+        write_comparison(Path(folder), self.compared, self.summary, self.rows, found)
 
     def __str__(self) -> str:
         return comparison_text(self.compared, self.summary[f"{self.compared}s"], self.refused)

@@ -78,7 +78,7 @@ def test_a_comparison_is_written_whole(tmp_path: Path) -> None:
         found = sim.compare(*DEPLOYED, routers=["random", "llm_d"], replicas=2, limit=20, intervals=False)
         found.write(folder)
         texts.append({path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix != ".json"})
-    assert list(texts[0]) == ["routers.csv", "routers.png"]
+    assert list(texts[0]) == ["report.html", "routers.csv", "routers.png"]
     assert texts[0] == texts[1]
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(found.summary))
     table = pd.read_csv(folder / "routers.csv")
@@ -155,4 +155,9 @@ def test_presets_are_choices_too() -> None:
 def test_a_comparison_of_choices_is_written_under_their_name(tmp_path: Path) -> None:
     found = sim.compare(*DEPLOYED, vary=["batching"], limit=5, intervals=False)
     found.write(tmp_path / "found")
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"summary.json", "choices.csv", "choices.png"}
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        "summary.json",
+        "report.html",
+        "choices.csv",
+        "choices.png",
+    }

@@ -1,6 +1,6 @@
 """`servecast calibrate`: a hardware profile fitted to measured runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,15 +8,15 @@ import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFilesOrNone, read_runs
-from sim.cli.options import Gpu, Json, print_json, warn
+from sim.cli.options import Gpu, Json, Report, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
-from sim.outputs import check_apart, check_writable
+from sim.outputs import check_apart, check_writable, writing
 
 if TYPE_CHECKING:
     from sim.measure.calibrate import Beside, Calibration
     from sim.measure.calibrate_kernels import KernelCalibration
-    from sim.measure.runs import Run
+    from sim.report.tables import Table
 
 app = typer.Typer(add_completion=False)
 PARTS = {"before": "before", "fitted": "after, fitted to", "held_out": "after, held out"}
@@ -38,6 +38,7 @@ def calibrate(
         ),
     ] = None,
     only_known_args: OnlyKnownArgs = False,
+    report: Report = None,
     as_json: Json = False,
 ) -> None:
     """Fit a hardware profile to measured runs, and say whether it helps on runs that it did not see.
@@ -51,34 +52,44 @@ def calibrate(
     runs = runs or []
     if not runs and kernels is None:
         raise ConfigError("RUNS.json is missing; give measured runs, a layer profile (--kernels FOLDER), or both.")
-    check_apart({"--out": out}, (*runs, profile_file(gpu), *engine_flags(ctx).files))
+    check_apart({"--out": out, "--report": report}, (*runs, profile_file(gpu), *engine_flags(ctx).files))
     check_writable(out, "--out")
+    if report:
+        check_writable(report, "--report")
     measured = read_runs(ctx, runs, gpu) if runs else ()
     if kernels is not None:
-        _calibrate_kernels(kernels, gpu, measured, out, only_known_args=only_known_args, as_json=as_json)
+        by_kernels = api.calibrate(measured, gpu, kernels=kernels, only_known_args=only_known_args)
+        _keep(by_kernels, by_kernels.title, _kernel_tables(by_kernels), out, report, as_json=as_json)
         return
     with progress_bar("fitting") as progress:
         calibration = api.calibrate(measured, gpu, only_known_args=only_known_args, progress=progress)
-    calibration.write(out)
-    if as_json:
-        print_json(calibration.to_json() | {"compared": _figures(calibration.compared)})
-    else:
-        typer.echo(_report(calibration))
-    warn((f"{calibration.verdict}. The profile is in {out}.",))
+    num_runs = f"{len(calibration.runs)} runs"
+    _keep(calibration, num_runs, _tables(calibration), out, report, as_json=as_json)
 
 
-def _calibrate_kernels(
-    folder: Path, gpu: str, runs: "Sequence[Run]", out: Path, *, only_known_args: bool, as_json: bool
+def _keep(
+    found: "Calibration | KernelCalibration",
+    what: str,
+    tables: "list[Table]",
+    out: Path,
+    report: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    from sim import api
+    """Writes the profile and the page, and prints what was found; `what` it was fitted to."""
+    from sim.report.page.measured import calibration_page
+    from sim.report.page.render import write_page
 
-    calibration = api.calibrate(runs, gpu, kernels=folder, only_known_args=only_known_args)
-    calibration.write(out)
+    title = f"{found.base}, {what}"
+    found.write(out)
+    if report:
+        with writing(report, "--report") as place:
+            write_page(place, calibration_page(title, found.verdict, tables))
     if as_json:
-        print_json(calibration.to_json() | {"compared": _figures(calibration.compared)})
+        print_json(found.to_json() | {"compared": _figures(found.compared)})
     else:
-        typer.echo(_kernels_report(calibration))
-    warn((f"{calibration.verdict}. The profile is in {out}.",))
+        typer.echo("\n\n".join((title, *map(str, tables))))
+    warn((f"{found.verdict}. The profile is in {out}.",))
 
 
 def _figures(compared: "Mapping[str, Mapping[str, Beside]]") -> dict[str, dict[str, dict[str, float]]]:
@@ -86,40 +97,39 @@ def _figures(compared: "Mapping[str, Mapping[str, Beside]]") -> dict[str, dict[s
     return {run: {name: figure._asdict() for name, figure in figures.items()} for run, figures in compared.items()}
 
 
-def _report(calibration: "Calibration") -> str:
-    from sim.report.tables import aligned
+def _tables(calibration: "Calibration") -> "list[Table]":
+    from sim.report.tables import Table
 
     metrics = tuple(calibration.errors["before"])
     errors = [(label, *(calibration.errors[part].get(metric) for metric in metrics)) for part, label in PARTS.items()]
-    scales = [(name, f"x {factor:.3f}") for name, factor in calibration.scales.items()]
-    title = f"{calibration.base}, {len(calibration.runs)} runs"
-    tables = (
+    return [
         _figures_table(calibration.compared),
-        aligned(("MAPE %", *metrics), errors),
-        aligned(("factor", ""), scales),
-    )
-    return "\n\n".join((title, *tables))
+        Table(("MAPE %", *metrics), errors),
+        _factors_table("factor", calibration.scales),
+    ]
 
 
-def _kernels_report(calibration: "KernelCalibration") -> str:
-    from sim.report.tables import aligned
+def _kernel_tables(calibration: "KernelCalibration") -> "list[Table]":
+    from sim.report.tables import Table
 
     header = ("calls held out", "of", "before: median %", "P90 %", "after: median %", "P90 %", "other TP: median %")
     rows = [
         (name, one.num_calls, *one.before, *one.held_out, one.ranks_left_out)
         for name, one in calibration.operators.items()
     ]
-    operators = aligned(header, rows)
-    card = aligned(
-        (f"beside {calibration.base}", ""), [(name, f"x {factor:.3f}") for name, factor in calibration.card.items()]
-    )
-    compared = (_figures_table(calibration.compared),) if calibration.compared else ()
-    return "\n\n".join((f"{calibration.base}, {calibration.title}", *compared, operators, card))
+    compared = [_figures_table(calibration.compared)] if calibration.compared else []
+    return [*compared, Table(header, rows), _factors_table(f"beside {calibration.base}", calibration.card)]
 
 
-def _figures_table(compared: "Mapping[str, Mapping[str, Beside]]") -> str:
-    from sim.report.tables import aligned
+def _figures_table(compared: "Mapping[str, Mapping[str, Beside]]") -> "Table":
+    from sim.report.tables import Table
     from sim.report.validation import SHOWN
 
     rows = [(run, name, *figures[name]) for run, figures in compared.items() for name in SHOWN if name in figures]
-    return aligned(("run", "ms, tok/s, blocks", "measured", "before", "after"), rows)
+    return Table(("run", "ms, tok/s, blocks", "measured", "before", "after"), rows)
+
+
+def _factors_table(title: str, factors: "Mapping[str, float]") -> "Table":
+    from sim.report.tables import Table
+
+    return Table((title, ""), [(name, f"x {factor:.3f}") for name, factor in factors.items()])

@@ -114,6 +114,7 @@ Acceptance = Annotated[
         metavar="LENGTH|RATES",
     ),
 ]
+Report = Annotated[Path | None, typer.Option(help="Write a page to this HTML file.", show_default=False)]
 UNMET = 3  # exit status: answered, and what was asked for cannot be had
 Intervals = Annotated[
     bool,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.completion import workload_names
-from sim.cli.options import Columns, Limit, warn
+from sim.cli.options import Columns, Limit, Report, warn
 from sim.cli.shared_flags import with_shared_flags
 from sim.cli.trace_rewrites import anonymise_command, merge_command, slice_command
 from sim.cli.trace_shared import AsJson, Reading, Source, Target, check_target, described_rows, keep, lines
@@ -45,25 +45,32 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="Draw rates, lengths and hit rates to this PNG.", show_default=False)
     ] = None,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> None:
     """Print counts, rates over time, lengths, sessions, and how much of its prompts caches of several sizes find again."""
     from sim.report.plots import save
     from sim.report.trace import inspection_rows, trace_figure
 
-    if out:
-        check_apart({"--out": out}, (find_trace(source),))
-        check_writable(out, "--out")
+    outputs = {"--out": out, "--report": report}
+    check_apart(outputs, (find_trace(source),))
+    for option, path in outputs.items():
+        if path:
+            check_writable(path, option)
     trace = reading.trace(source)
     warn(trace.notes)
     described, inspected = describe(trace), inspect_trace(trace)
+    rows = described_rows(described) | inspection_rows(inspected, described.mean_rate_rps)
     if out:
         with writing(out, "--out") as file:
             save(trace_figure(trace, title=f"{trace.source}, {len(trace):,} requests"), file)
-    if as_json:
-        typer.echo(json.dumps(asdict(described) | asdict(inspected)))
-    else:
-        typer.echo(lines(described_rows(described) | inspection_rows(inspected, described.mean_rate_rps)))
+    if report:
+        from sim.report.page.render import write_page
+        from sim.report.page.trace import trace_page
+
+        with writing(report, "--report") as file:
+            write_page(file, trace_page(trace, rows))
+    typer.echo(json.dumps(asdict(described) | asdict(inspected)) if as_json else lines(rows))
 
 
 @app.command()

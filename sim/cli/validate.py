@@ -8,7 +8,7 @@ import typer
 from sim.cli.completion import gpu_names
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
-from sim.cli.options import Composition, Intervals, Json, print_answer, warn
+from sim.cli.options import Composition, Intervals, Json, Report, print_answer, warn
 from sim.cli.progress import progress_bar
 from sim.outputs import check_apart, check_writable, writing
 
@@ -36,16 +36,21 @@ def validate(
     plot: Annotated[
         Path | None, typer.Option(help="Write measured against predicted to this PNG.", show_default=False)
     ] = None,
+    report: Report = None,
     intervals: Intervals = True,
     as_json: Json = False,
 ) -> None:
     """Replay measured runs and report how far the forecast is off, by metric, GPU, model family and workload."""
     from sim import api
+    from sim.report.page.measured import validation_page
+    from sim.report.page.render import write_page
     from sim.report.validation import console_report, scatter_plot, unreplayed
 
-    if plot:
-        check_apart({"--plot": plot}, (*runs, gpu, *engine_flags(ctx).files))
-        check_writable(plot, "--plot")
+    outputs = {"--plot": plot, "--report": report}
+    check_apart(outputs, (*runs, gpu, *engine_flags(ctx).files))
+    for option, path in outputs.items():
+        if path:
+            check_writable(path, option)
     measured = read_runs(ctx, runs, gpu)
     with progress_bar("replaying") as progress:
         validation = api.validate(
@@ -61,6 +66,9 @@ def validate(
     if plot:
         with writing(plot, "--plot") as place:
             scatter_plot(place, found)
+    if report:
+        with writing(report, "--report") as place:
+            write_page(place, validation_page(found))
     print_answer(found, console_report, as_json=as_json)
     if as_json:
         warn(unreplayed(found))

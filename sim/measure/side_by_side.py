@@ -9,6 +9,7 @@ from sim.errors import ConfigError
 from sim.measure.assertions import Assertion, Judged, judge
 from sim.measure.differences import Difference, difference
 from sim.measure.finished import Finished, read_finished
+from sim.report.page.comparison import results_page
 from sim.report.side_by_side import side_by_side_table, write_side_by_side
 
 
@@ -51,9 +52,10 @@ class ComparedResults:
         }
 
     def write(self, folder: str | Path) -> None:
-        """summary.json, results.csv and distributions.png, all or none. Raises ConfigError where the folder holds anything else."""
+        """summary.json, results.csv, report.html and distributions.png, all or none. Raises ConfigError where the folder holds anything else."""
         samples_ms = {run.name: run.samples_ms for run in self.runs}
-        write_side_by_side(Path(folder), self.summary, self.rows, samples_ms)
+        page = results_page(self.summary, samples_ms)
+        write_side_by_side(Path(folder), self.summary, self.rows, samples_ms, page)
 
     def __str__(self) -> str:
         return side_by_side_table([run.name for run in self.runs], self.rows)

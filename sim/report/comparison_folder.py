@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.report.comparison import Compared
+from sim.report.page.comparison import Distributions, comparison_page
+from sim.report.page.render import write_page
 from sim.report.plots import save
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WHAT = "a comparison"
-FILES = ("summary.json", "routers.csv", "routers.png", "choices.csv", "choices.png")
+FILES = ("summary.json", "routers.csv", "routers.png", "choices.csv", "choices.png", "report.html")
 PANELS = {
     "tok/s out": "output tokens/s",
     "mean TTFT ms": "mean TTFT (ms)",
@@ -28,14 +30,19 @@ def check_comparison_folder(folder: Path) -> None:
 
 
 def write_comparison(
-    folder: Path, compared: Compared, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    folder: Path,
+    compared: Compared,
+    summary: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    distributions: Distributions,
 ) -> None:
-    """The whole summary of each run, the columns of the table, and a plot. Raises ConfigError as `check_comparison_folder`."""
+    """The whole summary of each run, the columns of the table, a page and a plot. Raises ConfigError as `check_comparison_folder`."""
     import pandas as pd
 
     with replacing(folder, WHAT, FILES.__contains__) as written:
         write_json(written / "summary.json", summary)
         pd.DataFrame(rows).round(9).to_csv(written / f"{compared}s.csv", index=False, lineterminator="\n")
+        write_page(written / "report.html", comparison_page(compared, summary, rows, distributions))
         save(comparison_figure(compared, rows), written / f"{compared}s.png")
 
 

@@ -26,9 +26,9 @@ def optimization_blocks(summary: Row) -> Iterator[str | Table]:
 
 def _blocks(summary: Row) -> Iterator[str | Table]:
     best = summary["best"]
-    yield _rejected(summary)
-    yield _verdict(summary)
-    yield _winners(summary)
+    yield rejected(summary)
+    yield verdict(summary)
+    yield winners(summary)
     if "fleet" in best:
         yield "\n".join(pool_rows(best["metrics"]["pools"]))
         yield "\n".join(f"{pool['pool']} limited by: {pool['limits']['text']}" for pool in best["metrics"]["pools"])
@@ -37,8 +37,8 @@ def _blocks(summary: Row) -> Iterator[str | Table]:
     else:
         yield _memory(best["memory"])
     if summary["pareto"] and len(summary["objective"]) > 1:
-        yield _pareto(summary)
-    yield "\n".join(_advice(summary))
+        yield pareto_table(summary)
+    yield "\n".join(advice(summary))
     yield f"serve:\n  {best['serve_command']}\n{_verify(best, summary['slo'])}"
 
 
@@ -56,12 +56,13 @@ def _forecast(metrics: Row, slos: Iterable[str]) -> str:
     return ", ".join([*latencies, f"{figure(metrics['output_throughput'])} output tok/s"])
 
 
-def _rejected(summary: Row) -> str:
+def rejected(summary: Row) -> str:
     """The requests that no configuration serves; they come first."""
     return summary["unservable"]["text"] if summary["unservable"] else ""
 
 
-def _verdict(summary: Row) -> str:
+def verdict(summary: Row) -> str:
+    """The best, its score and what is tied with it; where no candidate keeps all limits, how far the nearest is from that."""
     best, unit = summary["best"], summary["score_unit"]
     given, pays = (
         _baseline(summary["baseline"]),
@@ -108,7 +109,8 @@ def _baseline(baseline: Row) -> str:
     return "cannot serve it" if baseline["reason"] else figure(baseline["score"])
 
 
-def _winners(summary: Row) -> Table:
+def winners(summary: Row) -> Table:
+    """A row a finalist."""
     rows = [_winner_row(number, one, summary) for number, one in enumerate(summary["finalists"])]
     return Table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
@@ -142,13 +144,15 @@ def _memory(plan: Row) -> str:
     return f"memory per GPU: {', '.join(shares)}, {kv}"
 
 
-def _pareto(summary: Row) -> Table:
+def pareto_table(summary: Row) -> Table:
+    """A row for each that no other dominates."""
     header = ("Pareto set", "tok/s", "P99 E2EL ms", "$/M tok")
     keys = ("output_throughput", "p99_e2el_ms", "usd_per_million_output_tokens")
     return Table(header, [(describe(one), *(one["metrics"][key] for key in keys)) for one in summary["pareto"]])
 
 
-def _advice(summary: Row) -> Iterator[str]:
+def advice(summary: Row) -> Iterator[str]:
+    """What to do, a line each, and how many candidates cannot serve."""
     for sentence in summary["recommendations"]:
         yield f"- {sentence}"
     infeasible = summary["infeasible"]
@@ -177,11 +181,18 @@ def capacity_text(summary: Row) -> str:
 
 def capacity_blocks(summary: Row) -> Iterator[str | Table]:
     """The same as texts and tables, one after the other."""
-    blocks = (_rejected(summary), _most(summary), _curve(summary), _sizing(summary), _confidence(summary))
+    blocks = (rejected(summary), _most(summary), curve_table(summary), sizing(summary), _confidence(summary))
     return (block for block in blocks if block)
 
 
 def _most(summary: Row) -> str:
+    if summary["max_request_rate"] is None:
+        return highest_rate(summary)
+    return f"{highest_rate(summary)}\nserve:\n  {summary['serve_command']}\n{_verify(summary, summary['slo'])}"
+
+
+def highest_rate(summary: Row) -> str:
+    """What the highest rate means, or why there is none."""
     rate, limits = summary["max_request_rate"], ", ".join(f"{name} <= {ms:g} ms" for name, ms in summary["slo"].items())
     gpus = capacity_servers(summary)
     if rate is None:
@@ -197,7 +208,7 @@ def _most(summary: Row) -> str:
     lines += _while_it_changes(metrics)
     if summary["knee_request_rate"] is not None:
         lines.append(f"latency turns up at {figure(summary['knee_request_rate'])} requests/s (the knee)")
-    return "\n".join([*lines, f"serve:\n  {summary['serve_command']}", _verify(summary, summary["slo"])])
+    return "\n".join(lines)
 
 
 def _while_it_changes(metrics: Row) -> Iterator[str]:
@@ -216,7 +227,8 @@ def _why_no_rate(summary: Row) -> str:
     return "even requests that are alone are too slow. See the curve for what to relax."
 
 
-def _curve(summary: Row) -> Table:
+def curve_table(summary: Row) -> Table:
+    """A row a rate."""
     limited = (f"{name} ms" for name in summary["slo"])
     header = ("requests/s", "tok/s", *limited, "rejected", "GPU busy", "within limits")
     rows = [
@@ -233,7 +245,8 @@ def _curve(summary: Row) -> Table:
     return Table(header, rows)
 
 
-def _sizing(summary: Row) -> str:
+def sizing(summary: Row) -> str:
+    """How many GPUs the rate takes that was asked for; nothing where none was."""
     sizing = summary["sizing"]
     if sizing is None:
         return ""

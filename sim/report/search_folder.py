@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sim.report.fleet_yaml import fleet_yaml
+from sim.report.page.render import write_page
+from sim.report.page.search import capacity_page, optimization_page
 from sim.report.plots import save
 from sim.report.search_plots import capacity_figure, pareto_figure, sensitivity_figure
 from sim.report.whole_folder import check_replaceable, replacing, write_json
@@ -25,6 +27,7 @@ FIXED_NAMES = (
     "curve.png",
     VERIFY,
     BEST_FLEET,
+    "report.html",
 )
 
 
@@ -39,10 +42,11 @@ def check_answer_folder(folder: Path) -> None:
 def write_optimization(
     folder: Path, summary: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"], write_load: WriteLoad
 ) -> None:
-    """answer.json, a CSV a table, the load, pareto.png and sensitivity-KNOB.png; of a fleet best_fleet.yaml too. Raises ConfigError as `check_answer_folder`."""
+    """answer.json, a CSV a table, the load, report.html, pareto.png and sensitivity-KNOB.png; of a fleet best_fleet.yaml too. Raises ConfigError as `check_answer_folder`."""
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, tables)
         write_load(written / VERIFY)
+        write_page(written / "report.html", optimization_page(summary))
         save(pareto_figure(summary), written / "pareto.png")
         for knob in summary["sensitivity"]:
             save(sensitivity_figure(summary, knob), written / f"sensitivity-{quote(knob, safe=' ')}.png")
@@ -54,11 +58,12 @@ def write_optimization(
 def write_capacity(
     folder: Path, summary: Mapping[str, Any], curve: "pd.DataFrame", write_load: WriteLoad | None
 ) -> None:
-    """answer.json, curve.csv, the load, if there is one, and curve.png. Raises ConfigError as `check_answer_folder`."""
+    """answer.json, curve.csv, the load, if there is one, report.html and curve.png. Raises ConfigError as `check_answer_folder`."""
     with replacing(folder, "an answer", _is_ours) as written:
         _write_data(written, summary, {"curve": curve})
         if write_load:
             write_load(written / VERIFY)
+        write_page(written / "report.html", capacity_page(summary))
         save(capacity_figure(summary), written / "curve.png")
 
 

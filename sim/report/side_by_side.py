@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.engine.records import Floats
+from sim.report.page.blocks import Page
+from sim.report.page.render import write_page
 from sim.report.plots import BLUE, GREEN, ORANGE, VIOLET, panels, save, say_nothing, scale
-from sim.report.tables import aligned
+from sim.report.tables import Table, aligned
 from sim.report.whole_folder import check_replaceable, replacing, write_json
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WHAT = "a comparison of results"
-FILES = ("summary.json", "results.csv", "distributions.png")
+FILES = ("summary.json", "results.csv", "distributions.png", "report.html")
 LATENCIES = {
     "ttft": "Time to first token",
     "tpot": "Time per output token",
@@ -34,6 +36,13 @@ def side_by_side_table(names: Sequence[str], rows: Sequence[Row]) -> str:
 
     Figures of parts, which have dotted names, are left to the JSON.
     """
+    legend = "\n~ within noise" if len(names) > 1 else ""
+    table = figures_table(names, rows)
+    return f"{aligned(table.header, table.rows)}{legend}"
+
+
+def figures_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
+    """The same as a table."""
     base, *others = names
     header = ["", base, *(column for name in others for column in (name, "change %"))]
     cells = [
@@ -41,8 +50,7 @@ def side_by_side_table(names: Sequence[str], rows: Sequence[Row]) -> str:
         for row in rows
         if "." not in row["metric"]
     ]
-    legend = "\n~ within noise" if others else ""
-    return f"{aligned(header, cells)}{legend}"
+    return Table(header, cells)
 
 
 def _against(row: Row, name: str) -> tuple[str, str]:
@@ -70,9 +78,13 @@ def check_side_by_side_folder(folder: Path) -> None:
 
 
 def write_side_by_side(
-    folder: Path, summary: Mapping[str, Any], rows: Sequence[Row], samples_ms: Mapping[str, Mapping[str, Floats]]
+    folder: Path,
+    summary: Mapping[str, Any],
+    rows: Sequence[Row],
+    samples_ms: Mapping[str, Mapping[str, Floats]],
+    page: Page,
 ) -> None:
-    """The object, a line a figure, and the plot. Raises ConfigError as `check_side_by_side_folder`."""
+    """The object, a line a figure, the page and the plot. Raises ConfigError as `check_side_by_side_folder`."""
     import pandas as pd
 
     table = [
@@ -87,6 +99,7 @@ def write_side_by_side(
     with replacing(folder, WHAT, FILES.__contains__) as written:
         write_json(written / "summary.json", summary)
         pd.DataFrame(table).round(9).to_csv(written / "results.csv", index=False, lineterminator="\n")
+        write_page(written / "report.html", page)
         save(distributions_figure(rows, samples_ms), written / "distributions.png")
 
 
@@ -98,7 +111,7 @@ def distributions_figure(rows: Sequence[Row], samples_ms: Mapping[str, Mapping[s
     with panels(" and ".join(samples_ms), rows=2, columns=2, height_in=6.5) as (figure, axes):
         for panel, (latency, title) in zip(axes, LATENCIES.items(), strict=True):
             panel.set_title(title)
-            curves = {name: _curve(name, latency, samples, values) for name, samples in samples_ms.items()}
+            curves = {name: curve(name, latency, samples, values) for name, samples in samples_ms.items()}
             drawn = {name: curve for name, curve in curves.items() if len(curve[0])}
             for number, (name, (some, shares)) in enumerate(drawn.items()):
                 is_known = latency in samples_ms[name]
@@ -116,9 +129,10 @@ def distributions_figure(rows: Sequence[Row], samples_ms: Mapping[str, Mapping[s
     return figure
 
 
-def _curve(
+def curve(
     name: str, latency: str, samples: Mapping[str, Floats], values: Mapping[str, Mapping[str, float | None]]
 ) -> tuple[Floats, Floats]:
+    """Latencies in ms, and the share of samples up to each; of what is known of a run by its percentiles alone, these."""
     if latency in samples:
         some = np.sort(samples[latency])
         return some, np.arange(1, len(some) + 1) / max(1, len(some))

@@ -65,7 +65,12 @@ def test_a_comparison_goes_to_a_folder(trace: Path, tmp_path: Path, servecast: S
     routers = ("--router", "random", "--router", "llm_d", "--out")
     ended = servecast(*line, *routers, tmp_path / "found")
     assert ended.err.endswith(f"; results are in {tmp_path / 'found'}.\n")
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"summary.json", "routers.csv", "routers.png"}
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        "summary.json",
+        "report.html",
+        "routers.csv",
+        "routers.png",
+    }
     refused = servecast(*line, *routers, tmp_path)
     assert (refused.status, refused.out) == (2, "")
     assert "is not a comparison of Servecast" in refused.err

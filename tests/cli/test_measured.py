@@ -32,9 +32,11 @@ def test_validate_prints_json_and_nothing_else(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_validate_draws_one_plot(tmp_path: Path) -> None:
-    """A PNG of measured against predicted; an impossible place is an error."""
+    """A PNG of measured against predicted, and a page; an impossible place is an error."""
     path = write_runs(tmp_path, run_json())
-    assert run(["validate", str(path), "--plot", str(tmp_path / "scatter.png")]) == 0
+    files = ["--plot", str(tmp_path / "scatter.png"), "--report", str(tmp_path / "page.html")]
+    assert run(["validate", str(path), *files]) == 0
+    assert "Measured against predicted" in (tmp_path / "page.html").read_text()
     assert (tmp_path / "scatter.png").read_bytes().startswith(b"\x89PNG")
     assert run(["validate", str(path), "--plot", str(tmp_path / "absent/scatter.png")]) == 2
 
@@ -50,7 +52,9 @@ def test_calibrate_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Before and after, the factors, the verdict; and a profile that validate takes."""
     runs = write_runs(tmp_path, *(run_json(id=f"c{n}", workload=CLOSED_LOOP | {"concurrency": n}) for n in (2, 8)))
     profile = tmp_path / "mine.yaml"
-    assert run(["calibrate", str(runs), "--gpu", "h100-sxm", "--out", str(profile)]) == 0
+    page = tmp_path / "page.html"
+    assert run(["calibrate", str(runs), "--gpu", "h100-sxm", "--out", str(profile), "--report", str(page)]) == 0
+    assert "memory_efficiency" in page.read_text()
     said = capsys.readouterr()
     assert "after, held out" in said.out
     assert "memory_efficiency" in said.out

@@ -67,7 +67,7 @@ def test_a_folder_keeps_the_answer(question: list[str | Path], tmp_path: Path, s
     assert servecast("optimize", *question, "--out", folder).status == 0
     plots = {"pareto.png", "sensitivity-max_num_seqs.png", "sensitivity-max_num_batched_tokens.png"}
     tables = {"candidates.csv", "pareto.csv", "sensitivity.csv", "verify.jsonl"}
-    assert {path.name for path in folder.iterdir()} == {"answer.json", *plots, *tables}
+    assert {path.name for path in folder.iterdir()} == {"answer.json", "report.html", *plots, *tables}
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in plots)
     with (folder / "candidates.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -137,7 +137,13 @@ def test_capacity_tells_rate_curve_and_gpus(trace: Path, linear: Path, tmp_path:
     assert "1 x h100-sxm takes" in out
     assert "20 requests/s take 2 replicas on 2 GPUs" in out
     assert "confidence: step times as given\n90 % intervals: " in out
-    assert {path.name for path in folder.iterdir()} == {"answer.json", "curve.csv", "curve.png", "verify.jsonl"}
+    assert {path.name for path in folder.iterdir()} == {
+        "answer.json",
+        "curve.csv",
+        "curve.png",
+        "report.html",
+        "verify.jsonl",
+    }
     found = json.loads(servecast(*call, "--json").out)
     assert found["sizing"] is None
     assert found["max_request_rate"] == json.loads((folder / "answer.json").read_text())["max_request_rate"]

@@ -39,12 +39,15 @@ def test_inspect_prints_a_table() -> None:
 
 def test_inspect_looks_closer(tmp_path: Path) -> None:
     """What caches of several sizes find, sessions, and a figure, the same bytes each time; never over what is read."""
-    figures = json.loads(run("inspect", "multi-turn", "--json", "--out", tmp_path / "a.png").stdout)
+    figures = json.loads(
+        run("inspect", "multi-turn", "--json", "--out", tmp_path / "a.png", "--report", tmp_path / "a.html").stdout
+    )
     sizes = [(one["cache_tokens"], one["hit_rate"]) for one in figures["prefix_reuse"]["hit_rate_by_cache_size"]]
     assert sizes[-1] == (100_000, figures["max_prefix_cache_hit_rate"])
     assert figures["sessions"]["mean_turns"] == 400 / 105
     assert sum(figures["requests_by_minute"].values()) == 400
     run("inspect", "multi-turn", "--out", tmp_path / "b.png")
+    assert "Hit rate of an LRU prefix cache" in (tmp_path / "a.html").read_text()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with pytest.raises(ConfigError, match=r"^--out .* would overwrite what is read"):
         run("inspect", tmp_path / "a.png", "--out", tmp_path / "a.png")

@@ -191,7 +191,7 @@ def test_results_are_written_whole(folders: list[Path], tmp_path: Path) -> None:
     for _ in range(2):
         found.write(tmp_path / "found")
         texts.append({path.name: path.read_bytes() for path in sorted((tmp_path / "found").iterdir())})
-    assert list(texts[0]) == ["distributions.png", "results.csv", "summary.json"]
+    assert list(texts[0]) == ["distributions.png", "report.html", "results.csv", "summary.json"]
     assert texts[0] == texts[1]
     assert [run.name for run in found.runs] == ["2", "8", "bench", "bench #2"]
     table = pd.read_csv(tmp_path / "found" / "results.csv", index_col="metric")

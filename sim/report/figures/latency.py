@@ -72,7 +72,8 @@ def _curve(found: Distribution, unit: _Unit, label: str, style: Mapping[str, str
 
 
 def _ecdf(name: str, traces: Sequence[Trace], found: Sequence[Distribution], unit: _Unit) -> Figure:
-    lowest, highest = min(one.samples_s[0] for one in found), max(one.samples_s[-1] for one in found)
+    lowest = min(one.samples_s[0] for one in found) / unit.seconds
+    highest = max(one.samples_s[-1] for one in found) / unit.seconds
     return figure(
         traces,
         f"{TITLES[name]} ({name.upper()})",

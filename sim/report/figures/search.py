@@ -99,7 +99,7 @@ def _by_value(knob: str, found: Sequence[Row], measure: Measure) -> Figure:
     shapes = [] if measure.limit is None else [across(measure.limit, VERMILLION)]
     y = axis(measure.title, rangemode="tozero")
     x = axis(knob, type="category", categoryorder="array", categoryarray=labels)
-    return figure(traces, measure.title, x=x, y=y, shapes=shapes)
+    return figure(traces, f"{measure.title} by {knob}", x=x, y=y, shapes=shapes)
 
 
 def capacity_figures(summary: Row) -> dict[str, Figure]:

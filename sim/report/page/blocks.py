@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from sim.report.figures.theme import Figure
 from sim.report.tables import Table, cell_text
 
-NUMBER = re.compile(r"-|[-+]?(inf|[\d,.]+)( ?%)?")
+NUMBER = re.compile(r"-|~?[-+]?(inf|[\d,.]+)( ?%)?")
 
 
 class Card(NamedTuple):

@@ -36,7 +36,7 @@ from sim.report.page.blocks import (
     Stories,
     Story,
 )
-from sim.report.page.shared import card, confidence_blocks, interval, memory_blocks, provenance, title_lines
+from sim.report.page.shared import card, confidence_blocks, interval, memory_blocks, provenance, short, title_lines
 from sim.report.parts import POOLS, REPLICAS, STAGES, parts_table
 from sim.report.run_title import run_title
 from sim.report.tables import Table, cell_text
@@ -110,7 +110,7 @@ def _cards(summary: Summary) -> Iterator[Card]:
     yield figure("Preemptions", "num_preemptions")
     yield figure("GPU busy", "gpu_busy_fraction", "%", 100)
     if summary["usd_per_million_output_tokens"] is not None:
-        yield card("Cost", summary["usd_per_million_output_tokens"], "$", "per million output tokens")
+        yield Card("Cost", f"${short(summary['usd_per_million_output_tokens'])}", "", "per million output tokens")
 
 
 def _unserved(summary: Summary) -> str:

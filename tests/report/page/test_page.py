@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-import pytest
-
 from sim.report.figures.theme import BLUE, DARK, GREEN, GREY, LIGHT, PURPLE, VERMILLION, Figure
 from sim.report.page.blocks import Block, Card, Cards, Chart, Charts, Page, Prose, Section
 from sim.report.page.render import html_of
@@ -58,17 +56,17 @@ def test_a_page_is_one_file_that_loads_nothing() -> None:
     assert "Slowest requests" in read.said
 
 
-@pytest.mark.parametrize("name", list(pages()))
-def test_figures_are_in_the_schema_of_plotly(name: str) -> None:
+def test_figures_are_in_the_schema_of_plotly() -> None:
     """Which knows no other names and values; each has a title, and its axes have units."""
     import plotly.graph_objects as go
 
-    found = list(charts(pages()[name]))
-    assert found
-    for figure in found:
-        assert go.Figure(figure).layout.title.text
-        for axis in (figure["layout"]["xaxis"], figure["layout"]["yaxis"]):
-            assert axis["title"]["text"] or axis["type"] == "category"
+    for page in pages().values():
+        found = list(charts(page))
+        assert found
+        for figure in found:
+            assert go.Figure(figure).layout.title.text
+            for axis in (figure["layout"]["xaxis"], figure["layout"]["yaxis"]):
+                assert axis["title"]["text"] or axis["type"] == "category"
 
 
 def test_lines_are_seen_on_light_and_on_dark() -> None:
