@@ -12,6 +12,8 @@ from sim.report.tables import Table
 from sim.units import GIB
 
 Row = Mapping[str, Any]
+GIVEN = "given, not searched"
+"""Why an argument of the user's own is no knob."""
 
 
 def optimization_text(summary: Row) -> str:
@@ -77,7 +79,7 @@ def verdict(summary: Row) -> str:
         lines += _shortfall(summary)
     if best["tied_with"]:
         lines.append(f"tied with {len(best['tied_with'])} more within noise; this one is the simplest")
-    lines += [f"{name} {_left(summary)}: {reason}" for name, reason in summary["fixed"].items()]
+    lines += [f"{name} {_left(summary, reason)}: {reason}" for name, reason in summary["fixed"].items()]
     lines.append(_confidence(summary))
     return "\n".join(lines)  # fmt: skip
 
@@ -97,8 +99,8 @@ def _confidence(summary: Row) -> str:
     return "\n".join(confidence_lines(summary["confidence"]))
 
 
-def _left(summary: Row) -> str:
-    return "stays as it is" if "fleet" in summary else "was left to vLLM"
+def _left(summary: Row, reason: str) -> str:
+    return "stays as it is" if "fleet" in summary or reason == GIVEN else "was left to vLLM"
 
 
 def _as_given(summary: Row) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from sim.deployment import DEFAULTS, GpuLike, ModelLike
 from sim.errors import ConfigError, DoesNotFitError
 from sim.fleet import deploy_fleet
+from sim.report.search import GIVEN
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
 from sim.search.answer import Capacity, Optimization, answer
@@ -215,7 +216,7 @@ def _space(
     elif space is None:
         found = default_space(shared, workload, gpus=gpus, parameters=constants)
         given = shared.base.given
-        found = found.without({name: "given, not searched" for name in found.knobs if name in given})
+        found = found.without({name: GIVEN for name in found.knobs if name in given})
     elif gpus is not None:
         raise ConfigError("--gpus lays out the default space; put `gpus` into the space file instead.")
     else:

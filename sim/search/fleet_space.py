@@ -5,6 +5,7 @@ from typing import Any
 
 from sim.deployment import as_gpu
 from sim.errors import ConfigError
+from sim.report.search import GIVEN
 from sim.search.analytic.default_space import (
     BATCHED_TOKENS,
     LAID_OUT_REPLICAS,
@@ -21,7 +22,6 @@ from sim.specs.fleet_file import PoolBlock
 
 ROUTERS = ("least_loaded", "round_robin", "llm_d")
 DECIDERS = ("always", *(f"prefix_based:non_cached_tokens={tokens}" for tokens in (16, 512, 2048)))
-GIVEN = "given, not searched"
 
 
 def default_fleet_space(scenario: Scenario, *, gpus: int | None = None) -> Space:

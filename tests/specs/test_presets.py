@@ -8,6 +8,7 @@ import sim
 from benchmarks.presets import DEPLOYED, PROMISES, Promise
 from sim.deployment import deploy
 from sim.errors import ConfigError
+from sim.report.search import optimization_text
 from sim.specs.presets import PRESETS, preset
 from sim.specs.serve_command import parse_engine_args, parse_serve_command
 
@@ -61,3 +62,10 @@ def test_the_production_one_is_the_documents() -> None:
     changed = {name for name, value in asked.given.items() if getattr(plain, name) != value}
     assert changed == {"gpu_memory_utilization", "max_num_batched_tokens"}
     assert preferred.gpu_memory_utilization == 0.95
+
+
+def test_searches_begin_from_a_preset() -> None:
+    """What it gives is no knob, and stays as it is in whatever is found."""
+    found = sim.optimize("Llama-3.1-8B", "h100-sxm", "chat", limit=20, trials=2, engine=preset("chat"), intervals=False)
+    assert PRESETS["chat"].items() <= found.summary["best"]["engine"].items()
+    assert "max_num_batched_tokens stays as it is: given, not searched" in optimization_text(found.summary)
