@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sim.api import Result, calibrate, plan_memory, read_measured, simulate, validate
     from sim.comparison import Comparison, compare
     from sim.errors import SimError
+    from sim.explanation.explain import Explanation, explain
     from sim.measure.side_by_side import ComparedResults, compare_results
     from sim.memory.plan import MemoryPlan
     from sim.search.analytic.config_optimizer import (
@@ -41,6 +42,7 @@ __all__ = [
     "ComparedResults",
     "Comparison",
     "EngineConfig",
+    "Explanation",
     "HardwareProfile",
     "MemoryPlan",
     "ModelSpec",
@@ -55,6 +57,7 @@ __all__ = [
     "compare",
     "compare_results",
     "estimate_activation_memory_from_config",
+    "explain",
     "generate_deployment_recommendations",
     "get_vllm_default_capture_sizes",
     "optimize",
@@ -75,6 +78,7 @@ _HOMES = {
     "ComparedResults": "sim.measure.side_by_side",
     "Comparison": "sim.comparison",
     "EngineConfig": "sim.specs.engine",
+    "Explanation": "sim.explanation.explain",
     "HardwareProfile": "sim.specs.hardware",
     "MemoryPlan": "sim.memory.plan",
     "ModelSpec": "sim.specs.model",
@@ -88,6 +92,7 @@ _HOMES = {
     "capacity": "sim.search.entry",
     "compare": "sim.comparison",
     "compare_results": "sim.measure.side_by_side",
+    "explain": "sim.explanation.explain",
     "estimate_activation_memory_from_config": "sim.search.analytic.performance_model",
     "generate_deployment_recommendations": "sim.search.analytic.config_optimizer",
     "get_vllm_default_capture_sizes": "sim.search.analytic.performance_model",

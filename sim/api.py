@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
@@ -66,6 +66,14 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 StepLog = Callable[[dict[str, Any]], None]
+AS_REPLAYED: Mapping[str, Any] = {
+    "rate_scale": 1.0,
+    "request_rate": None,
+    "limit": None,
+    "progress": None,
+    "step_log": None,
+}
+"""What is left to ask of a trace that has been cut and scaled, of a run that is done again in silence."""
 PlotKind = Literal["latency", "timeline", "roofline"]
 
 
@@ -74,7 +82,8 @@ class Result:
     """The result of a simulation. `summary` has the keys of `vllm bench serve --save-result`; printing it gives its table.
 
     `rejected` and `failed` have the reasons why requests were not served, by row of the trace; `kept` is the run, None where
-    its records were not to be kept. Of a stream neither the trace nor the run is, and of rejections the first hundred.
+    its records were not to be kept. Of a stream neither the trace nor the run is, and of rejections the first hundred. `asked` are the
+    arguments that `simulate` takes to do it again, none of a stream.
     """
 
     summary: dict[str, Any]
@@ -83,6 +92,7 @@ class Result:
     rejected: Mapping[int, str]
     failed: Mapping[int, str]
     kept: ClusterRecords | None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def trace(self) -> Trace:
@@ -283,9 +293,10 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     leaves nothing but the summary, and takes less memory: no frames, no plots, no folder. `jobs` processes simulate replicas side by
     side, to the same result, where nothing ties these to each other: a router that does not look at them, and clients that wait for no
     answers. `progress` is called with (done, all) requests, `step_log` with
-    each step, of ranks in lock step with each of every rank. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
+    each step, of several replicas with its `replica`, of ranks in lock step with each of every rank. Raises DoesNotFitError where vLLM would not start, but takes `num_gpu_blocks_override` at its word: as many
     blocks as are asked for, and any number where the step times are given as well. Other SimErrors for bad input.
     """
+    arguments = dict(locals())
     started_s = time.perf_counter()
     slos = judged_by_request(parse_slos(slo))
     step_times = step_time_options(composition, sampling, expert_routing, step_time_model, acceptance)
@@ -331,9 +342,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         raise ConfigError(
             "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
         )
-    if step_log is not None and not deployed.first.lock_step and (deployed.num_replicas > 1 or deployed.dynamics):
-        what = "a fleet that changes" if deployed.dynamics else f"{deployed.num_replicas} replicas"
-        raise ConfigError(f"a step log has the steps of one engine, got {what}; log a run of one replica that stays.")
+    if step_log is not None and jobs > 1:
+        raise ConfigError(f"a step log is written by one process, got jobs {jobs}; leave one of them out.")
     with several_jobs(asked, deployed, load.trace, clients, seed, jobs) as several:
         replayed = _Replayed(deployed, load, slos, clients, seed, several)
         run = replayed.run(on_progress=progress, step_log=step_log)
@@ -345,7 +355,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         del run  # before it is replayed with other step times
         summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
     summary["wall_time_s"] = time.perf_counter() - started_s
-    return Result(summary, deployed, load.trace, rejected, failed, kept)
+    arguments |= {"trace": load.trace, **AS_REPLAYED}
+    return Result(summary, deployed, load.trace, rejected, failed, kept, arguments)
 
 
 def read_measured(

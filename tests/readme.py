@@ -24,6 +24,7 @@ PAGES = (
     ROOT / "docs/results.md",
     ROOT / "docs/clients.md",
     ROOT / "docs/comparing.md",
+    ROOT / "docs/explaining.md",
     ROOT / "docs/changing_fleets.md",
     ROOT / "docs/fleet.md",
     ROOT / "docs/lora.md",

@@ -55,11 +55,34 @@ def test_one_replica_says_nothing_of_a_fleet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "how",
+    [
+        {"replicas": 2},
+        {"replicas": 2, "kv_store": "capacity_gib=64"},
+        {"fleet": {"pools": [{"role": "prefill"}, {"role": "decode"}]}},
+        {"fleet": {"pools": [{"replicas": 2}], "router": "round_robin", "faults": [{"replica": 1, "at_s": 9.0}]}},
+    ],
+)
+def test_steps_of_several_replicas_are_logged_with_their_replica(how: dict[str, Any]) -> None:
+    """All of them, and the log changes nothing."""
+    rows: list[dict[str, Any]] = []
+    deployed: Any = ("Llama-3.1-8B", "h100-sxm", "traces/multi-turn.jsonl")
+    logged, silent = (
+        sim.simulate(*deployed, limit=12, intervals=False, step_log=log, **how) for log in (rows.append, None)
+    )
+    assert logged.requests.equals(silent.requests)
+    steps = logged.steps.groupby("replica").size()
+    if "faults" not in str(how):  # what was on the device of a lost replica never came back
+        assert [sum(row["replica"] == number for row in rows) for number in steps.index] == steps.tolist()
+    assert {row["replica"] for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"replicas": 0}, "replicas must be from 1 to 512, got 0"),
         ({"replicas": 10**5}, "replicas must be from 1 to 512, got 100000"),
-        ({"replicas": 2, "step_log": print}, "a step log has the steps of one engine, got 2 replicas"),
+        ({"replicas": 2, "jobs": 2, "step_log": print}, "a step log is written by one process, got jobs 2"),
         ({"router": "least"}, "router must be one of .*, got 'least'. Did you mean least_loaded"),
     ],
 )
@@ -155,7 +178,6 @@ def test_intervals_are_those_of_the_pool_that_is_least_known() -> None:
             {"fleet": {"pools": [{}, {"name": "few", "engine": {"num_gpu_blocks_override": 9}}]}},
             "few: .* does not start",
         ),
-        ({"fleet": UNLIKE, "step_log": print}, "a step log has the steps of one engine, got 3 replicas"),
     ],
 )
 def test_fleets_that_cannot_be_asked_for(arguments: dict[str, Any], sentence: str) -> None:

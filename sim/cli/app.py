@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": "Replay measured runs; report how far the forecast is off.",
     "optimize": "Find the engine arguments that serve a trace best.",
     "capacity": "Find the highest request rate within limits, and the GPUs that a rate takes.",
+    "explain": "Say what limits a run, why its P99 is what it is, and what would help, checked by trying.",
     "calibrate": "Fit a hardware profile to measured runs.",
     "trace": "Inspect, convert, generate, fit, slice, merge and anonymise request traces.",
     "models": "List the models that are built in, or show one.",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.client_flags import NumUsers, ThinkTime, said_of_clients
+from sim.cli.client_flags import said_of_clients
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.layerwise_flags import LayerwiseFlags
-from sim.cli.options import Fleet, GivenRouter, KVPull, KVStore, RateScale, Replicas, RequestRate, print_json, warn
+from sim.cli.options import print_json, warn
 from sim.cli.progress import progress_bar
+from sim.cli.run_flags import RunFlags
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.errors import ConfigError
 from sim.outputs import writing
@@ -29,26 +30,15 @@ app = typer.Typer(add_completion=False)
 def simulate(
     ctx: typer.Context,
     shared: SharedFlags,
+    run: RunFlags,
     layerwise: LayerwiseFlags,
     *,
-    request_rate: RequestRate = None,
-    rate_scale: RateScale = 1.0,
-    replicas: Replicas = None,
-    router: GivenRouter = None,
-    fleet: Fleet = None,
-    kv_store: KVStore = None,
-    kv_pull: KVPull = None,
-    users: NumUsers = None,
-    think_time: ThinkTime = None,
     breakdown: Annotated[
         bool,
         typer.Option(
             "--breakdown", help="Show where the steps' time goes, by operator; with --out draw it as roofline.png."
         ),
     ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of what a router draws, of think times, and of a load of inference-perf.")
-    ] = 0,
     stream: Annotated[
         bool,
         typer.Option(
@@ -75,21 +65,11 @@ def simulate(
         check_folder(out)
     outputs = {"--out": out, "--step-log": step_log}
     _check_kept({"--breakdown": breakdown, **outputs} if stream else {})
-    arguments = shared.arguments(engine_flags(ctx), outputs, fleet, seed=seed, stream=stream)
+    arguments = shared.arguments(engine_flags(ctx), outputs, run.fleet, seed=run.seed, stream=stream) | run.arguments()
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
             **arguments,
             stream=stream,
-            request_rate=request_rate,
-            rate_scale=rate_scale,
-            replicas=replicas,
-            router=router,
-            fleet=fleet,
-            kv_store=kv_store,
-            kv_pull=kv_pull,
-            users=users,
-            think_time=think_time,
-            seed=seed,
             layerwise=layerwise.settings(),
             keep_records=breakdown or out is not None,
             jobs=jobs,

@@ -6,7 +6,7 @@ from functools import partial
 import simpy
 
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.engines import engine_core
+from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lives import Life
@@ -35,7 +35,9 @@ class ChangingFleet:
         source: RequestSource,
         table: RequestTable,
         seed: int,
+        step_log: StepLog | None = None,
     ) -> None:
+        self._step_log = step_log
         self._env, self._plan, self._source, self._table, self._dynamics = env, plan, source, table, dynamics
         self.pool_of = pool_of = tuple(
             number
@@ -124,7 +126,8 @@ class ChangingFleet:
     def _core(self, place: Place) -> Core:
         num_keys = self._source.num_keys(place.pool)
         pool = self._pool(place)
-        return engine_core(pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys)
+        log = of_replica(self._step_log, place.number)
+        return engine_core(pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys, step_log=log)
 
     def _pool(self, place: Place) -> Pool:
         """What a replica there is like now."""

@@ -5,6 +5,7 @@ from functools import partial
 
 from sim.cluster.changing import ChangingFleet
 from sim.cluster.deciders import decider
+from sim.cluster.engines import of_replica
 from sim.cluster.exchange import Exchange
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.managed_disaggregation import ManagedDisaggregatedGateway
@@ -52,8 +53,10 @@ class ChangingDisaggregatedFleet(ChangingFleet):
 
     def _core(self, place: Place) -> Core:
         num_keys = self._source.num_keys(place.pool)
-        pool = self._pool(place)
-        return self._exchange.core(pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys)
+        pool, log = self._pool(place), of_replica(self._step_log, place.number)
+        return self._exchange.core(
+            pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys, step_log=log
+        )
 
     def handovers(self) -> HandoverRecords:
         """What was handed over; to be asked for after `records`."""

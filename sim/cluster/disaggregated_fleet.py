@@ -7,6 +7,7 @@ import simpy
 
 from sim.cluster.deciders import decider
 from sim.cluster.disaggregated_gateway import DisaggregatedGateway
+from sim.cluster.engines import StepLog, of_replica
 from sim.cluster.exchange import Exchange
 from sim.cluster.fleet_plan import FleetPlan, RouterLike
 from sim.cluster.handover_records import HandoverRecords
@@ -32,7 +33,9 @@ class DisaggregatedFleet:
         *,
         seed: int = 0,
         idle_sleep_s: float = POLLING_S,
+        step_log: StepLog | None = None,
     ) -> None:
+        self._step_log = step_log
         assert plan.disaggregation is not None, "a fleet that hands KV over"
         self._plan, self._source, self._table = plan, source, table
         self._fleet = Fleet([plan.configs[pool] for pool in plan.pool_of], source, seed)
@@ -60,7 +63,14 @@ class DisaggregatedFleet:
 
     def _core(self, number: int, pool: int, start_s: float) -> Core:
         num_keys = self._source.num_keys(pool)
-        return self._exchange.core(self._plan.pools[pool], self._table, number, start_s=start_s, num_keys=num_keys)
+        return self._exchange.core(
+            self._plan.pools[pool],
+            self._table,
+            number,
+            start_s=start_s,
+            num_keys=num_keys,
+            step_log=of_replica(self._step_log, number),
+        )
 
     def _replica(self, env: simpy.Environment, number: int, pool: int) -> LiveReplica:
         gateway = self.gateway

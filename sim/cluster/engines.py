@@ -16,6 +16,13 @@ from sim.engine.walking.step_log import WalkLogger
 StepLog = Callable[[LogRow], None]
 
 
+def of_replica(step_log: StepLog | None, number: int) -> StepLog | None:
+    """What takes the rows of one replica among several."""
+    if step_log is None:
+        return None
+    return lambda row: step_log({"replica": number, **row})
+
+
 def engine_core(
     pool: Pool, table: Outcomes, number: int, *, start_s: float, num_keys: int, step_log: StepLog | None = None
 ) -> RankCore:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import simpy
 
-from sim.cluster.engines import engine_core
+from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import Disaggregation, Pool
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.handovers import Handovers
@@ -15,6 +15,7 @@ from sim.engine.request_table import RequestTable
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import POLLING_S, Modes
 from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.step_log import WalkLogger
 from sim.specs.kv_transfer import KVTransferConfig
 
 
@@ -46,12 +47,29 @@ class Exchange:
         nixl = KVTransferConfig(kv_role="kv_both", reports_at_start=True, kv_load_failure_policy=policy)
         self._modes = Modes(kv_transfer=nixl, peer=self.handovers, idle_sleep_s=idle_sleep_s)
 
-    def core(self, pool: Pool, table: RequestTable, number: int, *, start_s: float, num_keys: int) -> Core:
+    def core(
+        self,
+        pool: Pool,
+        table: RequestTable,
+        number: int,
+        *,
+        start_s: float,
+        num_keys: int,
+        step_log: StepLog | None = None,
+    ) -> Core:
         """The engine of a replica of that number."""
         if pool.role == "both":
-            return engine_core(pool, table, number, start_s=start_s, num_keys=num_keys)
+            return engine_core(pool, table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
         recorder = WalkRecorder(self.prefills if pool.role == "prefill" else table, number)
-        return WalkingCore(pool.config, pool.step_time, recorder, start_s=start_s, modes=self._modes, num_keys=num_keys)
+        return WalkingCore(
+            pool.config,
+            pool.step_time,
+            recorder,
+            start_s=start_s,
+            modes=self._modes,
+            num_keys=num_keys,
+            log=WalkLogger(step_log) if step_log else None,
+        )
 
     def begin_anew(self, row: int) -> None:
         """A request is tried again: what became of the attempt before is told no more."""

@@ -5,6 +5,7 @@ from functools import partial
 
 import simpy
 
+from sim.cluster.engines import StepLog, of_replica
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Fleet
@@ -16,6 +17,7 @@ from sim.engine.request_table import RequestTable
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import POLLING_S
 from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.step_log import WalkLogger
 
 
 class SharingFleet:
@@ -30,6 +32,7 @@ class SharingFleet:
         *,
         seed: int = 0,
         idle_sleep_s: float = POLLING_S,
+        step_log: StepLog | None = None,
     ) -> None:
         assert plan.sharing is not None, "a fleet that shares KV"
         (pool,) = plan.pools
@@ -46,8 +49,9 @@ class SharingFleet:
                 start_s=env.now,
                 modes=self._shared.modes_of(modes, number),
                 num_keys=source.num_keys(),
+                log=None if log is None else WalkLogger(log),
             )
-            for number in numbers
+            for number, log in ((number, of_replica(step_log, number)) for number in numbers)
         ]
         replicas = [
             LiveReplica(env, core, number, 0, partial(self.gateway.answered, number), router.scrape_interval_s)

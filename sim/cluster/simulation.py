@@ -14,7 +14,7 @@ from sim.cluster.changing_disaggregation import ChangingDisaggregatedFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.engines import StepLog, engine_core
+from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.kv_pulls import PullSharing
@@ -50,11 +50,10 @@ def simulate(
     """Replay a trace through a fleet; times count from the trace's own zero.
 
     If `clients` wait for answers, records have the times at which requests were sent. `on_progress` is called with
-    (requests done, all) as they arrive; `step_log` gets one dict a step, of one replica alone or of ranks in lock step. Requests that no pool can ever
+    (requests done, all) as they arrive; `step_log` gets one dict a step, with its replica where there are several. Requests that no pool can ever
     run are rejected with their reason and delay no others; those that some can run go to these. `seed` is that of the router's
     draws. Raises ConfigError for an unknown router, and for one that cannot work with pools so unlike.
     """
-    assert step_log is None or plan.num_replicas == 1 or plan.lock_step, "steps of several replicas are not logged"
     clients.check(trace)
     check_plan(trace, plan)
     if clients.users:
@@ -64,11 +63,11 @@ def simulate(
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     load = _Load(env, trace, source, _telling(source, on_progress) if on_progress else source, clients)
     if plan.dynamics:
-        found = _serve_changing(load, table, plan, plan.dynamics, seed)
+        found = _serve_changing(load, table, plan, plan.dynamics, seed, step_log)
     elif plan.disaggregation:
-        found = _serve_disaggregated(load, table, plan, seed)
+        found = _serve_disaggregated(load, table, plan, seed, step_log)
     elif plan.sharing:
-        found = _serve_sharing(load, table, plan, seed)
+        found = _serve_sharing(load, table, plan, seed, step_log)
     elif plan.lock_step:
         found = _serve_in_lock_step(load, table, plan, plan.lock_step, seed, step_log)
     else:
@@ -135,26 +134,32 @@ class _Load(NamedTuple):
             self.env.process(arrivals(self.env, self.requests, submit))
 
 
-def _serve_disaggregated(load: _Load, table: RequestTable, plan: FleetPlan, seed: int) -> ClusterRecords:
+def _serve_disaggregated(
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
+) -> ClusterRecords:
     """A fleet with replicas that prefill for others."""
-    fleet = DisaggregatedFleet(load.env, plan, load.source, table, seed=seed)
+    fleet = DisaggregatedFleet(load.env, plan, load.source, table, seed=seed, step_log=step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, plan.pool_of, handovers=fleet.handovers())
 
 
-def _serve_sharing(load: _Load, table: RequestTable, plan: FleetPlan, seed: int) -> ClusterRecords:
+def _serve_sharing(
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
+) -> ClusterRecords:
     """A fleet whose replicas share KV."""
-    fleet = SharingFleet(load.env, plan, load.source, table, seed=seed)
+    fleet = SharingFleet(load.env, plan, load.source, table, seed=seed, step_log=step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, plan.pool_of, shared=fleet.shared())
 
 
-def _serve_changing(load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int) -> ClusterRecords:
+def _serve_changing(
+    load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int, step_log: StepLog | None
+) -> ClusterRecords:
     """A fleet whose replicas come and go, or whose gateway does more than to send requests on."""
     kind = ChangingDisaggregatedFleet if plan.disaggregation else ChangingFleet
-    fleet = kind(load.env, plan, dynamics, load.source, table, seed)
+    fleet = kind(load.env, plan, dynamics, load.source, table, seed, step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives, fleet.handovers())
@@ -234,7 +239,8 @@ def members_of(
         if some is not None and number not in some:
             continue
         num_keys = source.num_keys(pool)
-        core = engine_core(plan.pools[pool], table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
+        log = of_replica(step_log, number) if plan.num_replicas > 1 else step_log
+        core = engine_core(plan.pools[pool], table, number, start_s=start_s, num_keys=num_keys, step_log=log)
         limits = None if _is_one_server(plan) else QueueLimits.of(plan.configs[pool].engine)
         members.append(Member(core, number, pool, limits))
     return members

@@ -147,11 +147,17 @@ def _causes(config: SchedulerConfig) -> list[str]:
 
 
 def _parts(records: Records, config: SchedulerConfig, steps: Sequence[Watched]) -> Iterator[tuple[Leaps, Causes]]:
-    """All leaps, some at a time, and which of them left requests waiting, by reason."""
-    next_prompt = None if config.engine.enable_chunked_prefill else NextPrompt.of(records.requests)
-    for leaps, on_its_way in steps or [Watched(records.leaps)]:
-        for part in leaps.parts():
-            yield part, what_ran_out(part, config, next_prompt, on_its_way.num_requests(part.start_s))
+    for watched in steps or [Watched(records.leaps)]:
+        yield from waits_by_leap(records.requests, config, watched)
+
+
+def waits_by_leap(
+    requests: RequestRecords, config: SchedulerConfig, watched: Watched
+) -> Iterator[tuple[Leaps, Causes]]:
+    """All leaps, some at a time, and which of them left requests waiting, by reason; `requests` are those of these leaps."""
+    next_prompt = None if config.engine.enable_chunked_prefill else NextPrompt.of(requests)
+    for part in watched.leaps.parts():
+        yield part, what_ran_out(part, config, next_prompt, watched.on_its_way.num_requests(part.start_s))
 
 
 def what_ran_out(

@@ -54,7 +54,7 @@ def figures_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
 
 
 def _against(row: Row, name: str) -> tuple[str, str]:
-    return _figure(row["values"][name]), _change(row["differences"][name])
+    return _figure(row["values"][name]), change_text(row["differences"][name])
 
 
 def _figure(value: float | None) -> str:
@@ -65,7 +65,8 @@ def _figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= MANY else f"{value:.4g}"
 
 
-def _change(found: Mapping[str, Any] | None) -> str:
+def change_text(found: Mapping[str, Any] | None) -> str:
+    """In per cent, with `~` before what is within noise."""
     if found is None or found["verdict"] == "same":
         return "-" if found is None else "0"
     change = "new" if found["change"] is None else f"{found['change'] * 100:+,.1f}"

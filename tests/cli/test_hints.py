@@ -19,7 +19,7 @@ SIMULATE = "simulate Llama-3.1-8B --gpu h100-sxm --trace chat"
         (f"{SIMULATE} --trials 3", "or of vllm serve; `servecast optimize` has it."),
         (
             "capacity M --users 4",
-            "users send when they are answered, at no given rate, so that there is no highest one; `servecast simulate` and `servecast compare` have it",
+            "users send when they are answered, at no given rate, so that there is no highest one; `servecast simulate`, `servecast compare` and `servecast explain` have it",
         ),
         (f"{SIMULATE} --goodput 3", ". Did you mean --slo?"),
         ("memory Llama-3.1-8B --gpu h100-sxm --goodput 3", "; `servecast simulate` has --slo."),

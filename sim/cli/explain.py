@@ -1,0 +1,97 @@
+"""`servecast explain`: what limits a run, why its P99 is what it is, what would help; or the life of one request."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli.engine_flags import EngineCommand, engine_flags
+from sim.cli.layerwise_flags import LayerwiseFlags
+from sim.cli.options import Json, print_json, warn
+from sim.cli.progress import progress_bar
+from sim.cli.run_flags import RunFlags
+from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.inputs import is_there
+
+if TYPE_CHECKING:
+    from sim.api import Result
+
+app = typer.Typer(add_completion=False)
+folder_app = typer.Typer(add_completion=False)
+Request = Annotated[
+    str | None,
+    typer.Option("--request", help="Tell the life of this request, by its name in the trace.", show_default=False),
+]
+Tries = Annotated[
+    bool, typer.Option("--tries/--no-tries", help="Simulate each change that might help, and show what it gains.")
+]
+
+
+class ExplainCommand(EngineCommand):
+    """Two commands under one name: where a folder of results is named, its run is explained."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        is_given = {word.partition("=")[0] for word in args}.isdisjoint({"--trace", "--gpu"})
+        if args and is_given and is_there(Path(args[0])):
+            return typer.main.get_command(folder_app).make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@app.command(cls=ExplainCommand)
+@with_shared_flags
+def explain(
+    ctx: typer.Context,
+    shared: SharedFlags,
+    run: RunFlags,
+    layerwise: LayerwiseFlags,
+    *,
+    request: Request = None,
+    tries: Tries = True,
+) -> None:
+    """Simulate a run, and explain it: what limits it, why its slowest requests are slow, and what would help, checked by trying.
+
+    Given the folder of a run instead, `servecast explain DIR` explains that, and `servecast explain DIR r17` a request of it.
+    """
+    from sim import api
+
+    arguments = shared.arguments(engine_flags(ctx), {}, run.fleet, seed=run.seed) | run.arguments()
+    with progress_bar("simulating") as progress:
+        result = api.simulate(**arguments, layerwise=layerwise.settings(), progress=progress)
+    _print(result, request, tries=tries, as_json=shared.as_json)
+
+
+@folder_app.command()
+def explain_folder(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `simulate --out` wrote.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[REQUEST]", help="Tell the life of this request.", show_default=False)
+    ] = None,
+    *,
+    request: Request = None,
+    tries: Tries = True,
+    as_json: Json = False,
+) -> None:
+    """Explain a run of which the results are there: it is simulated again by the arguments in its summary.json."""
+    from sim.explanation.from_folder import simulated_again
+
+    with progress_bar("simulating") as progress:
+        result = simulated_again(folder, progress)
+    _print(result, name or request, tries=tries, as_json=as_json)
+
+
+def _print(result: "Result", request: str | None, *, tries: bool, as_json: bool) -> None:
+    from sim.explanation.explain import Explanation
+    from sim.explanation.explain import explain as explained
+    from sim.explanation.story import Story
+
+    found: Explanation | Story
+    if request is not None:
+        found = explained(result, request)
+    else:
+        with progress_bar("trying") as progress:
+            found = explained(result, tries=tries, progress=progress)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+    warn([f"{result.summary['confidence']['text']}."])
