@@ -18,7 +18,8 @@ class Gateway:
     """Connects senders with `replicas`, which stand in order of their numbers.
 
     Pools may be `unable` to serve some rows of the trace; `fit` prepares a request for the pool that it is sent to. `reject`
-    is told of a request that vLLM turns away, and why. `limits` are those of all replicas together.
+    is told of a request that vLLM turns away, and why. `is_blind`: the router asks the replicas for nothing but their numbers.
+    `limits` are those of all replicas together.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class Gateway:
         unable: Mapping[int, frozenset[int]] = EVERY_POOL,
         fit: Callable[[Request, int], None] | None = None,
         reject: Refuse | None = None,
+        is_blind: bool = False,
         limits: QueueLimits | None = None,
         sampling: ParallelSampling | None = None,
     ) -> None:
         self._env = env
         self.router = router
+        self.is_blind = is_blind
         self._unable = unable
         self._fit = fit
         self._reject = reject

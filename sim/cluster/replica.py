@@ -113,7 +113,7 @@ class LazyReplica:
         self._core = core
 
     def submit(self, *answers: Request) -> None:
-        self._core.advance(self._env.now)
+        self._core.advance(answers[0].arrival_s)
         for request in answers:
             self._core.add_request(request)
 

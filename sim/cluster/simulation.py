@@ -29,7 +29,7 @@ from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.rank_group import LockStepRules, RankGroup
 from sim.engine.request import Request
-from sim.engine.request_source import RequestSource
+from sim.engine.request_source import ROWS_AT_ONCE, RequestSource
 from sim.engine.request_table import RequestTable
 from sim.errors import ConfigError
 from sim.workload.adapters import num_adapters
@@ -258,6 +258,7 @@ def gateway_of(
         unable=source.unable,
         fit=source.fit if source.other_keys else None,
         reject=table.reject,
+        is_blind=len(configs) == 1 or router_options(plan.router).is_blind,
         limits=QueueLimits.of(configs[0].engine) if _is_one_server(plan) else None,
         sampling=ParallelSampling.of(source, one_by_one=_is_one_server(plan)),
     )
@@ -282,7 +283,8 @@ def serve_open(
     lazy = [] if waits else [LazyReplica(env, *member[:3]) for member in members]
     here = lazy or live_replicas(env, members, gateway)
     gateway.replicas = sorted((*here, *others), key=number_of)
-    env.process(arrivals(env, requests, gateway.submit))
+    nobody_looks = bool(lazy) and gateway.is_blind
+    env.process(arrivals(env, requests, gateway.submit, at_once=ROWS_AT_ONCE if nobody_looks else 1))
     env.run()
     for replica in lazy:
         replica.finish()
