@@ -73,17 +73,18 @@ class Gateway:
             other.arrival_s = request.arrival_s
         if self.router.is_one_server:
             for answer in (request, *request.others):
-                self._send(answer, [])
+                self.replicas[self._choose(answer)].submit(answer)
         else:
             request.together = request.others
-            self._send(request, request.others)
+            number = self._choose(request)
+            self.chosen |= {other.index: number for other in request.others}
+            self.replicas[number].submit(request, request.others)
 
-    def _send(self, request: Request, others: Sequence[Request]) -> None:
+    def _choose(self, request: Request) -> int:
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        for answer in (request, *others):
-            self.chosen[answer.index] = number
+        self.chosen[request.index] = number
         self.router.sent.append((request, number))
-        self.replicas[number].submit(request, others)
+        return number
 
     def scrape(self, interval_s: float) -> Generator[simpy.Event, Any, None]:
         """Ask every replica for its metrics at each multiple of the interval, before anything else happens then."""

@@ -42,7 +42,8 @@ class Rank:
         self.scheduler = Scheduler(config, modes)
         self.recorder = Recorder()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, others: Sequence[Request] = ()) -> None:
+        assert not others, "the balancer sees each answer by itself"
         self.inbox.append(request)
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
