@@ -19,6 +19,7 @@ README = ROOT / "README.md"
 PAGES = (
     README,
     ROOT / "traces/README.md",
+    ROOT / "docs/first_hour.md",
     ROOT / "docs/fleet_search.md",
     ROOT / "docs/measured.md",
     ROOT / "docs/results.md",

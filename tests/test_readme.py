@@ -18,6 +18,15 @@ def test_the_readme_stays_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) < 200
 
 
+def test_the_first_hour_needs_no_checkout() -> None:
+    """Whoever installed a wheel has none of these folders."""
+    commands = re.findall(r"^\$ (.*)", (ROOT / "docs/first_hour.md").read_text(encoding="utf-8"), re.MULTILINE)
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    words = [word for command in commands for word in command.split()]
+    assert words
+    assert [word for word in words if word.partition("/")[0] in folders] == []
+
+
 def test_the_tree_names_the_folders_that_there_are() -> None:
     """One line each."""
     packages = {f"{path.parent.relative_to(ROOT).as_posix()}/" for path in ROOT.glob("sim/*/**/__init__.py")}
