@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sim.comparison import Comparison, compare
     from sim.errors import SimError
     from sim.explanation.explain import Explanation, explain
+    from sim.explanation.kv_cache import kv_cache_metrics
     from sim.measure.side_by_side import ComparedResults, compare_results
     from sim.memory.plan import MemoryPlan
     from sim.search.analytic.config_optimizer import (
@@ -60,6 +61,7 @@ __all__ = [
     "explain",
     "generate_deployment_recommendations",
     "get_vllm_default_capture_sizes",
+    "kv_cache_metrics",
     "optimize",
     "optimize_vllm_config_for_cluster",
     "plan_memory",
@@ -96,6 +98,7 @@ _HOMES = {
     "estimate_activation_memory_from_config": "sim.search.analytic.performance_model",
     "generate_deployment_recommendations": "sim.search.analytic.config_optimizer",
     "get_vllm_default_capture_sizes": "sim.search.analytic.performance_model",
+    "kv_cache_metrics": "sim.explanation.kv_cache",
     "optimize": "sim.search.entry",
     "optimize_vllm_config_for_cluster": "sim.search.analytic.config_optimizer",
     "plan_memory": "sim.api",

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from sim.measure.calibrate_kernels import KernelCalibration
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
+    from sim.metrics.kv_blocks import KVCacheMetrics
     from sim.report.page.blocks import Page
 
 Progress = Callable[[int, int], None]
@@ -170,6 +171,25 @@ class Result:
         over_time = self._replicas_over_time if self._is_fleet else None
         parts = self.breakdown if "breakdown" in self.summary else None
         return run_page(Run(self.summary, self.fleet, self.run, self.trace, over_time, parts))
+
+    def write_prometheus(
+        self, path: str | Path, *, start_s: float | None = None, kv_cache: "KVCacheMetrics | None" = None
+    ) -> None:
+        """The run as time series under vLLM's own names, in OpenMetrics' text, from the Unix time `start_s` on (2026-01-01 when None).
+
+        `kv_cache`, of `sim.kv_cache_metrics`, adds the life of blocks. Raises ConfigError where the file cannot be written.
+        """
+        from sim.metrics.vllm_metrics import sample_times, vllm_metrics
+        from sim.report.open_metrics import START_S, write_open_metrics
+
+        deployments = [self.fleet.pools[pool].deployment for pool in self.run.pool_of]
+        blocks, lengths = (
+            [one.plan.num_gpu_blocks for one in deployments],
+            [one.config.max_model_len for one in deployments],
+        )
+        metrics = vllm_metrics(self.run, blocks, lengths, kv_cache.evictions if kv_cache else ())
+        names = {"model_name": self.summary["model_id"], "start_s": START_S if start_s is None else start_s}
+        write_open_metrics(Path(path), metrics, sample_times(self.run), **names)
 
     def plot(self, kind: PlotKind = "timeline") -> "Figure":
         """A matplotlib Figure, as `write` draws it: the engine or the replicas over time, or the distributions of latencies."""

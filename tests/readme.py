@@ -22,6 +22,7 @@ PAGES = (
     ROOT / "docs/first_hour.md",
     ROOT / "docs/fleet_search.md",
     ROOT / "docs/measured.md",
+    ROOT / "docs/monitoring.md",
     ROOT / "docs/results.md",
     ROOT / "docs/clients.md",
     ROOT / "docs/comparing.md",

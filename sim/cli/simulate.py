@@ -21,6 +21,7 @@ from sim.specs.notes import layout_notes
 
 if TYPE_CHECKING:
     from sim.api import Result
+    from sim.metrics.kv_blocks import KVCacheMetrics
 
 app = typer.Typer(add_completion=False)
 
@@ -54,38 +55,56 @@ def simulate(
         Path | None, typer.Option(help="Write a page, summary, requests, steps and plots to this folder.")
     ] = None,
     step_log: Annotated[Path | None, typer.Option(help="Write each step's schedule to this JSONL file.")] = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run as time series under vLLM's own names, for Prometheus to read in.", show_default=False
+        ),
+    ] = None,
+    kv_cache_metrics: Annotated[
+        bool, typer.Option("--kv-cache-metrics", help="Follow a sample of KV blocks: lifetime, idle time, reuse.")
+    ] = False,
+    kv_cache_metrics_sample: Annotated[
+        float, typer.Option(help="The share of blocks that --kv-cache-metrics follows, as in vLLM.")
+    ] = 0.01,
 ) -> None:
     """Replay a request trace on a model and GPUs; report throughput and latency percentiles."""
     from sim import api
     from sim.report.breakdown import breakdown_json, breakdown_table
+    from sim.report.kv_cache import kv_cache_text
 
     if out:
         from sim.report.folder import check_folder
 
         check_folder(out)
-    outputs = {"--out": out, "--step-log": step_log}
-    _check_kept({"--breakdown": breakdown, **outputs} if stream else {})
+    outputs = {"--out": out, "--step-log": step_log, "--prometheus": prometheus}
+    _check_kept({"--breakdown": breakdown, "--kv-cache-metrics": kv_cache_metrics, **outputs} if stream else {})
     arguments = shared.arguments(engine_flags(ctx), outputs, run.fleet, seed=run.seed, stream=stream) | run.arguments()
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
         result = api.simulate(
             **arguments,
             stream=stream,
             layerwise=layerwise.settings(),
-            keep_records=breakdown or out is not None,
+            keep_records=breakdown or kv_cache_metrics or out is not None or prometheus is not None,
             jobs=jobs,
             progress=progress,
             step_log=write_step,
         )
     if breakdown:
         result.summary["breakdown"] = breakdown_json(result.breakdown)
+    followed = _follow_blocks(result, kv_cache_metrics_sample) if kv_cache_metrics else None
     if out:
         result.write(out)
+    if prometheus:
+        result.write_prometheus(prometheus, kv_cache=followed)
     if shared.as_json:
         print_json(result.summary)
     else:
         typer.echo(str(result))
         if breakdown:
             typer.echo(f"\n{breakdown_table(result.breakdown)}")
+        if followed:
+            typer.echo(f"\n{kv_cache_text(result.summary['kv_cache_metrics'])}")
     warn(_talk(result, shared.price, out))
 
 
@@ -97,6 +116,15 @@ def _check_kept(asked: Mapping[str, object]) -> None:
             f"{flag} needs the requests and steps of a run, which --stream does not keep; take --json, which has all its figures, or leave one"
             " of them out."
         )
+
+
+def _follow_blocks(result: "Result", sample: float) -> "KVCacheMetrics":
+    """A sample of the KV blocks, in a second run; what is found also stands in the summary."""
+    from sim.explanation.kv_cache import kv_cache_metrics
+
+    found = kv_cache_metrics(result, sample=sample)
+    result.summary["kv_cache_metrics"] = found.to_json()
+    return found
 
 
 def _talk(result: "Result", price: float | None, out: Path | None) -> Iterator[str]:

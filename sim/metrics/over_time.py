@@ -40,7 +40,7 @@ def replicas_over_time(run: ClusterRecords, num_gpu_blocks: Sequence[int]) -> Re
     edges_s: Floats = first_s + interval_s * np.arange(max(1, ceil(run.span_s / interval_s)) + 1.0)
     time_s = edges_s[:-1]
     states = [
-        _states(part.leaps.whole, time_s, blocks) for part, blocks in zip(run.replicas, num_gpu_blocks, strict=True)
+        states_at(part.leaps.whole, time_s, blocks) for part, blocks in zip(run.replicas, num_gpu_blocks, strict=True)
     ]
     num_running, num_waiting, usage = (np.array(rows) for rows in zip(*states, strict=True))
     requests, replica = run.shares or (run.merged.requests, run.replica)
@@ -59,7 +59,7 @@ def round_up(seconds: float) -> float:
     return next(step * decade for step in (1.0, 2.0, 5.0, 10.0) if seconds <= step * decade)
 
 
-def _states(leaps: Leaps, time_s: Floats, num_gpu_blocks: int) -> tuple[Ints, Ints, Floats]:
+def states_at(leaps: Leaps, time_s: Floats, num_gpu_blocks: int) -> tuple[Ints, Ints, Floats]:
     """During each leap those after its last pass, and nothing between leaps."""
     if not len(leaps):
         nothing = np.zeros(len(time_s), dtype=np.int64)
