@@ -33,6 +33,7 @@ from sim.metrics.sent_late import sent_late
 from sim.metrics.sharing import pull_columns, sharing_figures
 from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
 from sim.metrics.stages import stage_figures
+from sim.metrics.timeline import Timeline, timeline
 from sim.metrics.what_limits import what_limits
 from sim.report.console import result_table
 from sim.report.run_title import run_title
@@ -147,13 +148,14 @@ class Result:
         return found
 
     def write(self, folder: str | Path) -> None:
-        """Write summary.json, requests.csv, steps.csv, latency.png, timeline.png and report.html, of a fleet replicas.csv, with a `breakdown`
-        in the summary roofline.png; whole or not at all.
+        """Write summary.json, requests.csv, steps.csv, latency.png, timeline.png, report.html and timeline.json (for Perfetto), of a fleet
+        replicas.csv, with a `breakdown` in the summary roofline.png; whole or not at all.
 
         Raises ConfigError where the folder holds anything but an earlier result, or cannot be written.
         """
         from sim.report.folder import write_folder
         from sim.report.page.render import write_page
+        from sim.report.trace_events import write_trace_events
 
         tables = {"requests.csv": self._request_columns(), "steps.csv": self._step_columns()}
         if self._is_fleet:
@@ -163,14 +165,19 @@ class Result:
         if "breakdown" in self.summary:
             kinds.append("roofline")
         plots = {f"{kind}.png": self.plot(kind) for kind in kinds}
-        write_folder(Path(folder), self.summary, tables, plots, {"report.html": partial(write_page, page=self._page())})
+        whole = (self.fleet, self.run, self.trace, self._over_time)
+        others: dict[str, Callable[[Path], None]] = {
+            "report.html": partial(write_page, page=self._page()),
+            "timeline.json": lambda path: write_trace_events(path, *whole),
+        }
+        write_folder(Path(folder), self.summary, tables, plots, others)
 
     def _page(self) -> "Page":
         from sim.report.page.run import Run, run_page
 
-        over_time = self._replicas_over_time if self._is_fleet else None
+        replicas = self._replicas_over_time if self._is_fleet else None
         parts = self.breakdown if "breakdown" in self.summary else None
-        return run_page(Run(self.summary, self.fleet, self.run, self.trace, over_time, parts))
+        return run_page(Run(self.summary, self.fleet, self.run, self.trace, self._over_time, replicas, parts))
 
     def write_prometheus(
         self, path: str | Path, *, start_s: float | None = None, kv_cache: "KVCacheMetrics | None" = None
@@ -211,6 +218,10 @@ class Result:
     @property
     def _is_fleet(self) -> bool:
         return len(self.run.replicas) > 1
+
+    @cached_property
+    def _over_time(self) -> Timeline | None:
+        return timeline(self.fleet, self.run)
 
     @cached_property
     def _replicas_over_time(self) -> ReplicasOverTime:

@@ -21,6 +21,7 @@ FILES = (
     "timeline.png",
     "roofline.png",
     "report.html",
+    "timeline.json",
 )
 
 

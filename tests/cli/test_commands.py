@@ -111,7 +111,7 @@ def test_the_same_call_gives_the_same_bytes(tmp_path: Path, trace: Path, serveca
     for name in ("one", "two"):
         servecast("simulate", *LLAMA, "--trace", trace, "--out", tmp_path / name)
     one, two = ((tmp_path / name) for name in ("one", "two"))
-    for name in ("requests.csv", "steps.csv", "latency.png", "timeline.png", "report.html"):
+    for name in ("requests.csv", "steps.csv", "latency.png", "timeline.png", "report.html", "timeline.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes()
     timed = re.compile(r'"wall_time_s": [\d.e-]+')
     first, second = (timed.sub("", (folder / "summary.json").read_text()) for folder in (one, two))

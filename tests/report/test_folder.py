@@ -22,7 +22,7 @@ RECORDS = make_records(
     itl_s={0.35: 2},
 )
 
-WRITTEN = tuple(name for name in FILES if name not in {"replicas.csv", "roofline.png", "report.html"})
+WRITTEN = tuple(name for name in FILES if name not in {"replicas.csv", "roofline.png", "report.html", "timeline.json"})
 
 
 def write(folder: Path, records: Records = RECORDS) -> None:

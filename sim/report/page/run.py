@@ -11,7 +11,7 @@ from sim.metrics.distributions import distributions
 from sim.metrics.over_time import ReplicasOverTime
 from sim.metrics.stories import Story as Life
 from sim.metrics.stories import slowest_to_begin, slowest_to_end, told
-from sim.metrics.timeline import Timeline, timeline
+from sim.metrics.timeline import Timeline
 from sim.report.breakdown import HEADER, operator_rows
 from sim.report.console import FIGURES
 from sim.report.figures.fleet import fleet_figures
@@ -47,12 +47,13 @@ NUM_STORIES = 6
 
 
 class Run(NamedTuple):
-    """What a page tells of; `replicas` where there are several, `breakdown` where it was asked for."""
+    """What a page tells of; `over_time` where any step ran, `replicas` where there are several, `breakdown` where it was asked for."""
 
     summary: Summary
     fleet: DeployedFleet
     records: ClusterRecords
     trace: Trace
+    over_time: Timeline | None
     replicas: ReplicasOverTime | None = None
     breakdown: Breakdown | None = None
 
@@ -60,11 +61,10 @@ class Run(NamedTuple):
 def run_page(run: Run) -> Page:
     """Headlines first, then what lies behind them, and at the end what it was run with."""
     title, *lines = title_lines(run_title, run.summary)
-    over_time = timeline(run.fleet, run.records)
     sections = [
         Section("overview", "Overview", list(_overview(run.summary))),
         Section("latency", "Latency", list(_latency(run))),
-        *([Section("timeline", "Over time", list(_over_time(over_time)))] if over_time else []),
+        *([Section("timeline", "Over time", list(_over_time(run.over_time)))] if run.over_time else []),
         Section("limits", "What limits it", list(_limits(run.summary, run.breakdown))),
         Section("requests", "Slowest requests", list(_slowest(run))),
         *([Section("fleet", "Fleet", list(_fleet(run)))] if run.replicas else []),
