@@ -37,6 +37,7 @@ PAGES = (
     ROOT / "docs/workloads.md",
     ROOT / "docs/traces.md",
     ROOT / "docs/streaming.md",
+    *sorted(ROOT.glob("docs/how_to/*.md")),
 )
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"""servecast ((?:[^|&;<>'"]|'[^']*'|"[^"]*")+?)(?= *(?:[12]?[<>]|[|&;]|$))""")
