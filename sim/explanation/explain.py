@@ -22,6 +22,7 @@ from sim.report.tables import aligned, terminal_width
 
 LABELS = {
     "output_throughput": "tok/s out",
+    "request_goodput": "goodput",
     "p99_ttft_ms": "P99 TTFT",
     "p99_tpot_ms": "P99 TPOT",
     "p99_e2el_ms": "P99 E2EL",
@@ -75,12 +76,13 @@ class Explanation:
     def _tried(self) -> Iterator[str]:
         """What helped as a table, and all else by name."""
         helpful = [trial for trial in self.trials if trial.helps]
-        rows = [[_called(trial), *_moved(trial)] for trial in helpful]
+        names = [name for name in JUDGED if any(name in trial.differences for trial in helpful)]
+        rows = [[_called(trial), *_moved(trial, names)] for trial in helpful]
         if rows:
-            yield f"{aligned(['what helps, in %', *LABELS.values()], rows)}\n~ within noise"
+            yield f"{aligned(['what helps, in %', *(LABELS[name] for name in names)], rows)}\n~ within noise"
         idle = [trial.change.name for trial in self.trials if not trial.helps and trial.refused is None]
         if idle:
-            yield textwrap.fill(f"Tried, and no better by more than noise: {', '.join(idle)}.", terminal_width())
+            yield textwrap.fill(f"Tried, and no better: {', '.join(idle)}.", terminal_width())
         yield from (
             f"{trial.change.name} cannot be simulated: {trial.refused}" for trial in self.trials if trial.refused
         )
@@ -95,9 +97,9 @@ def _called(trial: Trial) -> str:
     return trial.change.name + (f" ({trial.change.gpus} x the GPUs)" if trial.change.gpus > 1 else "")
 
 
-def _moved(trial: Trial) -> Sequence[str]:
-    found = {name: trial.differences.get(name) for name in JUDGED}
-    return [change_text(one and one._asdict()) for one in found.values()]
+def _moved(trial: Trial, names: Sequence[str]) -> list[str]:
+    found = [trial.differences.get(name) for name in names]
+    return [change_text(one and one._asdict()) for one in found]
 
 
 @overload

@@ -38,20 +38,13 @@ def spans(
     life: Watched, arrival_s: float, finish_s: float, prompt_tokens: int, replicas: Sequence[ReplicaTime]
 ) -> Iterator[Span]:
     """One after the other, from arrival to finish: what lies before each step of the request, and the step."""
-    at_s, before, num_known, num_lost = arrival_s, None, 0, 0
-    preempted_s = list(life.preempted_s)
-    for one in life.passes:
+    at_s, before = arrival_s, None
+    for one, was_preempted, is_again in life.told():
         if one.start_s > at_s:
-            was_preempted = bool(preempted_s) and preempted_s[0] <= one.scheduled_s
             yield Span(at_s, one.start_s, _gap(at_s, one, before, prompt_tokens, replicas, was_preempted=was_preempted))
-        while preempted_s and preempted_s[0] <= one.scheduled_s:
-            preempted_s.pop(0)
-            num_lost = num_known
-        if one.end_s > max(at_s, one.start_s):
-            start_s = max(at_s, one.start_s)
-            parts = _step(one, replicas[one.replica], prompt_tokens, is_again=one.num_computed < num_lost)
+        if one.end_s > (start_s := max(at_s, one.start_s)):
+            parts = _step(one, replicas[one.replica], prompt_tokens, is_again=is_again)
             yield Span(start_s, one.end_s, _scaled(parts, one.end_s - start_s))
-        num_known = max(num_known, one.num_computed + one.num_tokens)
         at_s, before = max(at_s, one.end_s), one
     if finish_s > at_s:
         yield Span(at_s, finish_s, {"between": finish_s - at_s})

@@ -1,7 +1,7 @@
 """The passes of some requests of a run, taken from its step log as it is simulated again."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.api import Result, simulate
@@ -23,11 +23,30 @@ class Pass(NamedTuple):
     batch_requests: int
 
 
+class Told(NamedTuple):
+    """A pass; whether the request was preempted before it, and whether it computes what was lost by that."""
+
+    one: Pass
+    was_preempted: bool
+    is_again: bool
+
+
 class Watched(NamedTuple):
     """What happened to a request: its passes in order of time, and when it was preempted."""
 
     passes: Sequence[Pass]
     preempted_s: Sequence[float]
+
+    def told(self) -> Iterator[Told]:
+        """Its passes, and what preemptions have to do with each."""
+        left_s, num_known, num_lost = deque(self.preempted_s), 0, 0
+        for one in self.passes:
+            comes_after = bool(left_s) and left_s[0] <= one.scheduled_s
+            while left_s and left_s[0] <= one.scheduled_s:
+                left_s.popleft()
+                num_lost = num_known
+            yield Told(one, comes_after, one.num_computed < num_lost)
+            num_known = max(num_known, one.num_computed + one.num_tokens)
 
 
 def watch(result: Result, rows: Iterable[int]) -> dict[int, Watched]:

@@ -85,12 +85,12 @@ def _events(result: Result, row: int, life: Watched, replicas: Sequence[ReplicaT
     if life.passes:
         yield from _begun(life.passes[0], arrival_s, int(requests.num_cached_tokens[row]), replicas)
     yield from ((at_s, "preempted: its KV blocks went to others") for at_s in life.preempted_s)
-    first_prefill = [one for one in life.passes if np.isnan(first_s) or one.start_s < first_s]
-    yield from _chunks(first_prefill, replicas)
+    told = list(life.told())
+    chunks = [one for one, _, is_again in told if is_again or np.isnan(first_s) or one.start_s < first_s]
+    yield from _chunks(chunks, replicas)
     if np.isfinite(first_s):
         yield first_s, f"first token, TTFT {(first_s - arrival_s) / MS:,.1f} ms"
-    later = [one for one in life.passes if one.start_s >= first_s]
-    yield from _chunks([one for one in later if one.num_tokens > 1], replicas)
+    later = [one for one, _, is_again in told if not is_again and one.start_s >= first_s]
     generated = int(requests.generated_tokens[row])
     if np.isfinite(finish_s):
         if generated > 1:
@@ -149,7 +149,7 @@ def _chunks(passes: Sequence[Pass], replicas: Sequence[ReplicaTime]) -> Iterator
 def _pace(
     later: Sequence[Pass], first_s: float, finish_s: float, generated: int, replicas: Sequence[ReplicaTime]
 ) -> str:
-    ends_s = np.array([first_s, *(one.end_s for one in later if one.num_tokens == 1)])
+    ends_s = np.array([first_s, *(one.end_s for one in later)])
     further = f"{generated - 1:,} more tokens, TPOT {(finish_s - first_s) / (generated - 1) / MS:,.2f} ms"
     if len(ends_s) == 1:
         return further

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from sim.api import Result, simulate
 from sim.errors import SimError
 from sim.explanation.rules import Change
-from sim.measure.differences import Difference, difference
+from sim.measure.differences import NOISE, Difference, difference
 from sim.measure.finished import finished_of
 
-JUDGED = {"output_throughput": 1, "p99_ttft_ms": -1, "p99_tpot_ms": -1, "p99_e2el_ms": -1}
-"""The figures by which a change is judged: 1 where more is better, -1 where less is."""
+JUDGED = {"output_throughput": 1, "request_goodput": 1, "p99_ttft_ms": -1, "p99_tpot_ms": -1, "p99_e2el_ms": -1}
+"""The figures by which a change is judged, goodput where there are limits: 1 where more is better, -1 where less is."""
 NEARLY_ALL = -0.999999  # of a figure that falls to 0
 Progress = Callable[[int, int], None]
 
@@ -25,16 +25,14 @@ class Trial(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """The mean of the figures' logarithms, better being positive; what is within noise counts for nothing."""
+        """The sum of the figures' logarithms, better being positive; what is within noise counts for nothing."""
         moved = {name: found.change for name, found in self.differences.items() if found.verdict == "differs"}
-        return sum(JUDGED[name] * log(1 + max(change, NEARLY_ALL)) for name, change in moved.items() if change) / len(
-            JUDGED
-        )
+        return sum(JUDGED[name] * log(1 + max(change, NEARLY_ALL)) for name, change in moved.items() if change)
 
     @property
     def helps(self) -> bool:
-        """Whether some figure is better by more than noise, and what is worse does not outweigh that."""
-        return self.gain > 0
+        """Whether some figures are better by more than noise, and what is worse does not outweigh that."""
+        return self.gain > NOISE
 
 
 def try_out(result: Result, changes: Sequence[Change], progress: Progress | None = None) -> list[Trial]:

@@ -30,7 +30,16 @@ def test_each_change_is_simulated_and_its_gain_is_told(crowded: sim.Result) -> N
     assert {found.verdict for found in trials["tensor_parallel_size=2"].differences.values()} == {"same"}
     text = str(sim.explain(crowded))
     assert "replicas=2 (2 x the GPUs)" in text
-    assert "Tried, and no better by more than noise: tensor_parallel_size=2." in text
+    assert "Tried, and no better: tensor_parallel_size=2." in text
+
+
+def test_limits_are_judged_too() -> None:
+    """Of three requests one keeps a limit of 3 s on its TTFT, and with four seats all do."""
+    requests = trace(("A", 0.0, 8, 5), ("B", 2.5, 8, 3), ("C", 2.5, 8, 3))
+    result = run(requests, timed(1.0), max_num_seqs=1, more={"slo": ["ttft_p99=3s"]})
+    (trial,) = [one for one in try_out(result, worth_a_try(result)) if one.change.name == "max_num_seqs=4"]
+    assert trial.differences["request_goodput"].change == pytest.approx(3 * 11 / 6 - 1)
+    assert "goodput" in str(sim.explain(result))
 
 
 def names(result: sim.Result) -> set[str]:
@@ -108,6 +117,14 @@ def test_the_life_of_a_request_that_is_preempted_and_of_one_that_is_rejected() -
     assert "preempted: its KV blocks went to others" in told
     assert "step of 1,000.0 ms: 17 of its tokens behind 0, beside 0 tokens of 0 others" in told
     assert str(sim.explain(result, "C").events[-1].what).startswith("rejected: ")
+
+
+def test_drafts_are_no_chunks() -> None:
+    """A verification of three tokens is a decode."""
+    drafting = SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 2})
+    result = run(trace(("A", 0.0, 8, 9)), timed(1.0), speculative_config=drafting, more={"acceptance": 2.0})
+    told = [event.what.split()[0] for event in sim.explain(result, "A").events]
+    assert told == ["arrived:", "first", "step", "first", "8", "finished"]
 
 
 def test_the_life_of_a_request_of_a_fleet() -> None:
@@ -223,6 +240,8 @@ def test_the_command_explains_a_run_or_a_folder(written: Path, servecast: Servec
         "2",
         "--seed",
         "3",
+        "--slo",
+        "ttft_p99=1s",
         "--no-intervals",
     )
     told = servecast("explain", written)
