@@ -64,12 +64,9 @@ class Recorder(ReplicaRows):
         self._leaps.add(row)
 
     def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:
-        """A pass that was scheduled by itself, after it is done. One that preempts and computes nothing has no step, also
-        where ranks take a dummy one.
-        """
+        """A pass that was scheduled by itself, after it is done."""
         shown = (state.num_running, state.num_waiting, state.num_free_blocks)
-        step_s = 0.0 if batch.shape is None else duration_s
-        self.one_pass(batch.shape, shown, len(batch.preempted), batch.num_decodes, start_s, step_s)
+        self.one_pass(batch.shape, shown, len(batch.preempted), batch.num_decodes, start_s, duration_s)
 
     def records(self, state: SchedulerState) -> EngineRecords:
         """Everything that is not in the table of requests, in columns. Call it once, at the end: it forgets the leaps."""

@@ -40,7 +40,10 @@ class ReplicaRows:
         start_s: float,
         duration_s: float,
     ) -> None:
-        """A pass by itself; `num_continued` requests get a token one pass after their last."""
+        """A pass by itself; `num_continued` requests get a token one pass after their last.
+
+        One that preempts and computes nothing has no step, also where ranks take a dummy one.
+        """
         num_decodes, context_tokens, chunks, num_sampled, _, _ = shape or NO_WORK
         num_running, num_waiting, num_free_blocks = shown
         num_chunk_tokens = 0
@@ -60,7 +63,7 @@ class ReplicaRows:
             num_continued,
             context_tokens,
             start_s,
-            duration_s,
+            0.0 if shape is None else duration_s,
             0.0,
             0.0,
         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,14 +121,19 @@ def test_prefills_in_step(workload: Workload, num_ranks: int, interval: int, con
     assert_same_run(found, expected)
 
 
-def test_a_dummy_batch_after_a_preemption_is_no_step() -> None:
-    """Whom the last blocks are taken from preempts itself, and nothing runs: that pass of 4 s is in no step's time."""
+@pytest.mark.parametrize("modes", [PLAIN, Modes(throttle_interval=2)])
+def test_a_dummy_batch_after_a_preemption_is_no_step(modes: Modes) -> None:
+    """Whom the last blocks are taken from preempts itself, and nothing runs: that pass of 4 s is in no step's time.
+
+    Be it an engine that leaps, or one whose prefills wait for each other.
+    """
     config = make_config(
         num_gpu_blocks=8, block_size=1, max_num_seqs=2, scheduling_policy="priority", async_scheduling=False,
         scheduler_reserve_full_isl=False, enable_prefix_caching=False,
     )  # fmt: skip
     trace = make_trace([Ask(str(row), 1, output) for row, output in enumerate((1, 1, 1, 5, 6, 1))])
-    plan = FleetPlan.alike(config, Telling(ONE_SECOND), 1, "vllm_dp", lock_step=LockStepRules())
+    rules = LockStepRules(prefill_interval=modes.throttle_interval or 1)
+    plan = FleetPlan.alike(config, Telling(ONE_SECOND), 1, "vllm_dp", modes=modes, lock_step=rules)
     found = simulate(trace, plan).merged
     assert found.leaps.num_ran_steps < len(found.leaps)
     assert found.leaps.busy_s == (found.steps.end_s - found.steps.start_s).sum()
