@@ -66,6 +66,7 @@ readme: .venv/installed-dev  ## run the pages' examples again and write down the
 	$(BIN)/python -m tests.specs.test_docs
 	$(BIN)/python -m tests.docs.fidelity
 	$(BIN)/python -m tests.docs.reference
+	$(BIN)/python -m tests.docs.notebooks
 
 site: .venv/installed-dev  ## the pages as a site, in build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -39,6 +39,7 @@ OF_FLAGS = """\
 Names, values and defaults are vLLM's; `--vllm-version` chooses whose. From Python and in files they are fields of `EngineConfig`, with underscores.
 An empty default is worked out at start-up from model, GPU and version, as vLLM does; a flag that a version does not have is refused for it.
 """
+LONG = re.compile(r"EngineConfig\([^()]+\)")
 FUNCTION = re.compile(r"<function (\w+) at \w+>")
 MODULE = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])")
 
@@ -252,7 +253,11 @@ def signature(made: Callable[..., Any], *, wide: bool = False) -> str:
         taken = inspect.signature(made)
     except ValueError:
         return ""
-    parts = [FUNCTION.sub(r"\1", MODULE.sub("", str(one))) for one in taken.parameters.values() if one.name != "self"]
+    parts = [
+        LONG.sub("EngineConfig()", FUNCTION.sub(r"\1", MODULE.sub("", str(one))))
+        for one in taken.parameters.values()
+        if one.name != "self"
+    ]
     line = f"({', '.join(parts)})"
     return "(\n    " + ",\n    ".join(parts) + ",\n)" if wide and len(line) > 100 else line
 

@@ -1,4 +1,4 @@
-"""The hook of mkdocs.yml: pages of the repository that stand outside of docs/, and links that hold on the site as they do in the repository."""
+"""The hook of mkdocs.yml: pages of the repository that stand outside of docs/, notebooks, and links that hold on the site as they do in the repository."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from tests.docs.notebooks import PATHS, as_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
@@ -28,6 +30,9 @@ LIST_UNDER_TEXT = re.compile(r"^((?![-*|] |1\. | |#|$).*)\n(?=(?:[-*]|1\.) )", r
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, place in ELSEWHERE.items():
         files.append(File.generated(config, place, content=(ROOT / path).read_text(encoding="utf-8")))
+    for notebook in PATHS:
+        content = as_markdown(notebook.read_text(encoding="utf-8"))
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=content))
     return files
 
 
@@ -52,7 +57,7 @@ def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
 def site_link(link: re.Match[str], path: PurePosixPath, place: PurePosixPath) -> str:
     """The link as the site has it, from the page at that place; its text alone where it leads to a file that is no page."""
     target = os.path.normpath(path.parent / link[2])
-    within = ELSEWHERE.get(target) or target.removeprefix("docs/")
+    within = re.sub(r"\.ipynb$", ".md", ELSEWHERE.get(target) or target.removeprefix("docs/"))
     if within == target and (ROOT / target).exists():
         return link[1]
     return f"[{link[1]}]({os.path.relpath(within, place.parent)}{link[3] or ''})"
