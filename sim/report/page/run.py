@@ -87,6 +87,8 @@ def _overview(summary: Summary) -> Iterator[Block]:
     yield Cards(list(_cards(summary)))
     if summary["limits"]["warnings"]:
         yield Prose(summary["limits"]["warnings"], is_warning=True)
+    if summary["confidence"].get("intervals"):
+        yield Prose(["Below a figure stands its 90 % interval."])
     yield from confidence_blocks(summary["confidence"])
     if summary["notes"]:
         yield Prose(summary["notes"])
