@@ -1,5 +1,6 @@
 """A workload fitted to a trace: what is drawn from it is like the trace."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,12 @@ from scipy import stats
 
 from sim.workload.arrivals import Gamma
 from sim.workload.describe import describe
-from sim.workload.fit import fit
+from sim.workload.fit import LEAST, fit
 from sim.workload.generate import generate
-from sim.workload.lengths import Fixed, Geometric, Lognormal
+from sim.workload.lengths import Choice, Fixed, Geometric, Histogram, Lognormal
 from sim.workload.rate_curve import Piece, Pieces
 from sim.workload.readers import read_trace
-from sim.workload.spec import WorkloadSpec
+from sim.workload.spec import WorkloadMix, WorkloadSpec
 from sim.workload.spec_file import parse_spec, to_yaml
 from sim.workload.waits import Exponential
 from tests.shared import SHARED, needs_shared
@@ -97,6 +98,23 @@ def test_what_is_fitted_is_written_and_read(spec: WorkloadSpec) -> None:
     trace = generate(spec, 1)
     workload = fit(trace)
     assert parse_spec(to_yaml(workload), "w.yaml", Path()).workload == workload == fit(trace)
+
+
+def test_no_number_tells_of_a_few_requests() -> None:
+    """Of 2,000 requests one has lengths that no other has; what all others have is kept."""
+    trace = generate(replace(TALKS, duration_s=600), 1)
+    prompts, outputs = trace.prompt_tokens.copy(), trace.output_tokens.copy()
+    prompts[7], outputs[7] = 123_457, 99_991
+    workload = fit(replace(trace, prompt_tokens=prompts, output_tokens=outputs, segments=None))
+    text = to_yaml(workload)
+    assert "123457" not in text
+    assert "99991" not in text
+    for spec in workload.clients if isinstance(workload, WorkloadMix) else (workload,):
+        for lengths in (spec.prompt_tokens, spec.output_tokens, spec.opening_tokens):
+            assert not isinstance(lengths, Histogram) or min(count for *_, count in lengths.bins) >= LEAST
+        if isinstance(spec.turns, Choice):
+            assert min(count for _, count in spec.turns.weights) >= LEAST
+    assert "128-128" in text
 
 
 @needs_shared
