@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from sim.measure.runs import Run
     from sim.measure.validate import Validation
     from sim.metrics.kv_blocks import KVCacheMetrics
-    from sim.report.page.blocks import Page
+    from sim.report.page.run import Run as Told
 
 Progress = Callable[[int, int], None]
 StepLog = Callable[[dict[str, Any]], None]
@@ -155,6 +155,7 @@ class Result:
         """
         from sim.report.folder import write_folder
         from sim.report.page.render import write_page
+        from sim.report.page.run import run_page
         from sim.report.trace_events import write_trace_events
 
         tables = {"requests.csv": self._request_columns(), "steps.csv": self._step_columns()}
@@ -167,17 +168,19 @@ class Result:
         plots = {f"{kind}.png": self.plot(kind) for kind in kinds}
         whole = (self.fleet, self.run, self.trace, self._over_time)
         others: dict[str, Callable[[Path], None]] = {
-            "report.html": partial(write_page, page=self._page()),
+            "report.html": partial(write_page, page=run_page(self.told)),
             "timeline.json": lambda path: write_trace_events(path, *whole),
         }
         write_folder(Path(folder), self.summary, tables, plots, others)
 
-    def _page(self) -> "Page":
-        from sim.report.page.run import Run, run_page
+    @cached_property
+    def told(self) -> "Told":
+        """What pages tell of the run."""
+        from sim.report.page.run import Run as Told
 
         replicas = self._replicas_over_time if self._is_fleet else None
         parts = self.breakdown if "breakdown" in self.summary else None
-        return run_page(Run(self.summary, self.fleet, self.run, self.trace, self._over_time, replicas, parts))
+        return Told(self.summary, self.fleet, self.run, self.trace, self._over_time, replicas, parts)
 
     def write_prometheus(
         self, path: str | Path, *, start_s: float | None = None, kv_cache: "KVCacheMetrics | None" = None

@@ -20,6 +20,7 @@ COMMANDS = {
     "explain": "Say what limits a run, why its P99 is what it is, and what would help, checked by trying.",
     "calibrate": "Fit a hardware profile to measured runs.",
     "trace": "Inspect, convert, generate, fit, slice, merge and anonymise request traces.",
+    "web": "Serve a page on this machine whose every change is simulated.",
     "models": "List the models that are built in, or show one.",
     "gpus": "List the GPUs that are built in, or show one.",
     "version": "Print the version, and whether the engine is compiled.",

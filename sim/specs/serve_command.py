@@ -92,14 +92,15 @@ def serve_command(model: str, engine: EngineConfig) -> str:
     """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
     words = ["vllm", "serve", model]
     for name, value in engine.given.items():
-        words += [] if name in engine.what_ifs or name in UNSPELLED else _words(name, value)
+        words += [] if name in engine.what_ifs or name in UNSPELLED else flag_words(name, value)
     if not engine.what_ifs:
         return shlex.join(words)
     asked = listed([f"{name} {value}" for name, value in engine.what_ifs.items()])
     return f"{shlex.join(words)}  # without {asked}, which no vLLM has"
 
 
-def _words(name: str, value: Any) -> list[str]:
+def flag_words(name: str, value: Any) -> list[str]:
+    """The flag that sets an engine argument, and what stands behind it."""
     flag = name.replace("_", "-")
     if name == "cudagraph_mode":
         return [f"--compilation-config.cudagraph_mode={value}"]

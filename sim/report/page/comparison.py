@@ -28,7 +28,7 @@ def comparison_page(compared: Compared, summary: Summary, rows: Sequence[Row], f
     title, *lines = title_lines(run_title, {**runs[0], **each})
     sections = [
         Section("overview", "Side by side", list(_side_by_side(compared, summary, rows))),
-        Section("latency", "Latencies over each other", list(_overlaid(found))),
+        Section("latency", "Latencies over each other", list(overlaid(found))),
         Section(
             "limits",
             "What limits each",
@@ -50,7 +50,8 @@ def _side_by_side(compared: Compared, summary: Summary, rows: Sequence[Row]) -> 
     yield from confidence_blocks(summary[f"{compared}s"][0]["confidence"])
 
 
-def _overlaid(found: Distributions) -> Iterator[Block]:
+def overlaid(found: Distributions) -> Iterator[Block]:
+    """A chart for each latency, with the runs that have it."""
     shown = dict(list(found.items())[:MOST_OVERLAID])
     if len(found) > len(shown):
         yield Prose([f"The first {len(shown)} of {len(found)} runs."])
@@ -69,7 +70,7 @@ def results_page(summary: Summary, samples_ms: Mapping[str, Mapping[str, Floats]
     note = "Changes are against the first; those with ~ are within noise." if len(names) > 1 else ""
     sections = [
         *([Section("assertions", "Assertions", [_asserted(summary["assertions"])])] if summary["assertions"] else []),
-        Section("latency", "Latencies over each other", list(_overlaid(_known(rows, samples_ms)))),
+        Section("latency", "Latencies over each other", list(overlaid(_known(rows, samples_ms)))),
         Section("figures", "Every figure", [Grid(table, note=note)]),
     ]
     kinds = ", ".join(f"{run['name']}: {run['kind']}" for run in summary["results"])

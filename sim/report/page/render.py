@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sim.report.figures.theme import DARK, LIGHT, template
 from sim.report.page.blocks import Page
@@ -31,21 +31,25 @@ def write_page(path: Path, page: Page) -> None:
 
 def html_of(page: Page) -> str:
     """The whole file."""
-    return _environment().get_template("page.html").render(
-        page=page,
+    return rendered("page.html", page=page, plotly=_plotly())
+
+
+def rendered(name: str, *folders: Path, **values: Any) -> str:
+    """A template with these values and what all charts need; also one of further folders, which may include those of pages."""
+    return _environment(*folders).get_template(name).render(
+        **values,
         numbers=count(1),
         templates={"light": template(LIGHT), "dark": template(DARK)},
-        plotly=_plotly(),
         version=__version__,
     )  # fmt: skip
 
 
 @cache
-def _environment() -> "Environment":
+def _environment(*folders: Path) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -56,11 +60,15 @@ def _environment() -> "Environment":
     return environment
 
 
-@cache
-def _plotly() -> str:
-    """plotly.js, compressed, in base64."""
+def plotly_file() -> Path:
+    """plotly.js as its package has it."""
     found = find_spec("plotly")
     assert found is not None, "plotly is a dependency"
     assert found.origin is not None, "plotly is a package with files"
-    bundle = Path(found.origin).parent / "package_data" / "plotly.min.js"
-    return b64encode(gzip.compress(bundle.read_bytes(), LEVEL, mtime=0)).decode()
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"
+
+
+@cache
+def _plotly() -> str:
+    """plotly.js, compressed, in base64."""
+    return b64encode(gzip.compress(plotly_file().read_bytes(), LEVEL, mtime=0)).decode()

@@ -76,7 +76,7 @@ def run_page(run: Run) -> Page:
         Section(
             "memory",
             "Memory",
-            [block for pool in run.fleet.pools for block in _memory(pool, run.fleet)],
+            [block for pool in run.fleet.pools for block in memory_of(pool, run.fleet)],
         ),
         Section("provenance", "Provenance", list(_provenance(run))),
     ]
@@ -197,7 +197,8 @@ def _fleet(run: Run) -> Iterator[Block]:
             yield Chart(figure, linked=True)
 
 
-def _memory(pool: DeployedPool, fleet: DeployedFleet) -> Iterator[Block]:
+def memory_of(pool: DeployedPool, fleet: DeployedFleet) -> Iterator[Block]:
+    """Where the memory of one of the pool's GPUs goes."""
     plan, name = pool.deployment.plan, f"{pool.name} on " if fleet.is_unlike else ""
     yield from memory_blocks(
         f"{name}{pool.deployment.gpu.name}", plan.to_json(), [line._asdict() for line in plan.ledger]

@@ -12,6 +12,7 @@ from sim.report.page.blocks import Page, Section
 from sim.report.page.comparison import comparison_page, results_page
 from sim.report.page.measured import validation_page
 from sim.report.page.render import html_of
+from sim.report.page.run import run_page
 from sim.report.page.search import capacity_page, optimization_page
 from sim.report.page.trace import trace_page
 from tests import results
@@ -35,8 +36,8 @@ def pages() -> dict[str, Page]:
     """By what they are of."""
     trace = results.crowded().trace
     return {
-        "run": results.crowded()._page(),
-        "fleet": results.fleet()._page(),
+        "run": run_page(results.crowded().told),
+        "fleet": run_page(results.fleet().told),
         "optimize": _optimize(),
         "capacity": capacity_page(
             sim.capacity(*LLAMA, limit=30, slo=["ttft_p99=500ms"], rate=90, intervals=False).summary

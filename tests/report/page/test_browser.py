@@ -1,24 +1,18 @@
 """Pages in a real browser, on a phone and on a desktop, in the light and in the dark; one start and one page for all of it."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser import assert_fits, needs_chromium, opened_page
 from tests.report.page.pages import everything
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, ViewportSize
+    from playwright.sync_api import Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-DESKTOP: "ViewportSize" = {"width": 1440, "height": 900}
-SERIOUS = {"error", "warning"}
-WIDER = """() => [...document.querySelectorAll("body *")]
-    .filter((one) => !one.closest(".scroll, nav, .skip") && !one.parentElement.closest("svg") && one.getBoundingClientRect().right > innerWidth + 1)
-    .map((one) => one.outerHTML.slice(0, 100))"""
+pytestmark = needs_chromium
 COLOURS = (
     "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.chart .xtitle')).fill]"
 )
@@ -26,22 +20,11 @@ COLOURS = (
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
-    """The page, drawn; whatever the browser complains of in any test is an error."""
-    from playwright.sync_api import sync_playwright
-
+    """The page, drawn without a network."""
     file = tmp_path_factory.mktemp("page") / "everything.html"
     file.write_text(everything(), encoding="utf-8")
-    complaints: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        opened = browser.new_context(viewport=DESKTOP, color_scheme="light", offline=True).new_page()
-        opened.on("console", lambda message: complaints.append(message.text) if message.type in SERIOUS else None)
-        opened.on("pageerror", lambda error: complaints.append(str(error)))
-        opened.goto(file.as_uri())
-        opened.wait_for_selector("html[data-drawn]", timeout=60_000)
+    with opened_page(file.as_uri(), offline=True) as opened:
         yield opened
-        browser.close()
-    assert complaints == []
 
 
 def test_all_charts_are_drawn_with_their_axes(page: "Page") -> None:
@@ -78,14 +61,7 @@ def test_light_and_dark_are_the_readers_choice(page: "Page") -> None:
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_nothing_is_wider_than_the_screen(page: "Page", width: int) -> None:
-    """Tables scroll inside their box."""
-    page.set_viewport_size({"width": width, "height": 900})
-    for _ in range(50):  # charts follow in their own time
-        if not (wider := page.evaluate(WIDER)):
-            break
-        page.wait_for_timeout(100)
-    assert wider == []
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert_fits(page, width)
 
 
 def test_the_menu_leads_to_every_section(page: "Page") -> None:

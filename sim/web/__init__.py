@@ -1,0 +1,1 @@
+"""The live what-if page: a form whose every change is simulated."""
