@@ -14,6 +14,7 @@ from sim.measure.assertions import Assertion, judge
 from sim.measure.differences import difference
 from sim.measure.finished import Finished, Interval, read_finished
 from sim.measure.sampling_error import mean_interval, percentile_interval
+from sim.report.whole_folder import write_json
 from tests.cli.conftest import Servecast, servecast
 
 __all__ = ["servecast"]
@@ -41,13 +42,14 @@ def written(path: Path, values: object) -> Path:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two simulations of one load."""
+    """Two simulations of one load, as far as their folders are read."""
     place = tmp_path_factory.mktemp("results")
     for seats in (2, 8):
         engine = sim.EngineConfig(max_num_seqs=seats)
-        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=20, rate_scale=8, engine=engine).write(
-            place / f"{seats}"
-        )
+        run = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=20, rate_scale=8, engine=engine)
+        (place / f"{seats}").mkdir()
+        write_json(place / f"{seats}" / "summary.json", run.summary)
+        run.requests.to_csv(place / f"{seats}" / "requests.csv", index=False)
     return [place / "2", place / "8"]
 
 
