@@ -149,7 +149,9 @@ def eviction_policy(name: EvictionPolicyName, num_chunks: int) -> EvictionPolicy
 
 
 def _idle(keys: Keys, chunks: Mapping[int, Chunk], kept: set[int]) -> Iterator[int]:
-    return (key for key in keys if chunks[key].is_idle and key not in kept)
+    for key in keys:  # not an expression, of which the compiler would make a list
+        if chunks[key].is_idle and key not in kept:
+            yield key
 
 
 def _renew(keys: Keys, key: int) -> None:
