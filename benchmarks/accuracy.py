@@ -13,8 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fit_bands import fit, known_runs, left_out
-from sim.measure.runs import Run, read_runs
+from benchmarks import closed_loops, left_out
+from benchmarks.fit_bands import fit, known_runs
+from benchmarks.fit_bands import left_out as by_other_models
+from sim.measure.calibrate import Beside
+from sim.measure.calibrate_kernels import calibrate_kernels
+from sim.measure.runs import ClosedLoop, Run, read_runs
 from sim.measure.validate import RunResult, Validation, validate
 from sim.report.validation import (
     ALSO_SUMMED,
@@ -72,6 +76,30 @@ model as well, they miss five at 2.53 times.
 
 TTFT's slowest hundredth is not covered. Cold starts, which show in the first stages of MoE runs, seldom reach a whole run's; four
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
+LEFT_OUT = """## What rules of the operators are worth
+
+Three rules that kernel tables show, each with a cause: Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
+is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
+FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
+were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
+gains by the second alone, and 4-bit experts do not carry over from one architecture to another."""
+OWN_PROFILES = """## With a profile of one's own GPU
+
+Two of the served GPUs have a layer profile of the very card. `servecast calibrate --kernels` fits the operators to it, and nothing to the runs: errors
+before and after, signed, in %. The server of sg-rtx4090_aug17 had some 2,940 KV blocks, as far as what its requests held at once tells, where the ledger plans 2,700;
+with `--num-gpu-blocks-override 2940` it comes within 2 %. The other run of that GPU logged 2,588, which is planned: two starts of one card differ by more than their flags explain."""
+PROFILES = {"RTX4090_Llama-3.1-8B": "rtx-4090", "RTXPRO6000_Llama-3.1-8B": "rtx-pro-6000"}
+SCRIPTED = """## Closed loops whose arguments are unknown
+
+As the file has them, and where InferenceX publishes a script, with its arguments (of August 2026; the runs are of spring). Runs that start, median of the signed
+errors / MAPE in %; nothing is fitted to any of them (`python -m benchmarks.closed_loops`).
+
+- **Kimi-K2.5 in int4** was 36 % (B200) and 15 % (H200) too fast a token until experts of 4 bits had a fit of their own, from kernel tables; so was half of what gpt-oss-120b's first tokens lack on Hopper.
+- **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
+  of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. Where the first requests of a run meet a cold server, few requests carry it.
+- **Experts of nvfp4** have tables as well. A fit of their own is no nearer on shapes held out (20.9 % against 21), and farther off on these runs: fp8's stays.
+- **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 NUM_WORST = 10
 
@@ -88,13 +116,12 @@ EXPLAINED = {  # by run: what its error comes from, as far as the evidence goes
     "ip-22": "10 % slower than four runs of the same model and workload, whose only difference is a budget of 1,024 tokens "
     "that they never reach: probably another machine",
     "ip-41": "Llama-2-70B on four A100s: decode attention and all-reduce of that GPU, whose kernel fits are the weakest "
-    "(P90 41 % and 29 %)",
+    "(P90 41 % and 37 %)",
     "ip-7": FEW_SLOW,
     "ip-51": FEW_SLOW,
     "ip-21": FEW_SLOW,
-    "ip-60": "Llama-3.1-70B on four H100s: kernel tables put its all-reduce at 0.4-0.8 MB, where algorithms switch",
     "ip-49": "its first requests met a cold start of up to 8 s, which is in the mean",
-    "sg-rtx4090_aug17": "a burst that drains for minutes: TTFT is the sum of all steps before it",
+    "sg-rtx4090_aug17": "its server had about 9 % more KV blocks than planned: below",
     "sg-rtx4090_llama-3.1-8b": "a burst that drains for minutes: TTFT is the sum of all steps before it",
     "sg-rtxpro6000_llama-3.1-8b": "a burst; its card moves 1.6 TB/s by its maker, the one whose kernels were measured 1.8",
 }
@@ -106,8 +133,11 @@ def main(folder: Path) -> None:
     scatter_plot(PLOT, served.to_json(), title=f"{len(served.replayed)} served runs")
     sections = [
         _introduction(),
+        *_left_out(folder.parent / "steptime"),
         *_served(served),
+        *_own_profiles(folder.parent / "steptime/profiles", serving),
         *_closed(looped),
+        *_scripted(folder),
         *_intervals([*serving, *closed]),
         *_compositions(serving, closed),
     ]
@@ -162,6 +192,46 @@ def _closed(validation: Validation) -> Iterator[str]:
     yield markdown_table(("by", "", "runs", "ttft_mean", "tpot_mean"), group_rows(found, ("ttft_mean", "tpot_mean")))
 
 
+def _left_out(folder: Path) -> Iterator[str]:
+    yield LEFT_OUT
+    yield markdown_table(left_out.HEADER, left_out.rows(folder))
+
+
+def _own_profiles(folder: Path, runs: Sequence[Run]) -> Iterator[str]:
+    """The served runs of GPUs that have a layer profile, before and after `servecast calibrate --kernels`."""
+    yield OWN_PROFILES
+    rows = []
+    for name, gpu in PROFILES.items():
+        calibration = calibrate_kernels(folder / name, gpu, [run for run in runs if run.gpu == gpu])
+        for run, figures in calibration.compared.items():
+            rows.append((run, *(_change(figures[metric]) for metric in METRICS)))
+    yield markdown_table(("run", *METRICS), rows)
+
+
+def _change(found: Beside) -> str:
+    before, after = (100 * (of / found.measured - 1) for of in (found.before, found.fitted))
+    return f"{before:+.1f} to {after:+.1f}"
+
+
+def _scripted(folder: Path) -> Iterator[str]:
+    yield SCRIPTED.format(infeasible=_infeasible(read_runs(folder / "closed_loop.json")))
+    yield markdown_table(closed_loops.HEADER, closed_loops.rows(folder))
+
+
+def _infeasible(runs: Sequence[Run]) -> str:
+    """What the run of Llama-3.1-8B on one GPU that prefilled most, by Little's law, would have computed of prompts alone."""
+    found = []
+    for run in runs:
+        if run.model == "nvidia/Llama-3.1-8B-Instruct-FP8" and run.engine["tensor_parallel_size"] == 1:
+            figures, workload = run.measured[0].figures, run.workload
+            assert isinstance(workload, ClosedLoop), "they are closed loops"
+            prompt, output = (sum(of.uniform) / 2 for of in (workload.prompt_tokens, workload.output_tokens))
+            request_s = (figures["ttft_mean"] + (output - 1) * figures["tpot_mean"]) / 1000
+            found.append(workload.concurrency / request_s * prompt)
+    tokens_s = max(found)
+    return f"{tokens_s:,.0f} tokens/s, {tokens_s * 2 * 7.5e9 / 1e12:,.0f} TFLOPS"
+
+
 def _compositions(serving: Sequence[Run], closed: Sequence[Run]) -> Iterator[str]:
     yield (
         "## Compositions\n\nMedian APE in % when mixed steps are timed as one pass (`additive`), two (`two_pass`), or the "
@@ -199,7 +269,7 @@ def _worst(validation: Validation) -> Iterator[tuple[object, ...]]:
 def _intervals(runs: Sequence[Run]) -> Iterator[str]:
     """How often measured values lie inside the intervals that a forecast has where no run of its model is known."""
     known = list(known_runs(runs))
-    found = validate([run for run in runs if run.id in {one.id for one in known}], judge=left_out(known))
+    found = validate([run for run in runs if run.id in {one.id for one in known}], judge=by_other_models(known))
     bands, start_s = fit(known)
     models = len({one.model for one in known})
     yield INTERVALS.format(runs=len(known), models=models, start_s=start_s, missed=_missed(found, "e2el_p99"))

@@ -37,13 +37,15 @@ def _fits(folder: Path, name: str, gpu: HardwareProfile) -> dict[str, Any]:
     params = json.loads((folder / "params.json").read_text(encoding="utf-8"))[name]["elementwise"]
     fits: dict[str, Any] = {"elementwise": {"memory_efficiency": params["e_m"], "launch_us": params["t0"]}}
     for target in TARGETS:
-        calls = _calls(target, folder / "data", name, gpu)
+        calls = calls_of(target, folder / "data", name, gpu)
         if calls:
             fitted = fit(target, gpu, calls, _nearest)
             gpu = fitted_gpu(gpu, target, fitted)
             _print(target.operator, name, fitted)
             kind = "holdout" if fitted.num_held_out else "insample"
             fits[target.operator] = {**fitted.values, f"{kind}_med_p90": list(fitted.after)}
+            if target.operator == "all-reduce":
+                fits[target.operator] = {**fitted.values, **_by_bytes(gpu, calls)}
     return fits
 
 
@@ -52,11 +54,31 @@ def _nearest(errors_of: Callable[[Floats], Floats], start: Floats, least: Floats
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _calls(target: Target, data: Path, name: str, gpu: HardwareProfile) -> list[Call]:
+def calls_of(target: Target, data: Path, name: str, gpu: HardwareProfile) -> list[Call]:
+    """Those that the operator is fitted to on that GPU."""
     calls = list(OPERATORS[target.operator](data, name, gpu)) if target.operator in OPERATORS else []
     if target.operator == "all-reduce" and name in WORST_TOPOLOGY:
         calls = [call for call in calls if call.shape == WORST_TOPOLOGY[name]]
     return calls
+
+
+def _by_bytes(gpu: HardwareProfile, calls: list[Call]) -> dict[str, Any]:
+    """What the formula leaves by numbers of GPUs and bytes, and how far every other size is off by its neighbours.
+
+    A sum never takes longer than a larger one: where it was measured so, once in a while, something else ran.
+    """
+    by_bytes, errors = {}, []
+    for num_gpus in sorted({int(call.shape) for call in calls}):
+        of = sorted((call for call in calls if call.shape == str(num_gpus)), key=lambda call: call.size)
+        sizes, measured_s = np.array([call.size for call in of]), np.array([call.measured_s for call in of])
+        least_s = np.minimum.accumulate(measured_s[::-1])[::-1]
+        factors = least_s / [call.predict_s(gpu) for call in of]
+        by_bytes[num_gpus] = {int(size): round(float(factor), 3) for size, factor in zip(sizes, factors, strict=True)}
+        for one in (0, 1):
+            unseen = np.interp(sizes[one::2], sizes[1 - one :: 2], least_s[1 - one :: 2])
+            errors += [*100 * abs(unseen / measured_s[one::2] - 1)]
+    median, p90 = (round(float(error), 1) for error in np.percentile(errors, [50, 90]))
+    return {"by_bytes": by_bytes, "holdout_med_p90": [median, p90]}
 
 
 def _print(operator: str, name: str, fitted: Fitted) -> None:

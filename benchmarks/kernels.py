@@ -51,6 +51,7 @@ FORMATS = {
     "fp8": WeightFormat("fp8", 8, 0, "fp8"),
     "fp8_block": WeightFormat("fp8_block", 8, 32 / 16384, "fp8"),
     "nvfp4": WeightFormat("nvfp4", 4, 0.5, "fp4"),
+    "int4": WeightFormat("int4", 4, 16 / 32),
 }
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 LARGEST_MESSAGE = 128 * 2**20
@@ -205,7 +206,8 @@ def _all_reduce(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
     for row in _rows(rows[(rows["backend"] == "vllm_graph") & (rows["message_bytes"] <= LARGEST_MESSAGE)]):
         num_gpus, message_bytes = int(row.num_gpus), float(row.message_bytes)
         plain_s = 2 * (num_gpus - 1) / num_gpus * message_bytes / gpu.all_reduce_bytes_per_s(num_gpus)
-        yield Call(str(num_gpus), row.time_us * US, _of(all_reduce_s, message_bytes, num_gpus), plain_s)
+        predict = _of(all_reduce_s, message_bytes, num_gpus)
+        yield Call(str(num_gpus), row.time_us * US, predict, plain_s, size=message_bytes)
 
 
 def _roofline_s(gpu: HardwareProfile, flops: float, moved_bytes: float, weight: WeightFormat | None = None) -> float:
@@ -224,6 +226,7 @@ OPERATORS: dict[str, Calls] = {
     "mixed attention": _mixed,
     "experts bf16": _experts("bfloat16", FORMATS["bfloat16"]),
     "experts fp8_block": _experts("fp8_block", FORMATS["fp8_block"]),
+    "experts int4": _experts("int4_wo", FORMATS["int4"]),
     "all-reduce": _all_reduce,
 }
 

@@ -173,7 +173,7 @@ class Dumper(yaml.SafeDumper):
         return "sheet"
 
     def represent_dict(self, data: dict[str, Any]) -> yaml.Node:  # type: ignore[override]
-        is_leaf = data.keys() == {"value", "source"}
+        is_leaf = data.keys() == {"value", "source"} or all(isinstance(value, float) for value in data.values())
         return self.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=is_leaf)
 
 
@@ -330,9 +330,11 @@ class Fits:
         return {key: round(median(fit[key] for fit in fitted), 3) for key in DENSE}
 
 
-def _numbers(operator: str, values: dict[str, float]) -> dict[str, float]:
+def _numbers(operator: str, values: dict[str, Any]) -> dict[str, Any]:
     """The parameters without the errors of their fit."""
-    block = {key: value for key, value in values.items() if not key.endswith("med_p90")}
+    block: dict[str, Any] = {key: value for key, value in values.items() if not key.endswith("med_p90")}
+    if "by_bytes" in values:
+        block["by_bytes"] = {int(n): {int(size): f for size, f in of.items()} for n, of in values["by_bytes"].items()}
     return block | ({"wave_penalty": 0.0} if operator == "gemm bf16" else {})
 
 
@@ -344,7 +346,8 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
         "decode_attention": fits.block("decode attention"),
         "decode_attention_fp8": fits.block_or("decode attention fp8", "decode attention", "fp8 KV"),
         "prefill_attention": _prefill_attention(fits, gpu, profile),
-        "experts": {dtype: _by_dtype(fits, dtype, "experts bf16", "experts fp8_block") for dtype in dtypes},
+        "experts": {dtype: _experts(fits, dtype) for dtype in dtypes},
+        "experts_weight_only": fits.block_or("experts int4", "experts bf16", "weights of 4 bits"),
         "all_reduce": fits.block("all-reduce"),
         "elementwise": _elementwise(fits, gpu, profile),
         "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
@@ -369,10 +372,10 @@ def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[st
     return {**block, "source": source, **riding}
 
 
-def _by_dtype(fits: Fits, dtype: str, bf16: str, fp8: str) -> dict[str, Any]:
+def _experts(fits: Fits, dtype: str) -> dict[str, Any]:
     if dtype == "bf16":
-        return fits.block(bf16)
-    return fits.block(fp8, borrowed_for=None if dtype == "fp8" else dtype)
+        return fits.block("experts bf16")
+    return fits.block("experts fp8_block", borrowed_for=None if dtype == "fp8" else dtype)
 
 
 def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:

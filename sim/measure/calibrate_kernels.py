@@ -112,7 +112,10 @@ def _with_fits(values: Values, fits: Sequence[tuple[Target, Fitted]], title: str
     values = copy.deepcopy(values)
     for target, found in fits:
         error = f"{'held out' if found.num_held_out else 'in sample'}: median error {found.after.median} %, P90 {found.after.p90} %"
-        _block(values, target).update({"basis": "fitted", "source": f"{title}; {error}", **found.values})
+        block = _block(values, target)
+        for name in target.beside:
+            block.pop(name, None)
+        block.update({"basis": "fitted", "source": f"{title}; {error}", **found.values})
     names = {f"operators.{target.fit}" for target, _ in fits}
     values["derived"] = [name for name in values.get("derived", ()) if name not in names]
     return values

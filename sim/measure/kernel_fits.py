@@ -25,7 +25,8 @@ SCALE = 0.15  # log error from which on a row counts as an outlier
 class Call(NamedTuple):
     """One measured kernel: its shape in words, its seconds, what the model says on a GPU, and a roofline at full peaks.
 
-    `rows` is how many rows a matrix was multiplied with, where the call tells of the kernels that are chosen by them.
+    `rows` is how many rows a matrix was multiplied with, where the call tells of the kernels that are chosen by them; `size` the bytes of
+    a message.
     """
 
     shape: str
@@ -33,6 +34,7 @@ class Call(NamedTuple):
     predict_s: Callable[[HardwareProfile], float]
     roofline_s: float = 0.0
     rows: int | None = None
+    size: float = 0.0
 
 
 class Parameter(NamedTuple):
@@ -46,12 +48,13 @@ class Parameter(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An operator, and which of a profile's fits it fits by what parameters."""
+    """An operator, which of a profile's fits it fits by what parameters, and what the profile may have measured beside them."""
 
     operator: str
     fit: str
     parameters: tuple[Parameter, ...]
     dtype: ComputeDtype | None = None
+    beside: tuple[str, ...] = ()
 
 
 class Sizes(NamedTuple):
@@ -94,9 +97,9 @@ REDUCE = (
     Parameter("link_efficiency", "link_efficiency", start=0.6),
 )
 TARGETS = (
-    Target("gemm bf16", "gemm", DENSE, "bf16"),
-    Target("gemm fp8", "gemm", WAVES, "fp8"),
-    Target("gemm nvfp4", "gemm", WAVES, "fp4"),
+    Target("gemm bf16", "gemm", DENSE, "bf16", ("by_rows",)),
+    Target("gemm fp8", "gemm", WAVES, "fp8", ("by_rows",)),
+    Target("gemm nvfp4", "gemm", WAVES, "fp4", ("by_rows",)),
     Target("elementwise", "elementwise", (MEMORY, LAUNCH._replace(start=2.3))),
     Target("decode attention", "decode_attention", DECODE),
     Target("decode attention fp8", "decode_attention_fp8", DECODE),
@@ -104,7 +107,8 @@ TARGETS = (
     Target("mixed attention", "prefill_attention", MIXED),
     Target("experts bf16", "experts", EXPERTS, "bf16"),
     Target("experts fp8_block", "experts", EXPERTS, "fp8"),
-    Target("all-reduce", "all_reduce", REDUCE),
+    Target("experts int4", "experts_weight_only", EXPERTS),
+    Target("all-reduce", "all_reduce", REDUCE, None, ("by_bytes",)),
 )
 """In the order in which they are fitted: mixed calls on top of prefill attention."""
 
@@ -169,15 +173,16 @@ def log_errors(gpu: HardwareProfile, calls: Sequence[Call]) -> Floats:
 
 
 def with_parameters(gpu: HardwareProfile, target: Target, x: Floats) -> HardwareProfile:
-    """The GPU with these parameters in place of its fit."""
-    changes = {p.field: float(value) * p.unit for p, value in zip(target.parameters, x, strict=True)}
+    """The GPU with these parameters in place of its fit, and of what was measured beside it."""
+    changes: dict[str, Any] = {p.field: float(value) * p.unit for p, value in zip(target.parameters, x, strict=True)}
     one: Any = getattr(gpu.operators, target.fit)
+    changes |= dict.fromkeys(target.beside, ())
     changed: Any = replace(one, **changes) if target.dtype is None else _in_dtype(one, target.dtype, changes)
     fits: dict[str, Any] = {target.fit: changed}
     return replace(gpu, operators=replace(gpu.operators, **fits))
 
 
-def _in_dtype(fits: dict[str, Any], dtype: str, changes: dict[str, float]) -> dict[str, Any]:
+def _in_dtype(fits: dict[str, Any], dtype: str, changes: dict[str, Any]) -> dict[str, Any]:
     return {**fits, dtype: replace(fits.get(dtype, fits["bf16"]), **changes)}
 
 

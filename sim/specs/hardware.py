@@ -13,6 +13,7 @@ from sim.inputs import is_there
 from sim.specs.data import data_dir
 from sim.specs.hardware_file import (
     DecodeAttentionBlock,
+    ExpertsBlock,
     HardwareFile,
     HostBlock,
     MessageBlock,
@@ -207,7 +208,7 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
                 b.launch_us * US,
                 b.wave_penalty,
                 b.basis,
-                tuple(sorted((float(rows), factor) for rows, factor in b.by_rows.items())),
+                _points(b.by_rows),
             )
             for dtype, b in blocks.gemm.items()
         },
@@ -223,11 +224,15 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
             prefill.idle_tile_ns * NS,
             prefill.basis,
         ),
-        experts={
-            dtype: ExpertsFit(b.compute_efficiency, b.memory_efficiency, b.launch_us * US, b.basis)
-            for dtype, b in experts.items()
-        },
-        all_reduce=AllReduceFit(reduce.base_us * US, reduce.per_gpu_us * US, reduce.link_efficiency, reduce.basis),
+        experts={dtype: _experts_fit(block) for dtype, block in experts.items()},
+        experts_weight_only=_experts_fit(blocks.experts_weight_only),
+        all_reduce=AllReduceFit(
+            reduce.base_us * US,
+            reduce.per_gpu_us * US,
+            reduce.link_efficiency,
+            reduce.basis,
+            tuple((num_gpus, _points(factors)) for num_gpus, factors in sorted(reduce.by_bytes.items())),
+        ),
         messages=MessageFits(*map(_message_fit, (blocks.messages.link, blocks.messages.pcie, blocks.messages.network))),
         elementwise=ElementwiseFit(elementwise.memory_efficiency, elementwise.launch_us * US, elementwise.basis),
         sampler=SamplerFit(
@@ -235,6 +240,15 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
         ),
         host=_host_fit(blocks.host),
     )
+
+
+def _points(factors: Mapping[int, float]) -> tuple[tuple[float, float], ...]:
+    """Ascending."""
+    return tuple(sorted((float(at), factor) for at, factor in factors.items()))
+
+
+def _experts_fit(block: ExpertsBlock) -> ExpertsFit:
+    return ExpertsFit(block.compute_efficiency, block.memory_efficiency, block.launch_us * US, block.basis)
 
 
 def _message_fit(block: MessageBlock) -> MessageFit:

@@ -80,6 +80,7 @@ class AllReduceBlock(FitBlock):
     base_us: NotNegative
     per_gpu_us: NotNegative
     link_efficiency: Positive
+    by_bytes: Mapping[Count, Mapping[Count, Positive]] = Field(default_factory=dict)
 
 
 class MessageBlock(FitBlock):
@@ -120,6 +121,7 @@ class PartialOperators(Strict):
     decode_attention_fp8: DecodeAttentionBlock | None = None
     prefill_attention: PrefillAttentionBlock | None = None
     experts: Mapping[ComputeDtype, ExpertsBlock] | None = None
+    experts_weight_only: ExpertsBlock | None = None
     all_reduce: AllReduceBlock | None = None
     messages: MessagesBlock | None = None
     elementwise: ElementwiseBlock | None = None
@@ -135,6 +137,7 @@ class OperatorsBlock(PartialOperators):
     decode_attention_fp8: DecodeAttentionBlock
     prefill_attention: PrefillAttentionBlock
     experts: Mapping[ComputeDtype, ExpertsBlock]
+    experts_weight_only: ExpertsBlock
     all_reduce: AllReduceBlock
     messages: MessagesBlock
     elementwise: ElementwiseBlock

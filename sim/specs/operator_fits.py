@@ -69,12 +69,17 @@ class ExpertsFit:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceFit:
-    """A sum over GPUs inside a CUDA graph: `base_s` + `per_gpu_s` x (GPUs - 1) + bytes on the wire."""
+    """A sum over GPUs inside a CUDA graph: `base_s` + `per_gpu_s` x (GPUs - 1) + bytes on the wire.
+
+    `by_bytes`, for ascending numbers of GPUs and of bytes: how many times as long as that a sum was measured to take, as one
+    algorithm gives way to another. Between two sizes seconds grow evenly, between two numbers of GPUs their logarithms.
+    """
 
     base_s: float
     per_gpu_s: float
     link_efficiency: float
     basis: Basis
+    by_bytes: tuple[tuple[int, tuple[tuple[float, float], ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +142,17 @@ class HostFit:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFits:
-    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in, decode attention by that of the KV cache."""
+    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in, decode attention by that of the KV cache.
+
+    `experts_weight_only` are those whose weights of 4 bits are multiplied as 16-bit ones.
+    """
 
     gemm: Mapping[ComputeDtype, GemmFit]
     decode_attention: DecodeAttentionFit
     decode_attention_fp8: DecodeAttentionFit
     prefill_attention: PrefillAttentionFit
     experts: Mapping[ComputeDtype, ExpertsFit]
+    experts_weight_only: ExpertsFit
     all_reduce: AllReduceFit
     messages: MessageFits
     elementwise: ElementwiseFit

@@ -5,15 +5,18 @@ share of the message with those in its place on the other nodes, in as many step
 measured: it is put together of the messages between two nodes that were.
 """
 
+from math import exp, log
+
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ceil_div
 from sim.specs.operator_fits import MessageFit
+from sim.steptime.operators import between
 
 
 def all_reduce_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
     """The sum of a message over GPUs, inside a CUDA graph; a ring moves it 2 (N - 1) / N times."""
     num_nodes, num_inside = nodes_of(num_gpus, gpu)
-    within_s = _latency_s(num_inside, gpu) + 2 * _wire_s(message_bytes, num_inside, gpu)
+    within_s = _within_node_s(message_bytes, num_inside, gpu)
     if num_nodes == 1:
         return within_s
     return within_s + 2 * exchange_s(message_bytes / num_inside / num_nodes, num_nodes, gpu)
@@ -53,6 +56,25 @@ def nodes_of(num_gpus: int, gpu: HardwareProfile) -> tuple[int, int]:
     """How many nodes so many GPUs take, and how many GPUs of each."""
     num_nodes = ceil_div(num_gpus, gpu.num_gpus_together)
     return num_nodes, ceil_div(num_gpus, num_nodes)
+
+
+def _within_node_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
+    """By the formula, and where sums were measured as many times as long as they took."""
+    by_bytes = gpu.operators.all_reduce.by_bytes
+    if not by_bytes:
+        return _formula_s(message_bytes, num_gpus, gpu)
+    logs = []
+    for number, factors in by_bytes:
+        smallest, largest = factors[0][0], factors[-1][0]
+        nearest = min(max(message_bytes, smallest), largest)
+        points = [(size, factor * _formula_s(size, num_gpus, gpu)) for size, factor in factors]
+        beyond = _formula_s(message_bytes, num_gpus, gpu) / _formula_s(nearest, num_gpus, gpu)
+        logs.append((log(number), log(beyond * between(points, nearest))))
+    return exp(between(logs, log(num_gpus)))
+
+
+def _formula_s(message_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
+    return _latency_s(num_gpus, gpu) + 2 * _wire_s(message_bytes, num_gpus, gpu)
 
 
 def _latency_s(num_gpus: int, gpu: HardwareProfile) -> float:

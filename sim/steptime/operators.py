@@ -18,9 +18,11 @@ ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
 QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activation quantisation
 HOPPER = "9.0"
+B200 = "10."
 MARLIN_ON_HOPPER = (
     0.75  # of the peak at best, as it does without `wgmma` (vLLM pull request 7174, which brings Machete for integers)
 )
+WEIGHT_ONLY_BITS = 4
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
@@ -181,7 +183,8 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
         all_weights = experts.num_experts * experts.num_weights_per_expert
         return Kernel(unpacked.seconds + _unpacking_s(all_weights, experts.weight, gpu), unpacked.bound)
     dtype = compute_dtype(experts.weight, gpu)
-    fit = gpu.operators.experts[dtype]
+    fits = gpu.operators
+    fit = fits.experts_weight_only if _is_weight_only(experts.weight, gpu) else fits.experts[dtype]
     weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
     token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
     memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
@@ -189,6 +192,12 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
     compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
     seconds = fit.launch_s + smooth_max(memory_s, compute_s, 2)
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
+
+
+def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
+    """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones; floats have FlashInfer on B200."""
+    is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
+    return is_narrow and (weight.name.startswith("int") or not gpu.compute_capability.startswith(B200))
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

@@ -40,6 +40,7 @@ FITS = OperatorFits(
         "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, "fitted"),
         "int8": ExpertsFit(0.213, 0.856, 47.718 * US, "derived"),
     },
+    experts_weight_only=ExpertsFit(0.25, 0.8, 60.0 * US, "fitted"),
     all_reduce=AllReduceFit(4.176 * US, 0.169 * US, 0.593, "fitted"),
     messages=MessageFits(
         link=MessageFit(7.6 * US, 0.8, "fitted"),

@@ -1,5 +1,8 @@
 """What ranks say to each other, on one node and over several."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +34,34 @@ def test_a_domain_larger_than_a_node_needs_no_network() -> None:
     gpu = load_gpu("gb200")
     fit, num_bytes = gpu.operators.all_reduce, 2.0**24
     wire_s = 2 * 15 / 16 * num_bytes / (gpu.link_bytes_per_s * fit.link_efficiency)
-    assert all_reduce_s(num_bytes, 16, gpu) == pytest.approx(fit.base_s + 15 * fit.per_gpu_s + wire_s)
+    factor = dict(dict(fit.by_bytes)[8])[num_bytes]
+    assert all_reduce_s(num_bytes, 16, gpu) == pytest.approx(factor * (fit.base_s + 15 * fit.per_gpu_s + wire_s))
+
+
+MEASURED = ((2, ((1024.0, 1.0), (4096.0, 2.0))), (8, ((1024.0, 1.0), (4096.0, 8.0))))
+
+
+def test_a_sum_takes_what_was_measured_at_its_size() -> None:
+    """Half-way in time between two sizes; the middle of logarithms between 2 and 8 GPUs; beyond either end as there."""
+    gpu = replace(h100(), operators=replace(FITS, all_reduce=replace(FITS.all_reduce, by_bytes=MEASURED)))
+    formula = {
+        (num, of): all_reduce_s(float(num), of, h100()) for num in (512, 1024, 2560, 4096, 8192) for of in (2, 4, 8, 16)
+    }
+    for of, largest in ((2, 2.0), (4, 4.0), (8, 8.0)):
+        assert all_reduce_s(4096.0, of, gpu) == pytest.approx(largest * formula[4096, of])
+        assert all_reduce_s(8192.0, of, gpu) == pytest.approx(largest * formula[8192, of])
+        assert all_reduce_s(512.0, of, gpu) == pytest.approx(formula[512, of])
+    between = (formula[1024, 2] + 2 * formula[4096, 2]) / 2
+    assert all_reduce_s(2560.0, 2, gpu) == pytest.approx(between)
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "l40s", "rtx-pro-6000"])
+def test_larger_sums_never_take_less(name: str) -> None:
+    """As they are in the built-in profiles, from 100 bytes to 1 GB, but for what three digits of a factor round off."""
+    gpu, sizes = load_gpu(name), [100 * 1.3**step for step in range(62)]
+    for num_gpus in (2, 4, 8):
+        times = [all_reduce_s(size, num_gpus, gpu) for size in sizes]
+        assert all(more > 0.998 * less for less, more in pairwise(times))
 
 
 @given(num_bytes=st.floats(0, 1e9), num_nodes=st.integers(1, 8))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs.hardware import load_gpu
-from sim.specs.model import Attention, Experts, Linear, WeightFormat
-from sim.specs.quantization import NF4, NVFP4
+from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
+from sim.specs.quantization import MXFP4, NF4, NVFP4
 from sim.steptime.operators import (
     compute_dtype,
     decode_attention,
@@ -144,6 +144,19 @@ def test_experts_by_hand() -> None:
     memory_us = (2 * 3 * 4096 * 14336 * 2 + 2 * 2 * (2 * 4096 + 3 * 14336)) / (3.35e12 * 0.901) / US
     compute_us = 6 * 4096 * 14336 * 2 / (989.4e12 * 0.45) / US
     assert experts_s(1.0, MIXTRAL, h100()) == pytest.approx((47.671 + (memory_us**2 + compute_us**2) ** 0.5) * US)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weight", "is_marlin"),
+    [("h100", INT4, True), ("b200", INT4, True), ("h100", MXFP4, True), ("b200", MXFP4, False), ("h100", BF16, False)],
+)
+def test_experts_of_4_bits_are_unpacked_by_marlin(gpu: str, weight: WeightFormat, is_marlin: bool) -> None:
+    """Integers everywhere; floats where FlashInfer has no kernel of its own for them."""
+    profile, experts = load_gpu(gpu), replace(MIXTRAL, weight=weight)
+    fits = profile.operators
+    fit = fits.experts_weight_only if is_marlin else fits.experts["bf16"]
+    others = replace(fits, experts_weight_only=fit, experts={**fits.experts, "bf16": fit})
+    assert experts_s(4096.0, experts, profile) == experts_s(4096.0, experts, replace(profile, operators=others))
 
 
 def test_elementwise_by_hand() -> None:

@@ -1,0 +1,88 @@
+"""What rules of the operators are worth on calls, and on GPUs, that their fit has not seen.
+
+    python -m benchmarks.left_out ../shared/steptime
+
+Median errors in %, of each GPU with such calls: without the rule, with what was fitted to that GPU (on shapes or sizes held out), and with what
+was fitted to each of the others, in the median over these.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.fit_kernels import OUTPUT, calls_of
+from benchmarks.kernels import GPUS
+from sim.measure.kernel_fits import MIXED, TARGETS, Call, Target, fit, fitted_gpu, sizes
+from sim.report.tables import aligned
+from sim.specs.hardware import HardwareProfile, load_gpu
+from sim.specs.operator_fits import OperatorFits
+
+HEADER = ("rule", "GPU", "calls", "without", "held out", "GPU left out")
+RULES = {
+    "experts int4": "weights of 4 bits have a fit of their own",
+    "all-reduce": "sums take what was measured at their size",
+    "mixed attention": "tiles without queries cost time",
+}
+
+
+class Measured(NamedTuple):
+    """A GPU as its profile has it, and calls of an operator."""
+
+    gpu: HardwareProfile
+    calls: list[Call]
+
+
+def rows(folder: Path) -> Iterator[tuple[object, ...]]:
+    """By rule and GPU."""
+    fits = json.loads(OUTPUT.read_text(encoding="utf-8"))
+    for target in TARGETS:
+        if target.operator in RULES:
+            measured = {name: Measured(gpu, calls_of(target, folder / "data", name, gpu)) for name, gpu in _gpus()}
+            measured = {name: one for name, one in measured.items() if one.calls}
+            for name, (gpu, calls) in measured.items():
+                others = [_with(target, gpu, other.gpu) for of, other in measured.items() if of != name]
+                left_out = [sizes(other, calls).median for other in others]
+                held_out, _ = fits[name][target.operator]["holdout_med_p90"]
+                before = sizes(_without(target, gpu, calls), calls).median
+                yield RULES[target.operator], gpu.name, len(calls), before, held_out, float(np.median(left_out))
+
+
+def _gpus() -> Iterator[tuple[str, HardwareProfile]]:
+    return ((name, load_gpu(profile)) for name, profile in GPUS.items())
+
+
+def _without(target: Target, gpu: HardwareProfile, calls: list[Call]) -> HardwareProfile:
+    fits = gpu.operators
+    match target.operator:
+        case "experts int4":
+            return _having(gpu, replace(fits, experts_weight_only=fits.experts["bf16"]))
+        case "all-reduce":
+            return _having(gpu, replace(fits, all_reduce=replace(fits.all_reduce, by_bytes=())))
+    idle = _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, idle_tile_s=0.0)))
+    fewer = target._replace(parameters=MIXED[:2])
+    return fitted_gpu(idle, fewer, fit(fewer, idle, calls))
+
+
+def _with(target: Target, gpu: HardwareProfile, other: HardwareProfile) -> HardwareProfile:
+    """The GPU with the other's part of the rule."""
+    fits, others = gpu.operators, other.operators
+    match target.operator:
+        case "experts int4":
+            return _having(gpu, replace(fits, experts_weight_only=others.experts_weight_only))
+        case "all-reduce":
+            return _having(gpu, replace(fits, all_reduce=replace(fits.all_reduce, by_bytes=others.all_reduce.by_bytes)))
+    riding = {parameter.field: getattr(others.prefill_attention, parameter.field) for parameter in target.parameters}
+    return _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, **riding)))
+
+
+def _having(gpu: HardwareProfile, fits: OperatorFits) -> HardwareProfile:
+    return replace(gpu, operators=fits)
+
+
+if __name__ == "__main__":
+    print(aligned(HEADER, rows(Path(sys.argv[1]))))
