@@ -1,5 +1,6 @@
-"""A request on its way through a fleet that changes: the attempt under way, and what came of those before."""
+"""A request on its way through a fleet that changes: the attempt under way, with all its answers, and what came of those before."""
 
+from collections.abc import Sequence
 from math import isnan, nan
 
 from sim.cluster.clock import Answer
@@ -11,11 +12,12 @@ from sim.engine.request_table import NO_REPLICA, Earlier
 class Errand:
     """From a request's arrival to its end; `place` is where the attempt is, None at the gateway or between two attempts.
 
-    `replica` is the number of the last replica that had it.
+    `replica` is the number of the last replica that had it. `answers` are the attempt and those for its further answers, all of them at one
+    replica; `open` are those that have not ended.
     """
 
-    def __init__(self, request: Request, came_s: float, answer: Answer | None) -> None:
-        self.attempt = request
+    def __init__(self, request: Request, others: Sequence[Request], came_s: float, answer: Answer | None) -> None:
+        self.begin(request, others)
         self.came_s = came_s
         self.answer = answer
         self.place: Place | None = None
@@ -23,6 +25,12 @@ class Errand:
         self.num_lost = 0
         self.is_over = False
         self._earlier = Earlier(came_s, nan, nan, 0)
+
+    def begin(self, attempt: Request, others: Sequence[Request]) -> None:
+        """An attempt that has not been sent."""
+        self.attempt = attempt
+        self.answers = (attempt, *others)
+        self.open = dict.fromkeys(self.answers)
 
     @property
     def row(self) -> int:
@@ -36,14 +44,22 @@ class Errand:
 
     @property
     def first_token_s(self) -> float:
-        """When its first token came or will come; NaN if that is not known."""
+        """When the first token of any answer came or will come; NaN if that is not known."""
         earlier_s = self._earlier.first_token_s
-        return self.attempt.first_token_s if isnan(earlier_s) else earlier_s
+        if not isnan(earlier_s):
+            return earlier_s
+        known_s = [answer.first_token_s for answer in self.answers if not isnan(answer.first_token_s)]
+        return min(known_s, default=nan)
+
+    @property
+    def num_answer_tokens(self) -> int:
+        """Those that were asked for in each answer."""
+        return self._earlier.num_tokens + self.attempt.max_tokens
 
     @property
     def num_output_tokens(self) -> int:
-        """Those that were asked for."""
-        return self._earlier.num_tokens + self.attempt.max_tokens
+        """Those that were asked for in all answers."""
+        return self.num_answer_tokens * len(self.answers)
 
     def keep(self, num_returned: int) -> None:
         """The attempt is over, and the next goes on from the tokens that it has returned."""

@@ -6,16 +6,16 @@ As with llm-d's sidecar, which stands beside the decode replica, a prefill ends 
 before left in a prefix cache, a request finds only what it shares with others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.cluster.errand import Errand
 from sim.cluster.exchange import Exchange
 from sim.cluster.handovers import Handover
-from sim.cluster.managed_gateway import ManagedGateway
+from sim.cluster.managed_gateway import NOTHING_RETURNED, ManagedGateway
 from sim.cluster.places import Place, State
 from sim.cluster.prefill_desk import PrefillDesk
-from sim.cluster.replica import LiveReplica, Lost
+from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
 from sim.engine.request import Request
 
@@ -57,7 +57,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         if place.state is State.READY:
             handover.sender.submit(handover.prefill)
         else:  # lost, and not noticed yet
-            self.lost(place, [Lost(handover.prefill, 0)])
+            self.lost(place, [handover.prefill])
 
     def prefilled(self, number: int, prefills: Sequence[Request]) -> None:
         """Prompts have been computed at a replica, which holds their KV from now on."""
@@ -92,25 +92,25 @@ class ManagedDisaggregatedGateway(ManagedGateway):
             errand = self._errands.get(request.index)
             if errand is not None:
                 self._leave(errand)
-                self._lose(errand, 0, number, "its KV was lost")
+                self._lose(errand, number, "its KV was lost")
         if failed:
             self._places.give_back_if_drained(self._places[number])
             self.dispatch_soon()
 
     # -- losses ----------------------------------------------------------------------------------------------------
 
-    def lost(self, place: Place, lost: Iterable[Lost]) -> None:
+    def lost(self, place: Place, lost: Iterable[Request], returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
         """A replica is lost with these requests, or prompts."""
         self._exchange.network.forget(place.number)
         if not self._desk.is_prefill(place.pool):
-            for request, _ in lost:
+            for request in lost:
                 self._give_up(request, is_known=False)
-            super().lost(place, lost)
+            super().lost(place, lost, returned)
             return
         for handover in list(place.held):
             self._handovers.sender_is_gone(handover)
         place.held.clear()
-        for prefill, _ in lost:
+        for prefill in lost:
             self._lose_prefill(place, prefill)
         self.dispatch_soon()
 
@@ -122,7 +122,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         receiver = errand.place
         self._leave(errand)
         self._count_loss(place)
-        self._lose(errand, 0, errand.replica, f"replica {place.number} was lost")
+        self._lose(errand, errand.replica, f"replica {place.number} was lost")
         assert receiver is not None, "it was to be answered somewhere"
         self._places.give_back_if_drained(receiver)
 
@@ -143,7 +143,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
             return
         place = self._places[handover.sender.number]
         self._drop(handover, place)
-        handover.sender.abort(handover.prefill, GIVEN_UP)
+        handover.sender.abort(handover.prefill, reason=GIVEN_UP)
         self._places.give_back_if_drained(place)
 
     def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:

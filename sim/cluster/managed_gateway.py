@@ -1,6 +1,7 @@
 """The gateway of a fleet that changes: what it lets in, where it sends it, and how often it tries.
 
-Every request that comes ends once: completed, rejected (turned away before any replica had it) or failed.
+Every request that comes ends once: completed, rejected (turned away before any replica had it) or failed. One for several answers is one errand:
+one replica has it, and it is completed with the last answer, or lost, aborted and tried again as a whole.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +17,14 @@ from sim.cluster.circuits import Circuits
 from sim.cluster.clock import ARRIVAL, ASK, FLEET, Answer, call_at
 from sim.cluster.errand import Errand
 from sim.cluster.places import Place, Places, State
-from sim.cluster.replica import LiveReplica, Lost
+from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
 from sim.cluster.watch import Watch
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
+
+NOTHING_RETURNED: Mapping[Request, int] = {}
 
 
 class ManagedGateway:
@@ -69,12 +72,12 @@ class ManagedGateway:
 
     def submit(self, request: Request) -> None:
         """A request arrives now."""
-        self._enter(Errand(request, self._env.now, None))
+        self._enter(Errand(request, self._source.others(request), self._env.now, None))
 
     def ask(self, request: Request) -> Answer:
         """Submit a request, which arrives now; the event happens when it has ended."""
         answer = Answer(self._env)
-        self._enter(Errand(request, self._env.now, answer))
+        self._enter(Errand(request, self._source.others(request), self._env.now, answer))
         return answer
 
     def _enter(self, errand: Errand) -> None:
@@ -149,10 +152,12 @@ class ManagedGateway:
 
     def _send(self, errand: Errand, candidates: Sequence[LiveReplica]) -> None:
         request = errand.attempt
-        request.arrival_s = self._env.now
+        for answer in errand.answers:
+            answer.arrival_s = self._env.now
         replica = self._router.choose(request, candidates)
         if errand.num_lost or self._source.other_keys:
-            self._source.fit(request, replica.pool)
+            for answer in errand.answers:
+                self._source.fit(answer, replica.pool)
         place = errand.place = self._places[replica.number]
         errand.replica = place.number
         place.in_flight[request] = None
@@ -161,19 +166,22 @@ class ManagedGateway:
             assert place.replica is not None, "it is ready"
             self._submit(errand, place.replica)
         else:  # lost, and not noticed yet
-            self.lost(place, [Lost(request, 0)])
+            self.lost(place, [request])
 
     def _submit(self, errand: Errand, replica: LiveReplica) -> None:
         """The attempt goes to the replica that was chosen for it."""
-        replica.submit(errand.attempt)
+        replica.submit(*errand.answers)
 
     # -- and back --------------------------------------------------------------------------------------------------
 
     def answered(self, number: int, finished: Sequence[Request]) -> None:
-        """Requests have ended at a replica."""
+        """Answers have ended at a replica."""
         for request in finished:
-            errand = self._errands.get(request.index)
+            errand = self._errands.get(self._source.row(request))
             if errand is None:  # it had timed out at the instant of its last token
+                continue
+            del errand.open[request]
+            if errand.open:
                 continue
             self._leave(errand)
             self._circuits.succeeded(number, self._env.now)
@@ -205,13 +213,13 @@ class ManagedGateway:
         """A replica's GPUs have been given back."""
         self._router_of(place).left(place.number)
 
-    def lost(self, place: Place, lost: Iterable[Lost]) -> None:
-        """A replica is lost with these requests."""
-        for request, num_returned in lost:
+    def lost(self, place: Place, lost: Iterable[Request], returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
+        """A replica is lost with these requests, of whose answers tokens had been returned."""
+        for request in lost:
             errand = self._errands[request.index]
             self._leave(errand)
             self._count_loss(place)
-            self._lose(errand, num_returned, place.number, f"replica {place.number} was lost")
+            self._lose(errand, place.number, f"replica {place.number} was lost", returned)
         self.dispatch_soon()
 
     def _count_loss(self, place: Place) -> None:
@@ -219,21 +227,28 @@ class ManagedGateway:
         if self._circuits.failed(place.number, self._env.now):
             call_at(self._env, self._env.now + self._recovery.circuit_open_s, FLEET, self.dispatch_soon)
 
-    def _lose(self, errand: Errand, num_returned: int, number: int, reason: str) -> None:
+    def _lose(
+        self, errand: Errand, number: int, reason: str, returned: Mapping[Request, int] = NOTHING_RETURNED
+    ) -> None:
         """An attempt has come to nothing, by the replica of that number: the next, or the end."""
         errand.num_lost += 1
         if self._recovery.lost == "fail" or errand.num_lost > self._recovery.retries:
             retries = f" after {errand.num_lost - 1} retries" if errand.num_lost > 1 else ""
-            self._table.fail(errand.attempt, num_returned, f"{reason}{retries}", number)
+            self._fail(errand, f"{reason}{retries}", number, returned)
             self._end(errand)
         else:
-            self._try_again(errand, num_returned)
+            self._try_again(errand, returned.get(errand.attempt, 0))
 
     def _try_again(self, errand: Errand, num_returned: int) -> None:
-        """A fresh attempt, after a while; one that resumes has the tokens that were returned as a part of its prompt."""
-        num_kept = num_returned if self._recovery.lost == "resume" else 0
+        """A fresh attempt, after a while; one that resumes has the tokens that were returned as a part of its prompt.
+
+        Several answers have one prompt, of which none can be a part: they begin again.
+        """
+        resumes = self._recovery.lost == "resume" and len(errand.answers) == 1
+        num_kept = num_returned if resumes else 0
         errand.keep(num_kept)
-        errand.attempt = self._source.again(errand.attempt, num_kept)
+        attempt = self._source.again(errand.attempt, num_kept)
+        errand.begin(attempt, self._source.others(attempt))
         wait_s = backoff_s(errand.num_lost - 1, self._recovery, self._rng)
         self._later(errand, wait_s, ARRIVAL, self._queue_again)
 
@@ -262,11 +277,18 @@ class ManagedGateway:
         if errand.answer is not None:
             errand.answer.give()
 
+    def _fail(
+        self, errand: Errand, reason: str, number: int, returned: Mapping[Request, int] = NOTHING_RETURNED
+    ) -> None:
+        """Record it, of all answers that have not come."""
+        for answer in errand.open:
+            self._table.fail(answer, returned.get(answer, 0), reason, number)
+
     def _turn_away(self, errand: Errand, reason: str) -> None:
         """It is at no replica: rejected if none ever had it, else failed."""
         self._queue.pop(errand, None)
         if errand.num_lost:
-            self._table.fail(errand.attempt, 0, reason, errand.replica)
+            self._fail(errand, reason, errand.replica)
         else:
             self._table.reject(errand.attempt, reason)
         self._end(errand)
@@ -275,7 +297,7 @@ class ManagedGateway:
         reason, place = f"not answered within {self._admission.timeout_s:g} s", errand.place
         if place is None:
             self._queue.pop(errand, None)
-            self._table.fail(errand.attempt, 0, reason, errand.replica)
+            self._fail(errand, reason, errand.replica)
         else:
             assert place.replica is not None, "it was sent to a replica"
             self._leave(errand)
@@ -286,7 +308,7 @@ class ManagedGateway:
 
     def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:
         """The replica that has the attempt is to drop it, and record that."""
-        replica.abort(errand.attempt, reason)
+        replica.abort(*errand.open, reason=reason)
 
     def _queue_out(self, errand: Errand) -> None:
         if errand in self._queue and not errand.num_lost:

@@ -1,6 +1,6 @@
 """Places for replicas, and what becomes of the one in each: it starts, is ready, drains and is gone; or it is lost and starts again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from math import inf, prod
 
@@ -10,7 +10,7 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import FLEET, At
 from sim.cluster.handovers import Handover
 from sim.cluster.lives import Life
-from sim.cluster.replica import LiveReplica, Lost
+from sim.cluster.replica import LiveReplica
 from sim.engine.request import Request
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.steptime.protocol import StepTimeModel
@@ -31,7 +31,7 @@ WANTED = (State.STARTING, State.READY, State.LOST)
 
 
 class Place:
-    """`in_flight` are requests that were sent to the replica and have not ended, `held` is what it keeps for others besides;
+    """`in_flight` are requests that were sent to the replica and have not ended, of several answers the first; `held` is what it keeps for others besides;
     `slowdowns` multiply its step times.
 
     A replica that is lost stays here until another is ready; the gateway notices at `noticed_s`. `turn` counts what has begun here, so that a process that slept sees whether it is still wanted.
@@ -53,7 +53,9 @@ class Place:
 
 
 class Places:
-    """All places by number; those listening are told of a replica that is `on_ready`, `on_lost` with its requests, or `on_gone`."""
+    """All places by number; those listening are told of a replica that is `on_ready`, `on_lost` with its requests and the tokens that each answer
+    had returned, or `on_gone`.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Places:
         self._all = places
         self._ended: list[Life] = []
         self.on_ready: Callable[[Place], None] = lambda _place: None
-        self.on_lost: Callable[[Place, Sequence[Lost]], None] = lambda _place, _lost: None
+        self.on_lost: Callable[[Place, Sequence[Request], Mapping[Request, int]], None] = lambda *_: None
         self.on_gone: Callable[[Place], None] = lambda _place: None
 
     def __getitem__(self, number: int) -> Place:
@@ -167,7 +169,7 @@ class Places:
         if state not in {State.READY, State.STARTING, State.DRAINING}:
             return
         returned = replica.halt() if replica and state is not State.STARTING else {}
-        lost = [Lost(request, returned.get(request, 0)) for request in place.in_flight]
+        lost = list(place.in_flight)
         if state is not State.STARTING:
             place.lost_s.append(self._env.now)
         if state is State.READY:
@@ -176,7 +178,7 @@ class Places:
             place.turn += 1
         else:
             self._start(place, after_s=for_s)
-        self.on_lost(place, lost)
+        self.on_lost(place, lost, returned)
         self.give_back_if_drained(place)
 
     def candidates(self) -> list[LiveReplica]:

@@ -84,10 +84,10 @@ class Door:
         for request in requests:
             self._unanswered.pop(request, None)
 
-    def forget(self, request: Request) -> bool:
-        """Nobody waits for a request any more; whether it was still undecided."""
-        self._unanswered.pop(request, None)
-        return self.undecided.pop(request, None) is not None
+    def forget(self, *answers: Request) -> bool:
+        """Nobody waits for these any more; whether they were still undecided."""
+        self.answered(answers)
+        return self.undecided.pop(answers[0], None) is not None
 
 
 class LimitedReplica(LiveReplica):
@@ -121,11 +121,12 @@ class LimitedReplica(LiveReplica):
         self._door.answered(finished)
         self._on_answered(finished)
 
-    def abort(self, request: Request, reason: str) -> None:
-        if self._door.forget(request):
-            self._core.refuse(request, reason)
+    def abort(self, *answers: Request, reason: str) -> None:
+        if self._door.forget(*answers):
+            for request in answers:
+                self._core.refuse(request, reason)
         else:
-            super().abort(request, reason)
+            super().abort(*answers, reason=reason)
 
     def halt(self) -> dict[Request, int]:
         undecided = dict.fromkeys(self._door.undecided, 0)

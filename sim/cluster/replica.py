@@ -6,7 +6,7 @@ and a replica needs no events.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import simpy
 
@@ -22,13 +22,6 @@ Listener = Callable[[Sequence[Request]], None]
 NOTHING_SHOWN = Metrics(0, 0, 0.0)
 HALT = "halt"
 """The cause of an interrupt that ends a replica's process; any other wakes it."""
-
-
-class Lost(NamedTuple):
-    """A request that a replica had when it was lost, and the tokens that it had returned."""
-
-    request: Request
-    num_returned: int
 
 
 class Core(Protocol):
@@ -172,20 +165,21 @@ class LiveReplica:
         self._inbox += answers
         self.wake()
 
-    def abort(self, request: Request, reason: str) -> None:
-        """End a request that was submitted and has not been answered; it is recorded as failed, and no answer comes.
+    def abort(self, *answers: Request, reason: str) -> None:
+        """End answers of a request that was submitted which have not come; they are recorded as failed, and come no more.
 
         One that no pass has seen leaves at once, any other before the next batch that comes back is taken in or before
         the next pass. A batch that comes back at this very instant is taken in first: if it brings the last token, the
         request is answered all the same.
         """
         self._show()
-        if request in self._inbox:
-            self._inbox.remove(request)
-            self._core.refuse(request, reason)
-        else:
-            self._core.abort(Abort(request, reason, self._env.now))
-            self.wake()
+        for request in answers:
+            if request in self._inbox:
+                self._inbox.remove(request)
+                self._core.refuse(request, reason)
+            else:
+                self._core.abort(Abort(request, reason, self._env.now))
+                self.wake()
 
     def halt(self) -> dict[Request, int]:
         """The replica is lost now, and what is on its device never comes back: the tokens that each request has returned.

@@ -99,7 +99,6 @@ def _check_parallel_sampling(trace: Trace, plan: FleetPlan) -> None:
     if not len(trace.more_answers):
         return
     refused = {
-        "a fleet whose replicas come and go": plan.dynamics,
         "pools that prefill for others, as vLLM hands over the KV of one answer a request (vllm#38900)": plan.disaggregation,
         "prefixes that replicas pull, as vLLM names one source a request (vllm#38900)": isinstance(
             plan.sharing, PullSharing

@@ -13,7 +13,8 @@ from sim.engine.request_table import NO_REPLICA
 
 
 class Answered(NamedTuple):
-    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token.
+    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token, and that of an answer where
+    there were several.
 
     Or a prompt that it has computed for another, which brings no tokens.
     """
@@ -52,9 +53,10 @@ class Watch:
 
     def answered(self, errand: Errand, number: int, now_s: float) -> None:
         """A replica has answered it."""
-        first_s, num_tokens = errand.first_token_s, errand.num_output_tokens
-        tpot_s = (now_s - first_s) / (num_tokens - 1) if num_tokens > 1 else None
-        self._answered.append(Answered(now_s, number, first_s, first_s - errand.came_s, tpot_s, num_tokens))
+        first_s, num_each = errand.first_token_s, errand.num_answer_tokens
+        tpot_s = (now_s - first_s) / (num_each - 1) if num_each > 1 else None
+        ttft_s, num_tokens = first_s - errand.came_s, errand.num_output_tokens
+        self._answered.append(Answered(now_s, number, first_s, ttft_s, tpot_s, num_tokens))
 
     def prefilled(self, errand: Errand, number: int, now_s: float) -> None:
         """A replica has computed its prompt for another."""

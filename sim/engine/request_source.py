@@ -104,6 +104,10 @@ class RequestSource:
             self.fit(other, 0)
         return others
 
+    def row(self, answer: Request) -> int:
+        """That of the trace."""
+        return answer.index if self.answer_rows is None else int(self.answer_rows.request[answer.index])
+
     def _other(self, first: Request, number: int, row: int) -> Request:
         name = f"{number}_{first.request_id.partition('_')[2]}"
         return _of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)

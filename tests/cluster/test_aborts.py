@@ -72,7 +72,7 @@ class Service:
     def _give_up(self, request: Any, replica: Any, at_s: float) -> Process:
         yield At(self._env, at_s, self._patience.kind)
         if request not in self._ended:
-            replica.abort(request, GONE)
+            replica.abort(request, reason=GONE)
 
     def ended(self, requests: Iterable[Any]) -> None:
         self._ended.update(requests)

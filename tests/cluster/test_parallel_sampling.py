@@ -12,14 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
+from sim.cluster.clients import Clients
+from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
 from sim.engine import leaps
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
+from tests.cluster.test_changes_agree import assert_all_ended_once, dynamics
+from tests.cluster.test_changes_agree import assert_same_run as assert_same_change
 from tests.cluster.test_clusters_agree import closed_loops, gaps, panel_bits, routers
 from tests.cluster.test_queue_limits import limits
 from tests.configs import changed
@@ -27,6 +32,7 @@ from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import engine_examples as examples
 from tests.reference.cluster import Served, simulate_cluster
+from tests.reference.managed import Pool, simulate_changing
 from tests.workloads import configs, conversations, step_times, traces
 
 A_STEP = LinearStepTime(base_s=0.01, per_token_s=0.0, per_context_token_s=0.0)
@@ -44,6 +50,9 @@ def without_sessions(trace: Trace) -> Trace:
     return replace(trace, session_id=None)
 
 
+prompts = st.one_of(conversations(), conversations().map(without_sessions), traces(sharing=False))
+
+
 def with_n(trace: Trace, data: st.DataObject) -> Trace:
     counts = st.lists(st.sampled_from((1, 1, 2, 3, 5)), min_size=len(trace), max_size=len(trace))
     return replace(trace, n=np.array(data.draw(counts), dtype=np.int64))
@@ -52,7 +61,7 @@ def with_n(trace: Trace, data: st.DataObject) -> Trace:
 @examples(400)
 @given(
     data=st.data(),
-    trace=st.one_of(conversations(), conversations().map(without_sessions), traces(sharing=False)),
+    trace=prompts,
     step_time=step_times,
     limits=st.one_of(st.just({}), limits),
     num_replicas=st.integers(1, 3),
@@ -120,6 +129,51 @@ def rows_of_answers(trace: Trace) -> Iterator[list[int]]:
     for row, n in enumerate([1] * len(trace) if trace.n is None else trace.n.tolist()):
         yield [row, *range(behind, behind + n - 1)]
         behind += n - 1
+
+
+@examples(100)
+@given(
+    data=st.data(),
+    trace=prompts,
+    step_time=step_times,
+    limits=st.one_of(st.just({}), limits),
+    num_replicas=st.integers(1, 3),
+    router=st.sampled_from(("least_loaded", "round_robin", "power_of_two")),
+    changes=dynamics(),
+    users=st.sampled_from((None, Users(3, 1.0))),
+)
+def test_several_answers_are_one_errand(
+    data: st.DataObject,
+    trace: Trace,
+    step_time: RecordedStepTime,
+    limits: dict[str, int],
+    num_replicas: int,
+    router: str,
+    changes: Dynamics,
+    users: Users | None,
+) -> None:
+    """One replica has them all, and they are lost, aborted, refused and tried again together."""
+    trace, config = with_n(trace, data), changed(data.draw(configs(trace)), **limits)
+    told, clients = Telling(step_time), Clients(users)
+    plan = FleetPlan.alike(config, told, num_replicas, router, dynamics=changes, start_up_s=3.0)
+    found = simulate(trace, plan, clients=clients)
+    pools = [Pool(told, num_replicas, 3.0)]
+    expected = simulate_changing(trace, config, pools, router=router, dynamics=changes, clients=clients)
+    assert_same_change(found, expected)
+    assert_all_ended_once(found)
+
+
+@pytest.mark.parametrize(("n", "most_ms"), [(1, 510), (2, 710)])
+def test_several_answers_begin_again_where_one_resumes(n: int, most_ms: float) -> None:
+    """Lost after 0.2 s, 20 steps: one answer has 30 to go, two have all 50."""
+    fleet = {
+        "pools": [{"replicas": 2}],
+        "faults": [{"at_s": 0.2, "replica": 0}],
+        "recovery": {"lost": "resume", "backoff_s": 0},
+    }
+    (row,) = run({"prompt_tokens": [100], "output_tokens": [50], "n": [n]}, fleet=fleet).requests.to_dict("records")
+    assert (row["replica"], row["generated_tokens"]) == (1, 50 * n)
+    assert most_ms - 11 < row["e2el_ms"] <= most_ms
 
 
 def test_a_prompt_is_computed_once_for_all_its_answers() -> None:
@@ -220,7 +274,6 @@ def test_totals_add_up_in_every_mode(model: str, engine: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"fleet": {"autoscale": "hpa"}}, "a fleet whose replicas come and go"),
         ({"fleet": {"pools": [{"role": "prefill"}, {"role": "decode"}]}}, "pools that prefill for others"),
         ({"replicas": 2, "kv_pull": "kv_recompute_threshold=64"}, "prefixes that replicas pull"),
         ({"sampling": "greedy"}, "vLLM refuses them where sampling is greedy"),

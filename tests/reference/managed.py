@@ -3,7 +3,7 @@
 Everything is looked up anew from lists of spots and jobs; what is pure (policies, drawn times) is the product's own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, FLEET, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import send
-from tests.reference.front_door import let_in, make_requests
+from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.modes import PLAIN
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
@@ -195,7 +195,8 @@ class ManagedFleet:
 
     def send(self, job: Job, spots: list[Spot]) -> None:
         request = job.attempt
-        request.arrival_s = self.env.now
+        for answer in answers([request]):
+            answer.arrival_s = self.env.now
         spot = self.choose(spots, self.chosen, self.draws, lambda spot: sum(job.spot is spot for job in self.order))
         self.chosen.append(spot)
         job.spot, job.where = spot, spot.number
@@ -208,7 +209,7 @@ class ManagedFleet:
     def hand(self, job: Job, spot: Spot) -> None:
         """The replica there gets it."""
         assert spot.replica
-        spot.replica.submit(job.attempt)
+        spot.replica.submit(job.attempt, job.attempt.others)
 
     def choose(
         self, spots: list[Spot], chosen: list[Spot], draws: Random, num_in_flight: Callable[[Spot], int]
@@ -247,8 +248,9 @@ class ManagedFleet:
         self.dispatch()
 
     def finished(self, spot: Spot, request: Request) -> None:
-        job = self.jobs[request.index]
-        if job.outcome:
+        first = request.first or request
+        job = self.jobs[first.index]
+        if job.outcome or any(answer.finish_s is None for answer in answers([first])):
             return
         self.leave(job)
         if self.breakers:
@@ -295,7 +297,7 @@ class ManagedFleet:
             self.end(job, f"failed: {reason}{retries}")
             return
         before = job.attempt
-        if recovery.lost == "resume":
+        if recovery.lost == "resume" and not before.others:
             if before.num_output_tokens and job.first is None:
                 job.first = before
             job.num_kept += before.num_output_tokens
@@ -325,7 +327,9 @@ class ManagedFleet:
         self.dispatch_soon()
 
     def abort(self, job: Job, replica: Replica, reason: str) -> None:
-        replica.abort(job.attempt, reason)
+        for answer in answers([job.attempt]):
+            if answer.finish_s is None:
+                replica.abort(answer, reason)
 
     def queue_out(self, job: Job) -> None:
         if job in self.queue and not job.num_lost:
@@ -443,7 +447,7 @@ class ManagedFleet:
         spots = [spot for spot in self.spots if spot.pool == pool]
         numbers = [spot.number for spot in spots]
         recent = [answer for answer in self.answers if answer[0] > since_s and answer[2] in numbers]
-        outputs = [job.num_kept + job.attempt.max_tokens for _, job, _ in recent]
+        outputs = [(job.num_kept + job.attempt.max_tokens) * (1 + len(job.attempt.others)) for _, job, _ in recent]
         jobs = [job for job in self.jobs.values() if job.came_s > since_s and job.where in (-1, *numbers)]
         return Observed(
             now_s,
@@ -480,15 +484,21 @@ def _until_interrupted(replica: Replica) -> Process:
 def again(request: Request) -> Request:
     fresh = copy(request)
     fresh.block_tables, fresh.num_hashed_blocks = list(request.block_tables), list(request.num_hashed_blocks)
+    fresh.others = [again(other) for other in request.others]
+    for other in fresh.others:
+        other.first = fresh
     return fresh
 
 
 def _first_token_s(job: Job) -> float | None:
-    return (job.first or job.attempt).first_token_s
+    """Of any answer."""
+    times_s = [answer.first_token_s for answer in answers([job.first or job.attempt])]
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
 def _tpot_s(job: Job) -> float:
-    first_s, finish_s = _first_token_s(job), job.attempt.finish_s
+    """Of an answer, as if the one that began first had also ended last."""
+    first_s, finish_s = _first_token_s(job), _last(answer.finish_s for answer in answers([job.attempt]))
     assert first_s is not None
     assert finish_s is not None
     return (finish_s - first_s) / (job.num_kept + job.attempt.max_tokens - 1)
@@ -545,16 +555,27 @@ def ended_fleet(
     return Recorder().records(ended, Scheduler(fleet.config)).requests, where, (*fleet.lives, *there)
 
 
+def _last(times_s: Iterable[float | None]) -> float | None:
+    """None where one is missing."""
+    found = list(times_s)
+    return None if None in found else max(time_s for time_s in found if time_s is not None)
+
+
 def _ended(fleet: ManagedFleet, request: Request) -> Request:
-    """The request as a whole, of all its attempts."""
-    job = fleet.jobs.get(request.index)
+    """The request as a whole, of all its attempts and answers."""
+    job, pristine = fleet.jobs.get(request.index), fleet.pristine[request.index]
+    all_answers = answers([job.attempt if job else request])
+    last = copy(all_answers[0])
+    last.num_prompt_tokens, last.max_tokens = pristine.num_prompt_tokens, pristine.max_tokens * len(all_answers)
     if job is None:
-        return request
-    last, first, pristine = copy(job.attempt), job.first or job.attempt, fleet.pristine[request.index]
+        return last
+    first = answers([job.first or job.attempt])
     last.arrival_s = job.came_s
-    last.first_scheduled_s, last.first_token_s = first.first_scheduled_s, first.first_token_s
-    last.num_prompt_tokens, last.max_tokens = pristine.num_prompt_tokens, pristine.max_tokens
-    last.num_output_tokens += job.num_kept
+    scheduled_s = [answer.first_scheduled_s for answer in first if answer.first_scheduled_s is not None]
+    last.first_scheduled_s, last.first_token_s = min(scheduled_s, default=None), _first_token_s(job)
+    last.finish_s = _last(answer.finish_s for answer in all_answers)
+    last.num_output_tokens = job.num_kept + sum(answer.num_output_tokens for answer in all_answers)
+    last.num_preemptions = sum(answer.num_preemptions for answer in all_answers)
     kind, _, reason = job.outcome.partition(": ")
     last.rejected, last.failed = (reason if kind == name else None for name in ("rejected", "failed"))
     return last
