@@ -14,11 +14,6 @@ class LastCollect:
         self.num_left_running = 0
         self.num_released = 0
 
-    def brought_nothing(self, at_s: float) -> None:
-        """A batch that nobody left with."""
-        self.at_s = at_s
-        self.num_left_waiting = self.num_left_running = self.num_released = 0
-
     def load_before(self, load: tuple[int, int], now_s: float) -> tuple[int, int]:
         """(waiting, running) just before a time, from those of now; a batch collected at that time or later still counts."""
         if self.at_s < now_s:

@@ -91,12 +91,6 @@ class LeapBlock:
         """How many steps before each its continued decodes had their last token."""
         self._num_back = Narrow(num_back) if (num_back > 1).any() else None
 
-    def none_continued(self, some: Ints) -> None:
-        """In these rows no decode did."""
-        num_continued = self.integers("num_continued", ALL)
-        num_continued[some] = 0
-        self._integers["num_continued"] = Narrow(num_continued)
-
     @property
     def goes_back(self) -> bool:
         """Whether any had it more than a step before."""

@@ -100,14 +100,6 @@ class LeapRecords:
             some = slice(self._leap_ends[number], self._leap_ends[number + 1])
             block.drafts = DraftColumns(*(column[some] for column in drafts))
 
-    def none_continued(self, rows: Ints) -> None:
-        """In these leaps, of one step each, no decode had a token as it was recorded."""
-        for number, block in enumerate(self.blocks):
-            inside = rows - self._leap_ends[number]
-            inside = inside[(inside >= 0) & (inside < block.num_leaps)]
-            if len(inside):
-                block.none_continued(inside)
-
     def note_overlaps(self) -> None:
         """Batches of stages overlap, and end in order: note how long the one before each still ran."""
         before_s = -np.inf

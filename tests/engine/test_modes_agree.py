@@ -110,10 +110,10 @@ def with_adapters(trace: Trace, names: Sequence[str]) -> Trace:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
     """Some requests, and whatever modes go together."""
     is_async = draw(st.booleans())
-    speculation = draw(st.none() | speculations(is_async=is_async))
+    speculation = draw(st.none() | speculations(is_async=is_async)) if speculates else None
     kind = draw(st.sampled_from(("", "nixl", "mock", "offload")))
     num_stages = draw(st.integers(1, 3)) if kind != "offload" else 1
     if kind == "offload" or (num_stages > 1 and (kind or not is_async)):

@@ -1,4 +1,4 @@
-"""Decodes of pipeline stages that are counted, and calls worked out ahead, are those of an engine that walks: whoever reads its log has it walk."""
+"""Decodes that are counted, and calls worked out ahead, are those of an engine that walks: whoever reads its log has it walk."""
 
 import math
 import pickle
@@ -28,6 +28,7 @@ from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
+from sim.errors import ConfigError, EngineCrashError
 from sim.specs.engine import EngineConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.readers import read_trace
@@ -35,10 +36,11 @@ from sim.workload.trace import Trace
 from tests.cluster.test_aborts import Patience, Service
 from tests.cluster.test_clusters_agree import gaps
 from tests.cluster.test_pipeline_agrees import Staged, workloads
-from tests.conformance.case import RecordedStepTime, load_case
+from tests.conformance.case import Case, RecordedStepTime, load_case
 from tests.conformance.engines import walk
 from tests.conformance.test_recorded import GOLDEN
 from tests.engine.test_engines_agree import Telling, assert_same_steps
+from tests.engine.test_modes_agree import cases
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.shared import SHARED
@@ -83,16 +85,31 @@ def test_real_step_times_to_the_last_bit(num_stages: int, num_blocks: int, is_as
     assert_same(pickle.loads(pickle.dumps(found.replicas[0])), expected.replicas[0])  # noqa: S301 - as another process sends them
 
 
-STAGES = [*GOLDEN.glob("mode_pp*.json.gz"), *(SHARED / "golden" / "pp").glob("*.json.gz")]
+MODES = [
+    *GOLDEN.glob("mode_*.json.gz"),
+    *(path for mode in ("pp", "lora", "kv_pd", "offload") for path in (SHARED / "golden" / mode).glob("*.json.gz")),
+]
 
 
-@pytest.mark.parametrize("path", sorted(STAGES), ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize("path", sorted(MODES), ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_recorded_schedules(path: Path) -> None:
     """What the log of a walk says, which is held to vLLM's, the records of one that counts do as well."""
-    case = load_case(path)
-    found, expected = (walk(case, log) for log in (None, WalkLogger(unread)))
+    assert_counts_as_it_walks(load_case(path))
+
+
+def assert_counts_as_it_walks(case: Case) -> None:
+    """The same requests, steps, gaps, adapters, loads and stores, or the same end."""
+    try:
+        expected = walk(case, WalkLogger(unread))
+    except (ConfigError, EngineCrashError) as error:
+        with pytest.raises(type(error)):
+            walk(case, None)
+        return
+    found = walk(case, None)
     assert_same_requests(found[1], expected[1])
     assert_same(found[0], expected[0])
+    assert found[0].lora == expected[0].lora
+    assert pickle.dumps(found[0].offload) == pickle.dumps(expected[0].offload)
 
 
 @examples(300)
@@ -162,6 +179,13 @@ def served(
         env.process(halt())
         env.run(until=env.now + halts_s + 0.5)
     return table.records(), core.records(), lost
+
+
+@examples(300)
+@given(case=cases(speculates=False))
+def test_every_mode_counts_as_it_walks(case: Case) -> None:
+    """Adapters, KV from elsewhere, a CPU tier."""
+    assert_counts_as_it_walks(case)
 
 
 def test_a_lone_request_is_leapt_over() -> None:

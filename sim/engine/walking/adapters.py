@@ -6,9 +6,10 @@ adapters that are there already are not evicted for its others.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from sim.engine.records import LoraRecords
-from sim.engine.walking.batch import Batch
+from sim.engine.walking.progress import Progress
 from sim.specs.lora import LoraSlots
 
 
@@ -23,9 +24,13 @@ class AdapterCache:
         self._num_reads = 0
         self._load_s = 0.0
 
-    def load_s(self, batch: Batch) -> float:
-        """Have a batch's adapters in slots; how long that takes."""
-        needed = dict.fromkeys(row.progress.request.lora for row in batch.rows if row.progress.request.lora)
+    def has_all(self, batch: Sequence[Progress]) -> bool:
+        """Whether all adapters of a batch's requests are in slots."""
+        return all(progress.request.lora in self._on_gpu for progress in batch if progress.request.lora)
+
+    def load_s(self, batch: Sequence[Progress]) -> float:
+        """Have the adapters of a batch's requests in slots, in order of admission; how long that takes."""
+        needed = dict.fromkeys(progress.request.lora for progress in batch if progress.request.lora)
         missing = [lora for lora in needed if lora not in self._on_gpu]
         for lora in needed:
             if lora in self._on_gpu:

@@ -71,22 +71,45 @@ class Admission:
             state.waiting.put_back_skipped(skipped)
 
     @property
-    def lacks_blocks(self) -> bool:
-        """Whether the head of the queue does not pass the gate, nor will before blocks come free: it finds none that others hold."""
-        request = self._state.waiting[0]
-        progress = self._state.progress[request]
-        is_simple = self._is_gated and self._may_split_prompts and request.keyed is None and not progress.num_stale
-        return is_simple and not self._slots.can_admit(progress, NO_HIT, self._state.watermark)
+    def admits_nobody(self) -> bool:
+        """Whether no call admits anybody before a request comes or finishes or a transfer is over, if all only decode."""
+        state = self._state
+        if state.num_waiting == 0 or len(state.running) >= self._max_running:
+            return True
+        loras = self._loras_in_use(None)
+        for queue in (state.holding, state.waiting):
+            for request in queue:
+                progress = state.progress[request]
+                if not (progress.is_loading or self._lacks_lora(progress, loras)):
+                    return self._lacks_blocks(progress)
+        return True
 
-    def _loras_in_use(self, batch: Batch) -> set[int]:
-        """The adapters of running requests that count; vLLM's engine dies where those in the batch are too many."""
-        loras: set[int] = set()
+    def _lacks_blocks(self, progress: Progress) -> bool:
+        """Whether a request does not pass the gate, nor will before blocks come free: of what it finds cached it can only find less."""
+        if not (self._is_gated and self._may_split_prompts) or progress.num_stale:
+            return False
+        hit = NO_HIT
+        if not progress.num_computed:
+            if progress.num_blocks:
+                return False
+            hit = self._slots.find_prefix(progress)
+            connector = self._state.connector
+            if connector is not None and (
+                hit.num_unheld or connector.find(progress, hit.num_blocks * self._block_size) < 0
+            ):
+                return False
+        return not self._passes_gate(progress, hit)
+
+    def _loras_in_use(self, batch: Batch | None) -> set[int]:
+        """The adapters of running requests that count, in a batch of decodes to come if none is given; vLLM's engine dies of too many."""
         if self._max_loras is None:
-            return loras
-        counts_all = self._state.rules.counts_loras_of_all_running
-        for progress in self._state.running if counts_all else [row.progress for row in batch.rows]:
-            if progress.request.lora:
-                loras.add(progress.request.lora)
+            return set()
+        state = self._state
+        if state.rules.counts_loras_of_all_running:
+            counting = state.running
+        else:
+            counting = state.requests_in(batch) if batch is not None else state.next_decodes
+        loras = {progress.request.lora for progress in counting} - {0}
         if len(loras) > self._max_loras:
             raise EngineCrashError(
                 f"the engine of vLLM before 0.33 crashes in this run, by an assertion: {len(loras)} adapters run in one"

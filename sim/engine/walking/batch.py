@@ -8,12 +8,14 @@ from sim.steptime.protocol import StepShape
 class Row:
     """Tokens of one request in a batch, the last `num_drafts` of them drafts, on top of those computed before.
 
-    `samples`: a token comes of it. `attempt` is that of the request when it was scheduled. `num_padded` drafts stand for
+    `samples`: a token comes of it; `is_continued` if it is known at launch to come `num_back` batches after the last one.
+    `attempt` is that of the request when it was scheduled. `num_padded` drafts stand for
     nothing. Nothing comes of a ghost, whose request was preempted in the same pass by a vLLM that did not refund it.
     """
 
     __slots__ = (
         "attempt",
+        "is_continued",
         "is_ghost",
         "num_computed_before",
         "num_drafts",
@@ -35,6 +37,7 @@ class Row:
         self.attempt = 0
         self.serial = 0
         self.samples = False
+        self.is_continued = False
         self.is_ghost = False
 
 
@@ -44,8 +47,8 @@ class Batch:
     `num_counted` decodes, whose last tokens were sampled at `sampled_s`, have no row; of these the last token of those that `ended`
     comes with it. `may_finish` is set where any request may finish with it, of an engine with a Rotation.
     Of those that do something it has a `number`, and `number_before` is that of the one before it in its slot.
-    Of the tokens that it brings `num_continued` come `num_back` batches after the request's last, `late` has the numbers of the last
-    batches of the others. `budget` are the tokens that one more request could get: each costs its own of the token budget and, of the input
+    Of the tokens that it brings `num_continued` come `num_back` batches after the request's last, but for `num_dropped`; `late` has the
+    numbers of the last batches of the others. `budget` are the tokens that one more request could get: each costs its own of the token budget and, of the input
     budget, `draft_slots` more. Of `num_verified` drafts that were no padding `num_accepted` were accepted. `accepted` and `delivered` are told where a log asks for them. Rows are made of
     `spare_rows`, those of batches that are back, which spares the collector of garbage a walk of its own.
     """
@@ -78,6 +81,7 @@ class Batch:
         self.duration_s = 0.0
         self.stages_s: list[tuple[float, float]] = []
         self.num_continued = 0
+        self.num_dropped = 0
         self.late: list[int] = []
         self.num_counted = 0
         self.num_back = 1
@@ -115,7 +119,7 @@ class Batch:
         row.num_drafts = 0
         row.attempt = progress.attempt
         row.serial = progress.request.serial
-        row.samples = row.is_ghost = False
+        row.samples = row.is_continued = row.is_ghost = False
         self.rows.append(row)
         progress.granted_call = self.call
         self._spend(num_tokens, num_tokens + self._draft_slots)

@@ -26,7 +26,7 @@ class CallLog(LeapLog):
     def _clear(self) -> None:
         self._shared: list[int] = []
         self._starts_s: list[float] = []
-        self._ends_s: list[float] = []
+        self._durations_s: list[float] = []
         self._num_taken: list[int] = []
 
     def next_goes_back(self, num_back: int) -> None:
@@ -43,7 +43,7 @@ class CallLog(LeapLog):
         self._shared += ahead.contexts
         self._shared += ahead.num_back
         self._starts_s += ahead.starts_s
-        self._ends_s += ahead.ends_s[-ahead.num_calls :]
+        self._durations_s += ahead.durations_s
         self._num_taken += ahead.num_taken
         self._num_slots = num_slots
         if len(self._starts_s) >= ROWS_AT_ONCE:
@@ -79,9 +79,8 @@ class CallLog(LeapLog):
         taken_before = np.append(0, taken)[np.cumsum(num_calls) - num_calls]
         rows["num_free_blocks"] = (num_free + taken_before)[of_call] - taken[ran]
         rows["decode_context_tokens"] = shared[of_call, place + num_slots] + number // num_slots * num_decodes
-        starts_s = np.fromiter(self._starts_s, np.float64, len(self._starts_s))[ran]
-        rows["start_s"] = starts_s
-        rows["linear_s"] = np.fromiter(self._ends_s, np.float64, len(self._ends_s))[ran] - starts_s
+        rows["start_s"] = np.fromiter(self._starts_s, np.float64, len(self._starts_s))[ran]
+        rows["linear_s"] = np.fromiter(self._durations_s, np.float64, len(self._durations_s))[ran]
         num_busy = (shared[:, NUM_SHARED : NUM_SHARED + num_slots] > 0).sum(axis=1)
         num_back = np.where(number < num_slots, shared[of_call, place + 2 * num_slots], num_busy[of_call])
         places = num_packed[of_call] + np.arange(len(rows))

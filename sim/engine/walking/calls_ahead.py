@@ -6,6 +6,7 @@ and the call after the next batch's return follows. It is what launching and col
 """
 
 from bisect import bisect_left
+from math import inf
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.batch import Batch
@@ -14,6 +15,8 @@ from sim.engine.walking.modes import Modes
 from sim.engine.walking.rotation import Rotation
 
 MOST_CALLS = 1_024
+TimesS = tuple[list[float], list[float], list[float]]
+"""Until when each stage is taken, how long it has run, and until when each slot samples."""
 
 
 class CallsAhead:
@@ -21,12 +24,12 @@ class CallsAhead:
 
     A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
     `num_free`, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the next
-    of these, the last one until `back_s`. The call after them is made at `next_s`.
+    of these, the last one until `back_s`. The call after them is made at `next_s`, and the device then stands at `times_s`.
     """
 
     __slots__ = (
-        "back_s", "called_s", "contexts", "counts", "ends_s", "first_call", "is_plan", "next_s", "num_back", "num_calls", "num_free",
-        "num_taken", "starts_s",
+        "back_s", "called_s", "contexts", "counts", "durations_s", "ends_s", "first_call", "is_plan", "next_s", "num_back", "num_calls",
+        "num_free", "num_taken", "starts_s", "times_s",
     )  # fmt: skip
 
     def __init__(
@@ -47,19 +50,21 @@ class CallsAhead:
         self.ends_s = ends_s
         self.called_s: list[float] = []
         self.starts_s: list[float] = []
+        self.durations_s: list[float] = []
         self.num_taken: list[int] = []
-        self.back_s = self.next_s = 0.0
+        self.back_s = self.next_s = -inf
+        self.times_s: TimesS = ([], [], [])
 
-    def add(self, called_s: float, start_s: float, end_s: float, num_taken: int) -> float:
+    def add(self, called_s: float, start_s: float, duration_s: float, end_s: float, num_taken: int) -> float:
         """One more call; when the batch that it waits for is back."""
         if self.is_plan:
             self.called_s.append(called_s)
-        oldest_s = self.ends_s[self.num_calls]
-        self.num_calls += 1
         self.starts_s.append(start_s)
+        self.durations_s.append(duration_s)
         self.ends_s.append(end_s)
         self.num_taken.append(num_taken)
-        self.back_s = max(called_s, oldest_s)
+        self.back_s = max(called_s, self.ends_s[self.num_calls])
+        self.num_calls += 1
         return self.back_s
 
     def num_begun(self, now_s: float) -> int:
@@ -90,7 +95,7 @@ class LookAhead:
         self._idle_sleep_s = modes.idle_sleep_s
 
     @property
-    def times_s(self) -> tuple[list[float], list[float], list[float]]:
+    def times_s(self) -> TimesS:
         """All that working out moves on: to be set again where it was but tried."""
         stages = self._device.stages
         return (
@@ -100,7 +105,7 @@ class LookAhead:
         )
 
     @times_s.setter
-    def times_s(self, times_s: tuple[list[float], list[float], list[float]]) -> None:
+    def times_s(self, times_s: TimesS) -> None:
         free_s, busy_s, sampled_s = times_s
         for number, stage in enumerate(self._device.stages):
             stage.free_s, stage.busy_s = free_s[number], busy_s[number]
@@ -127,14 +132,16 @@ class LookAhead:
                 return min(limit, number + 1)
         return limit
 
-    def work_out(self, ahead: CallsAhead, most: int, until_s: float, now_s: float) -> None:
-        """Add the calls made before that time, `most` or fewer, as far as there are blocks; the device runs their batches."""
+    def work_out(self, ahead: CallsAhead, most: int, until_s: float, told_s: float, now_s: float) -> None:
+        """Add the calls made before `until_s`, `most` or fewer, as far as there are blocks; the device runs their batches.
+
+        The last one is the first whose batch is back at `told_s` or later.
+        """
         rotation, device = self.rotation, self._device
         first_stage, last_stage = device.stages[0], device.stages[-1]
-        times = [device.decodes(max(1, count)) for count in ahead.counts]
         call, num_free = ahead.first_call, ahead.num_free
         end_call = call + most
-        while call < end_call and now_s < until_s:
+        while call < end_call and now_s < until_s and ahead.back_s < told_s:
             slot, at = rotation.slot(call), rotation.round(call)
             decodes = slot.decodes
             if decodes.count:
@@ -144,13 +151,12 @@ class LookAhead:
                 num_free -= num_taken
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, slot.sampled_s)
-                context_tokens = decodes.context_sum(at)
-                end_s = device.run_decodes(times[rotation.place(call)], context_tokens, start_s)
-                slot.sampled_s = end_s
+                duration_s = device.run_decodes(decodes.count, decodes.context_sum(at), start_s)
+                end_s = slot.sampled_s = last_stage.free_s
                 slept_s = 0.0
             else:
                 start_s = end_s = max(now_s, last_stage.free_s)
-                slept_s, num_taken = self._idle_sleep_s, 0
-            now_s = ahead.add(now_s, start_s, end_s, num_taken) + slept_s
+                slept_s, num_taken, duration_s = self._idle_sleep_s, 0, 0.0
+            now_s = ahead.add(now_s, start_s, duration_s, end_s, num_taken) + slept_s
             call += 1
-        ahead.next_s = now_s
+        ahead.next_s, ahead.times_s = now_s, self.times_s

@@ -100,6 +100,15 @@ class Connector:
     def preempted(self, progress: Progress) -> None:
         """A request is about to lose its blocks."""
 
+    @property
+    def lets_decode(self) -> bool:
+        """Whether calls that only decode, none of whose requests is to be visited, change nothing here before `next_end_s`."""
+        return self.next_end_s > 0.0
+
+    def has_stored(self, progress: Progress) -> bool:  # noqa: ARG002 - for those that store what is computed
+        """Whether `computes` will do nothing more for a request."""
+        return True
+
     def computes(self, progress: Progress, num_tokens: int) -> None:
         """With this pass a request will have computed so many tokens; told of every row at the end of the pass."""
 

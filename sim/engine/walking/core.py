@@ -17,6 +17,7 @@ from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import Leap
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
+from sim.engine.replica_rows import Shown
 from sim.engine.request import Request, RequestStatus
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, LookAhead
@@ -199,8 +200,10 @@ class WalkingCore:
             return None
         before = look_ahead.times_s
         ahead = self._ahead(MOST_PLANNED, is_plan=True)
+        if ahead is None:
+            return None
         look_ahead.times_s = before
-        return None if ahead is None else CallsPlan(ahead, ahead.num_calls)
+        return CallsPlan(ahead, ahead.num_calls)
 
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
         """Those just before a time within a plan that was not committed."""
@@ -226,11 +229,16 @@ class WalkingCore:
 
     def commit(self, plan: Plan) -> Sequence[Request]:
         """Do the planned calls; the requests that finish with the last of them."""
-        if not self._aborts:
+        ahead = cast("CallsPlan", plan).ahead
+        if self._aborts:
+            self._leap(plan.num_passes - 1)  # an abort that is due may change what the last one brings back
+            self.launch()
+            return self.collect()
+        if plan.num_passes < ahead.num_calls:
             return self._leap(plan.num_passes)
-        self._leap(plan.num_passes - 1)  # an abort that is due may change what the last one brings back
-        self.launch()
-        return self.collect()
+        if self._look_ahead is not None:
+            self._look_ahead.times_s = ahead.times_s
+        return self._do(ahead)
 
     def advance(self, until_s: float) -> None:
         """Do the calls that begin before that time."""
@@ -250,15 +258,16 @@ class WalkingCore:
     def _ahead(self, most: int, until_s: float = math.inf, *, is_plan: bool = False) -> CallsAhead | None:
         """Calls made before that time that only decode for certain, `most` or fewer, which the device has run; None if the next may not."""
         look_ahead, state, in_flight = self._look_ahead, self.state, self._in_flight
-        if look_ahead is None or len(in_flight) + 1 != self._most_in_flight or not self._scheduler.admits_nobody:
+        if look_ahead is None or len(in_flight) + 1 != self._most_in_flight:
             return None
         first_call = state.num_calls + 1
         most = min(most, self._passes_left, look_ahead.num_certain(first_call, in_flight))
-        if most == 0:
+        if most == 0 or not self._scheduler.only_decodes:
             return None
         ends_s = [batch.end_s for batch in in_flight]
         ahead = CallsAhead(first_call, look_ahead.rotation, ends_s, state.num_free_blocks, is_plan=is_plan)
-        look_ahead.work_out(ahead, most, until_s, self.now_s)
+        told_s = self._connector.next_end_s if self._connector is not None else math.inf
+        look_ahead.work_out(ahead, most, until_s, told_s, self.now_s)
         return ahead if ahead.num_calls else None
 
     def _leap(self, num_calls: int) -> Sequence[Request]:
@@ -271,16 +280,18 @@ class WalkingCore:
         num_calls, num_before = ahead.num_calls, len(self._in_flight)
         self._passes_left -= num_calls
         self._fruitless.num_preemptions = 0
+        if self._vain is not None:
+            self._vain.computed()
         self.now_s = ahead.back_s
         self._recorder.calls(ahead, self.state)
         self._scheduler.make_calls(ahead)
         finished: Sequence[Request] = ()
         for _ in range(min(num_calls, num_before)):
             finished = self._take_in(self._in_flight[0])
-        if num_calls > num_before:
-            self._last_collect.brought_nothing(self.now_s)
-        self._in_flight += self._scheduler.batches_of(ahead, max(0, num_calls - num_before))
+        self._in_flight += self._scheduler.batches_of(ahead, max(0, num_calls - num_before - 1))
         self._scheduled = self._in_flight[-1]
+        if num_calls > num_before:
+            finished = self._take_in(self._in_flight[0])
         self.now_s = ahead.next_s
         return finished
 
@@ -342,7 +353,7 @@ class WalkingCore:
     def _launch(self, batch: Batch) -> None:
         called_s = self.now_s
         if self.state.adapters is not None:
-            called_s += self.state.adapters.load_s(batch)
+            called_s += self.state.adapters.load_s(self.state.requests_in(batch))
         start_s = self._device.begins_s(batch, called_s)
         if self._connector is not None:
             start_s = self._connector.begin(self.now_s, start_s)
@@ -418,8 +429,7 @@ class WalkingCore:
 
     def _take_in(self, batch: Batch) -> Sequence[Request]:
         """The oldest batch in flight is back: who has finished with it."""
-        state = self.state
-        num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
+        shown = self._shown
         if self._aborts:
             self._end_aborted(self.now_s)
         self._in_flight.pop(0)
@@ -427,13 +437,8 @@ class WalkingCore:
         for progress in finished:
             self._recorder.request(progress.request, progress.num_tokens - progress.num_prompt, batch.end_s)
         requests = [progress.request for progress in finished]
-        if self._connector is not None:
-            requests += self._hear_of_transfers(self._connector, batch)
-        last = self._last_collect
-        last.num_left_waiting = num_waiting - state.num_waiting
-        last.num_left_running = num_running - state.num_running
-        last.num_released = state.num_free_blocks - num_free
-        last.at_s = self.now_s
+        requests += self._hear_of_transfers(batch.start_s, batch.end_s)
+        self._note_collect(shown)
         if not batch.did_nothing:
             if self._rotation is None:
                 self._recorder.batch(batch)
@@ -442,10 +447,26 @@ class WalkingCore:
                 self._log.collected(self.state, batch, finished)
         return requests
 
-    def _hear_of_transfers(self, connector: Connector, batch: Batch) -> list[Request]:
-        """What the worker tells of transfers with a batch's output; the requests that end by it."""
+    @property
+    def _shown(self) -> Shown:
+        return self.state.num_running, self.state.num_waiting, self.state.num_free_blocks
+
+    def _note_collect(self, before: Shown) -> None:
+        """A batch was taken in now: what has left with it, and given back."""
+        num_running, num_waiting, num_free = before
+        last, state = self._last_collect, self.state
+        last.num_left_waiting = num_waiting - state.num_waiting
+        last.num_left_running = num_running - state.num_running
+        last.num_released = state.num_free_blocks - num_free
+        last.at_s = self.now_s
+
+    def _hear_of_transfers(self, start_s: float, end_s: float) -> list[Request]:
+        """What the worker tells of transfers with the output of a batch of those times; the requests that end by it."""
         failed: list[Request] = []
-        over = connector.reported(batch.start_s if connector.reports_at_start else batch.end_s)
+        connector = self._connector
+        if connector is None:
+            return failed
+        over = connector.reported(start_s if connector.reports_at_start else end_s)
         if over:
             self._something_comes()
         over.sort(key=_stores_last)

@@ -4,7 +4,7 @@ from typing import cast
 
 from sim.engine.leaps import DecodeSteps
 from sim.engine.walking.batch import Batch
-from sim.steptime.protocol import StagedStepTime, StepShape, StepTimeModel
+from sim.steptime.protocol import DecodeCurve, StagedStepTime, StepShape, StepTimeModel
 
 
 class Stage:
@@ -34,20 +34,20 @@ class Device:
     def __init__(self, step_time: StepTimeModel, num_stages: int, now_s: float) -> None:
         self._step_time = step_time
         self._decodes: dict[int, StagedDecodes] = {}
+        self._curves: dict[int, DecodeCurve] = {}
         self.stages = [Stage(now_s) for _ in range(num_stages)]
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps take other times from now on."""
         self._step_time = step_time
-        self._decodes = {}
+        self._decodes, self._curves = {}, {}
 
     @property
     def busy_s(self) -> list[float]:
         """How long each stage has run by itself."""
         return [stage.busy_s for stage in self.stages]
 
-    def decodes(self, num_decodes: int) -> StagedDecodes:
-        """Of a device with several stages."""
+    def _staged_decodes(self, num_decodes: int) -> StagedDecodes:
         found = self._decodes.get(num_decodes)
         if found is None:
             times = cast("StagedStepTime", self._step_time)
@@ -85,21 +85,29 @@ class Device:
             if row.samples:
                 row.progress.sampled_s = batch.end_s
 
-    def run_decodes(self, decodes: StagedDecodes, context_tokens: int, start_s: float) -> float:
-        """Run a batch of decodes alone that begins then, as `run` does; when it ends."""
+    def run_decodes(self, num_decodes: int, context_tokens: int, start_s: float) -> float:
+        """Run a batch of decodes alone that begins then, as `run` does; how long it takes, after which the last stage is free."""
+        if len(self.stages) == 1:
+            curve = self._curves.get(num_decodes)
+            if curve is None:
+                curve = self._curves[num_decodes] = self._step_time.decode_curve(num_decodes)
+            duration_s = curve.at(context_tokens)
+            self.stages[0].free_s = start_s + duration_s
+            return duration_s
+        decodes = self._staged_decodes(num_decodes)
         end_s = ready_s = start_s
         for number, stage in enumerate(self.stages):
             stage_s = decodes.stages[number].seconds(context_tokens)
             end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
             stage.busy_s += stage_s
             ready_s = end_s + decodes.hops_s[number]
-        return end_s
+        return end_s - start_s
 
     def _pass_through(self, batch: Batch, shape: StepShape) -> None:
         """Stage by stage: each begins when the message of the one before is there and the batch before has left it."""
         times, last_stage = cast("StagedStepTime", self._step_time), len(self.stages) - 1
         only_decodes = not shape.chunks and shape.num_sampled == shape.num_decodes and not shape.num_drafts
-        decodes = self.decodes(shape.num_decodes) if only_decodes else None
+        decodes = self._staged_decodes(shape.num_decodes) if only_decodes else None
         ready_s = batch.start_s
         for number, stage in enumerate(self.stages):
             begun_s = max(ready_s, stage.free_s)

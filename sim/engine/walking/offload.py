@@ -84,6 +84,16 @@ class Offload(Connector):
     def next_end_s(self) -> float:
         return 0.0 if self._asked or self._due or self._offered else first_end_s(self._under_way)
 
+    @property
+    def lets_decode(self) -> bool:
+        """Not while blocks that a pass takes may be those of a store which it then has to wait for."""
+        if self._finished or self.next_end_s == 0.0:
+            return False
+        return not any(job.kind == "store" and job.progress.is_finished for job in self._under_way)
+
+    def has_stored(self, progress: Progress) -> bool:
+        return self._prompt_only and progress.chunks.num_stored >= progress.num_prompt // self._chunk_tokens
+
     def added(self, progress: Progress) -> None:
         """Every block that may be stored gets a name of its own, so that it is known who takes it."""
         request = progress.request

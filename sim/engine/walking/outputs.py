@@ -21,7 +21,7 @@ class Outputs:
 
     def launched(self, batch: Batch) -> None:
         """A batch is on its way."""
-        if self._state.defers_frees and batch.rows:
+        if self._state.defers_frees and not batch.is_empty:
             self._in_flight.append(batch)
 
     def take_in(self, batch: Batch, now_s: float) -> list[Progress]:
@@ -39,8 +39,11 @@ class Outputs:
                 continue
             progress.num_samples_in_flight -= 1
             if progress.is_finished or (drops_preempted and row.attempt != progress.attempt):
+                batch.num_dropped += row.is_continued
                 continue
-            self._note_gap(progress, batch, number)
+            if not row.is_continued:
+                self._note_gap(progress, batch, number)
+            progress.last_batch = number
             self._take_in_row(row, batch)
             if progress.num_tokens >= progress.last_token:
                 finished.append(progress)
@@ -61,7 +64,6 @@ class Outputs:
             progress.request.first_token_s = batch.end_s
         else:
             batch.late.append(progress.last_batch)
-        progress.last_batch = number
 
     def _finish_counted(self, rotation: Rotation, batch: Batch, finished: list[Progress]) -> None:
         """Those without a row whose last tokens a batch brings; all in order of admission."""
@@ -147,8 +149,8 @@ class Outputs:
             else:
                 kept.append((last, progress))
         self._unfreed = kept
-        if batch.rows:
-            self._in_flight.remove(batch)
+        if self._in_flight[0] is batch:
+            self._in_flight.pop(0)
 
 
 def _serial(progress: Progress) -> int:

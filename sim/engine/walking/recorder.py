@@ -27,6 +27,7 @@ class WalkRecorder(ReplicaRows):
         super().__init__(requests, replica)
         self._leaps = self._call_log = CallLog()
         self._late = array("q")
+        self._dropped = array("q")
         self._num_drafts = array("i")
         self._num_accepted = array("i")
         self._num_verified = 0
@@ -39,7 +40,9 @@ class WalkRecorder(ReplicaRows):
         self.one_pass(batch.shape, shown, len(batch.preempted), batch.num_continued, batch.start_s, batch.duration_s)
 
     def came_back(self, batch: Batch) -> None:
-        """A batch is back, or will never be."""
+        """A batch is back."""
+        for _ in range(batch.num_dropped):
+            self._dropped.append(batch.number)
         for before in batch.late:
             self._late.append(batch.number)
             self._late.append(before)
@@ -60,6 +63,7 @@ class WalkRecorder(ReplicaRows):
             if not batch.did_nothing:
                 if state.rotation is None:
                     self.batch(batch)
+                batch.num_dropped = batch.num_continued  # for it will never be back
                 self.came_back(batch)
         for progress in state.progress.values():
             self.request(progress.request, progress.num_tokens - progress.num_prompt, nan)
@@ -67,8 +71,6 @@ class WalkRecorder(ReplicaRows):
         leaps = LeapRecords(self._leaps.blocks(), self._chunks.rows(), stretches)
         self._leaps = self._call_log = CallLog()
         self._chunks = RowLog(CHUNK)
-        if state.rotation is not None:
-            leaps.none_continued(np.array(state.rotation.uncounted, dtype=np.int64))
         has_stages = len(stage_busy_s) > 1
         if has_stages:
             leaps.note_overlaps()
@@ -77,7 +79,7 @@ class WalkRecorder(ReplicaRows):
         late = np.array(self._late, dtype=np.int64).reshape(-1, 2)
         return EngineRecords(
             leaps=leaps,
-            gaps=StepGaps(leaps, np.zeros(0, dtype=np.int64), late_s(leaps, late)),
+            gaps=StepGaps(leaps, np.array(self._dropped, dtype=np.int64), late_s(leaps, late)),
             prefix_cache_queries=state.prefix_cache_queries,
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,

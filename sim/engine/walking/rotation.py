@@ -1,4 +1,4 @@
-"""Decodes of an engine with pipeline stages, counted and not visited: with n stages each of them runs in every n-th call.
+"""Decodes that are counted and not visited: with n pipeline stages each of them runs in every n-th call, without any in every call.
 
 So it is under sync scheduling, where a batch is back n calls after its own and no sooner, and under async scheduling, where vLLM
 paces decodes. Calls that are n apart make a *slot*, of which one is a *round*; a slot's decodes are counted by rounds as
@@ -11,6 +11,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch, Row
+from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.engine.walking.progress import Progress
 
@@ -18,13 +19,14 @@ from sim.engine.walking.progress import Progress
 def rotates(config: SchedulerConfig, modes: Modes) -> bool:
     """Whether decodes keep to their slots, and all that they ask for is a token a round."""
     rules, is_async = config.engine.rules, config.engine.async_scheduling
-    if (
-        modes.num_stages == 1
-        or config.has_windows
-        or (is_async and not (rules.paces_decodes and rules.stops_at_last_token))
-    ):
+    has_stages = modes.num_stages > 1
+    is_paced = rules.paces_decodes or not has_stages
+    if config.has_windows or (is_async and not (is_paced and rules.stops_at_last_token)):
         return False
-    return replace(modes, num_stages=1, idle_sleep_s=0.0, acceptance=None) == PLAIN
+    if has_stages and modes.lora is not None:
+        return False
+    others = replace(modes, num_stages=1, idle_sleep_s=0.0, acceptance=None)
+    return replace(others, lora=None, kv_transfer=None, peer=None, offload=None, store=None) == PLAIN
 
 
 class Slot:
@@ -43,21 +45,27 @@ class Rotation:
 
     Invariants: a request is counted from the call on in which its row samples, its `counted_call`, until it has finished; what
     its Progress says is that of this call until then, or until it is *settled*, which ends the counting of all. The contents
-    that others may ask for are all registered of one that is counted. `last_call` is the last that was launched,
-    and `num_launched` batches did something. The decodes of the batches `uncounted`, which were counted at their launch, have rows.
+    that others may ask for are all registered of one that is counted, and nothing of it is left to be stored elsewhere. `last_call` is
+    the last that was launched, and `num_launched` batches did something.
     """
 
-    def __init__(self, config: SchedulerConfig, num_stages: int, progress: dict[Request, Progress]) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        num_stages: int,
+        progress: dict[Request, Progress],
+        connector: Connector | None,
+    ) -> None:
         self._num_slots = num_stages
         self._block_size = config.block_size
         self._is_async = config.engine.async_scheduling
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._progress = progress
+        self._connector = connector
         self.slots = [Slot(config.block_size) for _ in range(num_stages)]
         self.walked: list[Progress] = []
         self.last_call = 0
         self.num_launched = 0
-        self.uncounted: list[int] = []
 
     def slot(self, call: int) -> Slot:
         return self.slots[call % self._num_slots]
@@ -71,28 +79,44 @@ class Rotation:
 
     # -- who is counted --------------------------------------------------------------------------------------------
 
+    def counted(self, call: int, running: list[Progress]) -> list[Progress]:
+        """The counted ones of a call, in order of admission."""
+        at, num_slots = self.round(call), self._num_slots
+        return [
+            progress
+            for progress in running
+            if 0 <= progress.counted_call < call
+            and (call - progress.counted_call) % num_slots == 0
+            and progress.request.last_pass >= at
+        ]
+
     def close(self, batch: Batch) -> None:
         """A pass is done: those that sample their last token in it end, and who samples in a row is counted from here on."""
         self.last_call = batch.call
         self.number(batch)
         self.end(batch)
+        batch.num_continued = batch.num_counted
         for row in batch.rows:
             if row.samples:
                 progress = row.progress
+                if progress.sampled_number == batch.number_before:
+                    row.is_continued = True
+                    batch.num_continued += 1
+                progress.sampled_number = batch.number
                 if progress.num_computed >= progress.last_token - 1:
                     batch.may_finish = True
-                elif progress.is_running and not self._may_be_asked_for(progress):
+                elif progress.is_running and not self._has_to_be_visited(progress):
                     self._enter(progress, batch.call)
+        if batch.num_continued:
+            batch.num_back = batch.number - batch.number_before
 
     def number(self, batch: Batch) -> None:
-        """Number a batch that does something, and note how many lie between it and the last one of its slot."""
+        """Number a batch that does something."""
         if not batch.did_nothing:
             slot = self.slot(batch.call)
             batch.number_before, batch.number = slot.last_number, self.num_launched
             slot.last_number = self.num_launched
             self.num_launched += 1
-            if batch.num_counted:
-                batch.num_continued, batch.num_back = batch.num_counted, slot.last_number - batch.number_before
 
     def pass_over(self, first_call: int, num_calls: int) -> int:
         """Number the batches of so many calls that only decode; how many are not empty."""
@@ -114,9 +138,11 @@ class Rotation:
             batch.ended = [self._progress[request] for request in decodes.pop_next_end()]
             batch.may_finish = True
 
-    def _may_be_asked_for(self, progress: Progress) -> bool:
-        """Whether blocks that it has yet to fill hold what others may look for."""
-        return self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks
+    def _has_to_be_visited(self, progress: Progress) -> bool:
+        """Whether blocks that it has yet to fill hold what others may look for, or some that are full are still to be stored."""
+        if self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks:
+            return True
+        return self._connector is not None and not self._connector.has_stored(progress)
 
     def _enter(self, progress: Progress, call: int) -> None:
         request = progress.request
@@ -159,7 +185,6 @@ class Rotation:
                 last_numbers[self.place(batch.call)] = batch.number_before
             if batch.num_counted:
                 self._make_rows(batch, counted)
-                self.uncounted.append(batch.number)
         last_collected = self.last_call - len(in_flight)
         for progress in counted:
             self._settle(progress, last_collected, last_numbers)
@@ -178,10 +203,10 @@ class Rotation:
                 row.num_tokens = 1
                 row.num_computed_before = progress.num_computed + num_rounds - 1
                 row.attempt = progress.attempt
-                row.samples = True
+                row.samples = row.is_continued = True
                 batch.rows.append(row)
         batch.rows.sort(key=_serial)
-        batch.num_counted = batch.num_continued = 0
+        batch.num_counted = 0
         batch.ended = []
 
     def _num_rounds(self, progress: Progress) -> int:
@@ -206,6 +231,7 @@ class Rotation:
         if num_launched:
             progress.granted_call += num_launched * num_slots
             progress.sampled_s = slot.sampled_s
+            progress.sampled_number = slot.last_number
             self._hold(progress, progress.num_computed - self._is_async)
 
 

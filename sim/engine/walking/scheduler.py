@@ -82,10 +82,10 @@ class Scheduler:
         if self._modes.throttle_interval and not batch.defers_prefills and not batch.preempted:
             self._throttle.note()
         self._advance(batch)
-        if state.rotation is not None:
-            state.rotation.close(batch)
         if self._connector is not None:
             self._tell(self._connector, batch)
+        if state.rotation is not None:
+            state.rotation.close(batch)
         self._outputs.launched(batch)
         return batch
 
@@ -144,10 +144,14 @@ class Scheduler:
     # -- calls that only decode, many at once ----------------------------------------------------------------------
 
     @property
-    def admits_nobody(self) -> bool:
-        """Whether no call admits anybody before a request comes or finishes, if all only decode."""
-        state = self.state
-        return state.num_waiting == 0 or len(state.running) >= state.config.max_running or self._admission.lacks_blocks
+    def only_decodes(self) -> bool:
+        """Whether calls do nothing but decode, all that run being counted, before a request comes or finishes or a transfer is over."""
+        adapters, connector = self.state.adapters, self._connector
+        if connector is not None and not connector.lets_decode:
+            return False
+        if adapters is not None and not adapters.has_all(self.state.next_decodes):
+            return False
+        return self._admission.admits_nobody
 
     def make_calls(self, ahead: CallsAhead) -> None:
         """Decide what these calls do."""
@@ -158,17 +162,20 @@ class Scheduler:
         rotation.last_call = state.num_calls
         if num_taken := sum(ahead.num_taken):
             state.slots.pool.take(num_taken)
+        if state.adapters is not None:
+            state.adapters.load_s(state.next_decodes)
 
     def batches_of(self, ahead: CallsAhead, first: int) -> list[Batch]:
-        """Those of all but the first so many, which are back; with the last of all the last tokens of some may come."""
+        """Those of all but the first so many, which are back and finished nobody; with the last of all the last tokens of some may come."""
         rotation, batches = self.state.rotation, []
         assert rotation is not None, "an engine with stages"
         self._outputs.pass_over(rotation.pass_over(ahead.first_call, first))
         for number in range(first, ahead.num_calls):
             batch = Batch(ahead.first_call + number, 0, 0, 0, 0)
-            batch.num_counted = ahead.num_decodes(number)
-            batch.end_s = ahead.end_s(number)
+            batch.num_counted = batch.num_continued = ahead.num_decodes(number)
+            batch.start_s, batch.end_s = ahead.starts_s[number], ahead.end_s(number)
             rotation.number(batch)
+            self._outputs.launched(batch)
             batches.append(batch)
         rotation.end(batches[-1])
         return batches

@@ -47,7 +47,9 @@ class State:
         self.holding = self.policy.make_queue()
         self.loading: list[Progress] = []
         self.progress: dict[Request, Progress] = {}
-        self.rotation = Rotation(config, modes.num_stages, self.progress) if counts and rotates(config, modes) else None
+        self.rotation: Rotation | None = None
+        if counts and rotates(config, modes):
+            self.rotation = Rotation(config, modes.num_stages, self.progress, connector)
         self.in_flight: list[Batch] = []
         self.spare_rows: list[Row] = []
         self.num_calls = 0
@@ -89,6 +91,19 @@ class State:
     def watermark(self) -> int:
         """Blocks that stay free for those who run."""
         return self.config.watermark_blocks if self.running else 0
+
+    def requests_in(self, batch: Batch) -> list[Progress]:
+        """The requests of a batch that was just scheduled, in order of admission."""
+        requests = [row.progress for row in batch.rows]
+        if self.rotation is not None and batch.num_counted:
+            requests += self.rotation.counted(batch.call, self.running)
+            requests.sort(key=_serial)
+        return requests
+
+    @property
+    def next_decodes(self) -> list[Progress]:
+        """The counted ones of the next call."""
+        return self.rotation.counted(self.num_calls + 1, self.running) if self.rotation is not None else []
 
     def start(self, progress: Progress, num_hit_tokens: int, num_external: int) -> None:
         """A waiting request has its blocks: it runs from now on."""
@@ -136,6 +151,10 @@ class State:
         request.num_preemptions += 1
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
         progress.num_drafts = 0
+
+
+def _serial(progress: Progress) -> int:
+    return progress.request.serial
 
 
 def _slots(config: SchedulerConfig, modes: Modes, num_keys: int) -> Slots:

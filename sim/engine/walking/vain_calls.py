@@ -29,8 +29,8 @@ class VainCalls:
     def called(self, batch: Batch, now_s: float) -> None:
         """A call was made, and nothing of it has begun. Raises ConfigError where no call will ever compute a token."""
         self.are_next = False
-        if batch.rows:
-            self._num_loads = 0
+        if not batch.is_empty:
+            self.computed()
             return
         state, connector = self._state, self._connector
         last, self._standing = self._standing, (state.num_free_blocks, state.num_waiting, len(state.loading))
@@ -48,6 +48,11 @@ class VainCalls:
                 f"requests wait for ever: at {now_s:.3f} s none runs and no KV is under way, and the first of"
                 f" {state.num_waiting} needs more than the {state.num_free_blocks} free KV blocks; give more KV blocks."
             )
+
+    def computed(self) -> None:
+        """Calls were made that compute something."""
+        self.are_next = False
+        self._num_loads = 0
 
     def _count_load(self, now_s: float) -> None:
         self._num_loads += 1
