@@ -28,10 +28,8 @@ from sim.cli.version import version_line
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
-from sim.engine.config import SchedulerConfig
-from sim.fleet import DEFAULT_ROUTER
+from sim.fleet import DEFAULT_ROUTER, deploy_fleet
 from sim.specs.engine import EngineConfig
-from sim.steptime.protocol import StepTimeModel
 from sim.workload.readers import read_trace
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
@@ -43,7 +41,10 @@ NUM_TIMEOUTS = 500_000
 
 
 class Case(NamedTuple):
-    """A trace, made from the folder of real ones, the blocks that a replica has, the longest request allowed, and who serves."""
+    """A trace, made from the folder of real ones, the blocks that a replica has, the longest request allowed, and who serves.
+
+    What `engine` has beside the limits the `flags` say as well; a `fleet` stands for replicas and router.
+    """
 
     make: Callable[[Path], Trace]
     num_gpu_blocks: int = NUM_BLOCKS
@@ -52,10 +53,19 @@ class Case(NamedTuple):
     gpu: str = GPU
     num_replicas: int = 1
     router: str = DEFAULT_ROUTER
+    engine: EngineConfig = LIMITS
+    flags: tuple[str, ...] = ()
+    fleet: dict[str, Any] | None = None
 
 
 def azure(folder: Path, rate_scale: float = 1.0) -> Trace:
     return read_trace(folder / "azure_llm_2023_conv.csv", rate_scale=rate_scale)
+
+
+def azure_with_adapters(folder: Path) -> Trace:
+    """Every fourth request asks for none, the others for three by turns."""
+    trace = azure(folder)
+    return replace(trace, lora_name=tuple(("", "one", "two", "three")[row % 4] for row in range(len(trace))))
 
 
 def million(folder: Path) -> Trace:
@@ -106,6 +116,12 @@ def shared_prefixes(_: Path) -> Trace:
     )
 
 
+ROLES = {
+    "pools": [
+        {"name": "prompts", "role": "prefill", "replicas": 2},
+        {"name": "answers", "role": "decode", "replicas": 2},
+    ]
+}
 CASES = {
     "azure x1": Case(azure),
     "azure x2": Case(lambda folder: azure(folder, 2.0)),
@@ -117,6 +133,15 @@ CASES = {
     "prefixes, plain": Case(shared_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 16),
     "prefixes, windows": Case(shared_prefixes, 114_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
     "prefixes, few blocks": Case(shared_prefixes, 14_000, 16_384, "gpt-oss-120b", "h200-sxm", 16),
+    "azure x1, CPU tier": Case(
+        azure, engine=replace(LIMITS, kv_offloading_size=50), flags=("--kv-offloading-size", "50")
+    ),
+    "azure x1, adapters": Case(
+        azure_with_adapters,
+        engine=replace(LIMITS, enable_lora=True, max_loras=4),
+        flags=("--enable-lora", "--max-loras", "4"),
+    ),
+    "azure x1, roles": Case(azure, max_model_len=16_384, fleet=ROLES),
     "azure, 100 replicas": Case(million_for_a_hundred, num_replicas=100, router="llm_d"),
     "prefixes, 100 replicas": Case(million_of_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 100, "llm_d"),
 }
@@ -157,8 +182,7 @@ HEADER = (
 def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> str:
     """Simulate the case a few times in this process, and as often in ones of its own."""
     trace = case.make(folder)
-    config, model = deployment(case)
-    plan = FleetPlan.alike(config, model, case.num_replicas, case.router)
+    plan = fleet_plan(case)
     timings = []
     for _ in range(repeat):
         timing, records = timed(lambda: simulate(trace, plan).merged)
@@ -176,11 +200,17 @@ def row(name: str, case: Case, folder: Path, repeat: int, timeouts_s: float) -> 
     )
 
 
-def deployment(case: Case) -> tuple[SchedulerConfig, StepTimeModel]:
-    """vLLM's newest defaults but for the limits above."""
-    limits = replace(LIMITS, num_gpu_blocks_override=case.num_gpu_blocks, max_model_len=case.max_model_len)
-    deployed = deploy(case.model, case.gpu, limits)
-    return deployed.config, deployed.step_time
+def fleet_plan(case: Case) -> FleetPlan:
+    """vLLM's newest defaults but for the limits above and the case's own."""
+    if case.fleet is not None:
+        return deploy_fleet(case.model, case.gpu, limits(case), case.fleet).plan()
+    deployed = deploy(case.model, case.gpu, limits(case))
+    return FleetPlan.alike(deployed.config, deployed.step_time, case.num_replicas, case.router, modes=deployed.modes)
+
+
+def limits(case: Case) -> EngineConfig:
+    """What is asked of each engine."""
+    return replace(case.engine, num_gpu_blocks_override=case.num_gpu_blocks, max_model_len=case.max_model_len)
 
 
 PROCESS = """
@@ -206,8 +236,13 @@ def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
         write_trace(replace(trace, source=str(path)), path)
         flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
         flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks), "--max-model-len", str(case.max_model_len)]
-        flags += ["--replicas", str(case.num_replicas)]
-        flags += ["--router", case.router]
+        flags += case.flags
+        if case.fleet is None:
+            flags += ["--replicas", str(case.num_replicas), "--router", case.router]
+        else:
+            fleet = Path(folder, "fleet.yaml")
+            fleet.write_text(json.dumps(case.fleet))
+            flags += ["--fleet", str(fleet)]
         arguments = ["simulate", case.model, "--gpu", case.gpu, "--trace", str(path), "--json", *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-c", PROCESS, *arguments]
@@ -235,7 +270,8 @@ def step_cost_us(num_running: int, counts: Sequence[int] = (2_000, 12_000)) -> f
 
     Steps without a prompt are leapt over, so that one more of them costs nothing that could be measured.
     """
-    config, model = deployment(Case(burst, 6_000_000))
+    deployed = deploy(MODEL, GPU, limits(Case(burst, 6_000_000)))
+    config, model = deployed.config, deployed.step_time
     engine = replace(config.engine, max_num_seqs=num_running + 1, max_num_batched_tokens=num_running + 1024)
     config = replace(config, engine=engine)
 

@@ -21,6 +21,7 @@ from sim.workload.trace import Trace
 from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_parallel_sampling import assert_same_answers, with_n
+from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
@@ -105,3 +106,28 @@ def test_replicas_that_share_a_store(
     assert np.all(records.offload.loaded_tokens > 0)
     assert isinstance(found.shared, StoreRecords)
     assert found.shared.most_chunks <= found.shared.num_chunks
+
+
+def test_a_lookup_begins_in_a_pass_that_comes_to_the_request() -> None:
+    """One in which somebody is preempted does not, though the request could have been asked about beforehand."""
+    trace = Trace(
+        tuple("abcde"),
+        np.arange(5) / 1024,
+        np.ones(5, dtype=np.int64),
+        np.array([3, 1, 1, 1, 1]),
+        n=np.array([5, 1, 1, 1, 1]),
+    )
+    config = scheduler_config(
+        async_scheduling=False,
+        block_size=1,
+        max_model_len=5,
+        num_gpu_blocks=8,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+    )
+    options = StoreOptions(64 / GIB, 1 / GIGA, lookup_ms=1000.0, chunk_us=0.0, chunk_tokens=2)
+    kv, timed = ReplicaKV((KVGroup("full", None, 1, 1, 4),), 1), Telling(RecordedStepTime(1, 0, 0))
+    sharing = StoreSharing(options, CARD_BYTES_PER_S)
+    found = served(trace, FleetPlan((Pool(config, timed, 1, kv=kv),), "round_robin", sharing=sharing))
+    how = {"num_replicas": 1, "router": "round_robin", "idle_sleep_s": POLLING_S}
+    assert_same_answers(found, simulate_store(trace, config, timed, sharing, kv, **how), trace)  # type: ignore[arg-type]

@@ -94,10 +94,11 @@ class Admission:
                 return False
             hit = self._slots.find_prefix(progress)
             connector = self._state.connector
-            if connector is not None and (
-                hit.num_unheld or connector.find(progress, hit.num_blocks * self._block_size) < 0
-            ):
-                return False
+            if connector is not None:
+                if hit.num_unheld or not connector.may_find(progress):
+                    return False
+                if connector.find(progress, hit.num_blocks * self._block_size) < 0:
+                    return False
         return not self._passes_gate(progress, hit)
 
     def _loras_in_use(self, batch: Batch | None) -> set[int]:

@@ -85,6 +85,10 @@ class Connector:
         """Tokens beyond the local hit that can be had from elsewhere; -1 to be asked again later."""
         raise NotImplementedError
 
+    def may_find(self, progress: Progress) -> bool:  # noqa: ARG002 - for those that have to be asked
+        """Whether `find` begins nothing."""
+        return True
+
     def loads_in_step(self, progress: Progress) -> bool:
         """Whether those tokens come within the step itself."""
         raise NotImplementedError

@@ -84,6 +84,10 @@ class Stored(Connector):
     def added(self, progress: Progress) -> None:
         progress.chunks = Chunks()
 
+    def may_find(self, progress: Progress) -> bool:
+        """A lookup begins in a pass that comes to the request."""
+        return progress.chunks.answer_s >= 0 or not self._store.lookup_s
+
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
         first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
