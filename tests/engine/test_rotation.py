@@ -21,7 +21,9 @@ from sim.cluster.replica import LiveReplica
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
 from sim.engine.config import SchedulerConfig
+from sim.engine.core import Plan
 from sim.engine.records import EngineRecords, RequestRecords
+from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.walking.core import WalkingCore
@@ -188,18 +190,38 @@ def test_every_mode_counts_as_it_walks(case: Case) -> None:
     assert_counts_as_it_walks(case)
 
 
-def test_a_lone_request_is_leapt_over() -> None:
-    """Most of its batches are worked out with others, in calls that alternate with empty ones."""
+def lone_request() -> tuple[WalkingCore, Request]:
+    """An engine with two stages, and who asks it for 400 tokens."""
     config = make_config(max_model_len=500, num_gpu_blocks=600)
     table = RequestTable(source := RequestSource(make_trace([Ask("A", 8, 400)]), config))
     timed, modes = Staged(ONE_SECOND, (1, 1), 0.0), Modes(num_stages=2)
     core = WalkingCore(config, timed, WalkRecorder(table), start_s=0.0, modes=modes)
-    core.add_request(next(iter(source)))
-    while core.plan() is None:
+    core.add_request(request := next(iter(source)))
+    return core, request
+
+
+def next_plan(core: WalkingCore) -> Plan:
+    while (plan := core.plan()) is None:
         if not core.launch():
             core.collect()
-    plan = core.plan()
-    assert plan is not None
+    return plan
+
+
+def test_a_plan_ends_when_a_first_token_comes() -> None:
+    """An autoscaler, a gateway or a router may ask for it before the plan is done."""
+    core, request = lone_request()
+    while math.isnan(request.first_token_s):
+        plan = next_plan(core)
+        core.commit(plan)
+    assert request.first_token_s == plan.end_s
+
+
+def test_a_lone_request_is_leapt_over() -> None:
+    """Most of its batches are worked out with others, in calls that alternate with empty ones."""
+    core, request = lone_request()
+    while math.isnan(request.first_token_s):
+        core.commit(next_plan(core))
+    plan = next_plan(core)
     assert plan.num_passes > 50
     assert not core.commit(plan)
     core.advance(math.inf)

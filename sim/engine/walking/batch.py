@@ -102,6 +102,11 @@ class Batch:
     def did_nothing(self) -> bool:
         return self.is_empty and not self.preempted
 
+    @property
+    def brings_first_token(self) -> bool:
+        """Whether it is the first to sample for a request."""
+        return any(row.samples and row.progress.last_batch < 0 for row in self.rows)
+
     def count(self, num_decodes: int, sampled_s: float) -> None:
         """Decodes that have no row each; the tokens that they feed in have been sampled then."""
         self.num_counted = num_decodes

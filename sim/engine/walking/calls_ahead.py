@@ -112,8 +112,11 @@ class LookAhead:
         for number, slot in enumerate(self.rotation.slots):
             slot.sampled_s = sampled_s[number]
 
-    def num_certain(self, first_call: int, in_flight: list[Batch]) -> int:
-        """How many calls only decode for certain, up to that which a last token comes of, or that after which a request may finish."""
+    def num_certain(self, first_call: int, in_flight: list[Batch], *, is_plan: bool) -> int:
+        """How many calls only decode for certain, up to that which a last token comes of, or that after which a request may finish.
+
+        Or, in a plan, that which waits for a first token: others may ask when it came before all of the plan is done.
+        """
         rotation = self.rotation
         if rotation.walked:
             return 0
@@ -128,7 +131,7 @@ class LookAhead:
         if is_idle:
             return 0
         for number, batch in enumerate(in_flight):
-            if batch.may_finish:
+            if batch.may_finish or (is_plan and batch.brings_first_token):
                 return min(limit, number + 1)
         return limit
 

@@ -261,7 +261,7 @@ class WalkingCore:
         if look_ahead is None or len(in_flight) + 1 != self._most_in_flight:
             return None
         first_call = state.num_calls + 1
-        most = min(most, self._passes_left, look_ahead.num_certain(first_call, in_flight))
+        most = min(most, self._passes_left, look_ahead.num_certain(first_call, in_flight, is_plan=is_plan))
         if most == 0 or not self._scheduler.only_decodes:
             return None
         ends_s = [batch.end_s for batch in in_flight]
