@@ -99,7 +99,7 @@ errors / MAPE in %; nothing is fitted to any of them (`python -m benchmarks.clos
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
 - **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. Where the first requests of a run meet a cold server, few requests carry it.
 - **Experts of nvfp4** have tables as well. A fit of their own is no nearer on shapes held out (20.9 % against 21), and farther off on these runs: fp8's stays.
-- **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
+- **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 NUM_WORST = 10
 
