@@ -195,9 +195,14 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
 
 
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
-    """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones; floats have FlashInfer on B200."""
+    """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones.
+
+    MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py); measured prefills of gpt-oss on an H200 are those of
+    16-bit experts (benchmarks/pulls.py).
+    """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
-    return is_narrow and (weight.name.startswith("int") or not gpu.compute_capability.startswith(B200))
+    has_its_own = weight.name == "mxfp4" and gpu.compute_capability.startswith((HOPPER, B200))
+    return is_narrow and not has_its_own
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

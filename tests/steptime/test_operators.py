@@ -148,10 +148,17 @@ def test_experts_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "weight", "is_marlin"),
-    [("h100", INT4, True), ("b200", INT4, True), ("h100", MXFP4, True), ("b200", MXFP4, False), ("h100", BF16, False)],
+    [
+        ("h100", INT4, True),
+        ("b200", INT4, True),
+        ("l40s", MXFP4, True),
+        ("h100", MXFP4, False),
+        ("b200", MXFP4, False),
+        ("h100", BF16, False),
+    ],
 )
 def test_experts_of_4_bits_are_unpacked_by_marlin(gpu: str, weight: WeightFormat, is_marlin: bool) -> None:
-    """Integers everywhere; floats where FlashInfer has no kernel of its own for them."""
+    """Integers everywhere; MXFP4 where neither Triton nor FlashInfer has a kernel of its own for it."""
     profile, experts = load_gpu(gpu), replace(MIXTRAL, weight=weight)
     fits = profile.operators
     fit = fits.experts_weight_only if is_marlin else fits.experts["bf16"]
