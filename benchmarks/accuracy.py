@@ -94,7 +94,9 @@ SCRIPTED = """## Closed loops whose arguments are unknown
 As the file has them, and where InferenceX publishes a script, with its arguments (of August 2026; the runs are of spring). Runs that start, median of the signed
 errors / MAPE in %; nothing is fitted to any of them (`python -m benchmarks.closed_loops`).
 
-- **Kimi-K2.5 in int4** was 36 % (B200) and 15 % (H200) too fast a token until experts of 4 bits had a fit of their own, from kernel tables; so was half of what gpt-oss-120b's first tokens lack on Hopper.
+- **Kimi-K2.5 in int4** was 36 % (B200) and 15 % (H200) too fast a token until experts of 4 bits had a fit of their own, from kernel tables.
+- **gpt-oss-120b on Hopper** would come half as far off with Marlin's kernels, which a server has with `VLLM_MXFP4_USE_MARLIN=1` and not by itself. Whether these had is not known, and prefills
+  measured on an H200 by llm-d are 1 to 4 % off without ([fleet.md](fleet.md#against-measured-pulls)); so it is not assumed.
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
 - **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. Where the first requests of a run meet a cold server, few requests carry it.
