@@ -57,9 +57,9 @@ def test_ranks_with_experts_wait_for_the_slowest() -> None:
     )
 
 
-def test_no_such_run_was_ever_measured() -> None:
+def test_ranks_on_several_nodes_were_never_measured() -> None:
     """The forecast says so."""
-    assert "ranks in lock step" in str(ran(data_parallel_size=2).summary["confidence"])
+    assert "ranks in lock step over several nodes" in str(ran(data_parallel_size=16).summary["confidence"])
 
 
 def test_given_step_times_know_of_no_other_rank() -> None:

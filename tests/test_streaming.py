@@ -78,7 +78,7 @@ def test_limits_are_those_of_the_whole_run(load: str) -> None:
         assert streamed["overload"]["served_rate"] == pytest.approx(whole["overload"]["served_rate"])
     assert bool(streamed["overload"]) == bool(whole["overload"])
     share = whole["p99_ttft_queue_share"]
-    assert streamed["p99_ttft_queue_share"] == pytest.approx(share, abs=0.05)
+    assert streamed["p99_ttft_queue_share"] == pytest.approx(share, abs=0.1)  # of three or four requests, or one more
 
 
 def test_what_happens_over_time_adds_up() -> None:
