@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.engine.records import Floats
+from sim.report.figures.latency import TITLES
 from sim.report.page.blocks import Page
 from sim.report.page.render import write_page
 from sim.report.plots import BLUE, GREEN, ORANGE, VIOLET, panels, save, say_nothing, scale
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 
 WHAT = "a comparison of results"
 FILES = ("summary.json", "results.csv", "distributions.png", "report.html")
-LATENCIES = {
-    "ttft": "Time to first token",
-    "tpot": "Time per output token",
-    "itl": "Inter-token latency",
-    "e2el": "End-to-end latency",
-}
 KNOWN_SHARES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 COLOURS = (BLUE, ORANGE, GREEN, VIOLET)
 MANY = 100.0  # from here on a figure is shown with one decimal
@@ -110,7 +105,7 @@ def distributions_figure(rows: Sequence[Row], samples_ms: Mapping[str, Mapping[s
     """
     values = {row["metric"]: row["values"] for row in rows}
     with panels(" and ".join(samples_ms), rows=2, columns=2, height_in=6.5) as (figure, axes):
-        for panel, (latency, title) in zip(axes, LATENCIES.items(), strict=True):
+        for panel, (latency, title) in zip(axes, TITLES.items(), strict=True):
             panel.set_title(title)
             curves = {name: curve(name, latency, samples, values) for name, samples in samples_ms.items()}
             drawn = {name: curve for name, curve in curves.items() if len(curve[0])}

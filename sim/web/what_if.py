@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from sim.errors import ConfigError, nearest
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.serve_command import flag_words, parse_engine_args
-from sim.web.controls import SHOWN_FLAGS, SWITCH, Given, configuration_controls, load_controls
+from sim.web.controls import SHOWN_FLAGS, SWITCH, Control, Given, configuration_controls, load_controls
 
 SECOND = "b-"  # what the second configuration's names begin with
 COMPARED = "compare"  # is there where there is a second one
@@ -32,12 +32,8 @@ class WhatIf(NamedTuple):
         for name in given:
             if name not in known:
                 raise ConfigError(f"the address asks for {name!r}, which no control has.{nearest(name, known)}")
-        second = {name: given.get(f"{SECOND}{name}", "") for name in configurations} if given.get(COMPARED) else None
-        return cls(
-            _said(given, loads),
-            _said(given, configurations),
-            None if second is None else _said(second, configurations),
-        )
+        second = _said(given, configurations, SECOND) if given.get(COMPARED) else None
+        return cls(_said(given, loads), _said(given, configurations), second)
 
     def to_query(self) -> str:
         """The part of the URL behind the question mark."""
@@ -45,12 +41,13 @@ class WhatIf(NamedTuple):
         return urlencode({**self.load, **self.first, **second})
 
 
-def _names(controls: Any) -> list[str]:
+def _names(controls: Iterable[Control]) -> list[str]:
     return [control.name for control in controls]
 
 
-def _said(given: Given, names: list[str]) -> dict[str, str]:
-    return {name: given[name] for name in names if given.get(name)}
+def _said(given: Given, names: Iterable[str], before: str = "") -> dict[str, str]:
+    """What the controls of these names say, which stands under the names with that before them."""
+    return {name: given[f"{before}{name}"] for name in names if given.get(f"{before}{name}")}
 
 
 def simulate_arguments(load: Given, configuration: Given) -> dict[str, Any]:
@@ -68,7 +65,7 @@ def simulate_arguments(load: Given, configuration: Given) -> dict[str, Any]:
         "router": configuration.get("router"),
         "request_rate": _number(load, "rate"),
         "limit": _whole_number(load, "limit"),
-        "slo": tuple(load.get("slo", "").replace(",", " ").split()),
+        "slo": _slos(load),
     }
 
 
@@ -101,13 +98,15 @@ def engine_controls(engine: EngineConfig) -> dict[str, str]:
 
 def simulate_command(load: Given, configuration: Given) -> str:
     """The `servecast simulate` line that asks for the same."""
-    flags = {"--gpu": configuration, "--price": configuration, "--replicas": configuration, "--router": configuration}
-    named = [(flag, given.get(flag[2:])) for flag, given in flags.items()]
-    named += [("--vllm-version", configuration.get("vllm-version")), ("--trace", load.get("trace"))]
-    named += [("--request-rate", load.get("rate")), ("--limit", load.get("limit"))]
-    named += [("--slo", slo) for slo in load.get("slo", "").replace(",", " ").split()]
+    named = [(f"--{name}", configuration.get(name)) for name in ("gpu", "price", "replicas", "router", "vllm-version")]
+    named += [("--trace", load.get("trace")), ("--request-rate", load.get("rate")), ("--limit", load.get("limit"))]
+    named += [("--slo", slo) for slo in _slos(load)]
     words = [word for flag, value in named if value for word in (flag, value)]
     return shlex.join(["servecast", "simulate", configuration.get("model", ""), *words, *_words(configuration)])
+
+
+def _slos(load: Given) -> tuple[str, ...]:
+    return tuple(load.get("slo", "").replace(",", " ").split())
 
 
 def _required(given: Given, name: str, what: str) -> str:

@@ -36,7 +36,15 @@ from sim.report.page.blocks import (
     Stories,
     Story,
 )
-from sim.report.page.shared import card, confidence_blocks, interval, memory_blocks, provenance, short, title_lines
+from sim.report.page.shared import (
+    card,
+    confidence_blocks,
+    cost_cards,
+    interval,
+    memory_blocks,
+    provenance,
+    title_lines,
+)
 from sim.report.parts import POOLS, REPLICAS, STAGES, parts_table
 from sim.report.run_title import run_title
 from sim.report.tables import Table, cell_text
@@ -111,8 +119,7 @@ def _cards(summary: Summary) -> Iterator[Card]:
     yield figure("Prefix cache hits", "prefix_cache_hit_rate", "%", 100)
     yield figure("Preemptions", "num_preemptions")
     yield figure("GPU busy", "gpu_busy_fraction", "%", 100)
-    if summary["usd_per_million_output_tokens"] is not None:
-        yield Card("Cost", f"${short(summary['usd_per_million_output_tokens'])}", "", "per million output tokens")
+    yield from cost_cards(summary)
 
 
 def _unserved(summary: Summary) -> str:

@@ -9,6 +9,7 @@ from sim.report.page.shared import (
     Summary,
     card,
     confidence_blocks,
+    cost_cards,
     interval,
     memory_blocks,
     provenance,
@@ -57,7 +58,7 @@ def _best(summary: Summary) -> Iterator[Block]:
             ),
             *_figures(metrics, confidence),
             Card("GPUs", f"{best['num_gpus']:,}"),
-            *_cost(metrics),
+            *cost_cards(metrics),
             Card(
                 "Tried",
                 f"{summary['evaluated']:,}",
@@ -84,11 +85,6 @@ def _figures(metrics: Summary, confidence: Summary) -> Iterator[Card]:
     yield card("Output throughput", metrics["output_throughput"], "tok/s", interval(confidence, "output_throughput"))
     for label, key in LATENCIES.items():
         yield card(label, metrics[key], "ms", interval(confidence, key))
-
-
-def _cost(metrics: Summary) -> Iterator[Card]:
-    if metrics["usd_per_million_output_tokens"] is not None:
-        yield Card("Cost", f"${short(metrics['usd_per_million_output_tokens'])}", "", "per million output tokens")
 
 
 def _commands(row: Summary) -> Iterator[Block]:
@@ -146,7 +142,7 @@ def _capacity(summary: Summary) -> Iterator[Block]:
                 card("At a time", summary["concurrent_requests"], "requests"),
                 *_figures(metrics, summary["confidence"]),
                 Card("GPUs", f"{summary['num_gpus']:,}"),
-                *_cost(metrics),
+                *cost_cards(metrics),
             ]
         )
     if summary["unservable"]:

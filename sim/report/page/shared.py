@@ -38,6 +38,12 @@ def short(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
+def cost_cards(figures: Summary) -> Iterator[Card]:
+    """What output tokens cost, where a price is known."""
+    if figures["usd_per_million_output_tokens"] is not None:
+        yield Card("Cost", f"${short(figures['usd_per_million_output_tokens'])}", "", "per million output tokens")
+
+
 def memory_blocks(name: str, plan: Summary, ledger: Sequence[Summary]) -> Iterator[Block]:
     """One GPU's memory from end to end, and line by line; `plan` and `ledger` as in JSON."""
     totals = {heading: sum(line["num_bytes"] for line in ledger if line["group"] == heading) for heading in HEADINGS}
