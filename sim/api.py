@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 
+from sim.arguments import arguments_json
 from sim.cluster import simulation
 from sim.cluster.clients import Clients
 from sim.cluster.records import ClusterRecords
@@ -388,6 +389,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         kept = run if keep_records else None
         del run  # before it is replayed with other step times
         summary["confidence"] = _confidence(replayed, summary, intervals=intervals)
+    summary["arguments"] = arguments_json(arguments, simulate.__kwdefaults__ or {})
     summary["wall_time_s"] = time.perf_counter() - started_s
     arguments |= {"trace": load.trace, **AS_REPLAYED}
     return Result(summary, deployed, load.trace, rejected, failed, kept, arguments)

@@ -141,7 +141,7 @@ def test_steps_of_unlike_pools_are_those_of_each() -> None:
 def test_one_pool_is_a_fleet_of_its_replicas() -> None:
     """All figures of the same number of equal replicas, and the pool's are those of the fleet."""
     one, plain = fleet(fleet={"pools": [{"replicas": 3}]}).summary, fleet(replicas=3).summary
-    for key in set(plain) - {"fleet", "replicas", "wall_time_s"}:
+    for key in set(plain) - {"fleet", "replicas", "arguments", "wall_time_s"}:
         assert one[key] == plain[key], key
     (pool,) = one["pools"]
     for key in ("mean_ttft_ms", "p99_itl_ms", "gpu_busy_fraction", "model_flops_utilization", "num_gpu_blocks"):

@@ -17,7 +17,7 @@ from tests.test_api import TEN_MS, make_trace
 ROUNDING = 1e-12
 SUMMED = 1e-9
 """Deviations are of sums that are put together from those of parts."""
-OTHERWISE = {"wall_time_s", "trace_sha256", "confidence", "limits", "streamed"}
+OTHERWISE = {"wall_time_s", "arguments", "trace_sha256", "confidence", "limits", "streamed"}
 LOADS: dict[str, dict[str, Any]] = {
     "busy": {"rate_scale": 8.0, "slo": ["ttft_p99=500ms", "tpot_p90=12ms"]},
     "few blocks": {

@@ -125,9 +125,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 def given_trace(trace: str, limit: int | None, seed: int = 0, columns: str | None = None) -> "Requests":
     """The first requests of a trace; notes on what its file leaves open go to stderr."""
-    from sim.workload.readers import as_trace
+    from sim.workload.readers import read_trace
 
-    found = as_trace(trace, limit=limit, seed=seed, columns=columns)
+    found = read_trace(trace, limit=limit, seed=seed, columns=columns)
     warn(found.notes)
     return found
 

@@ -97,7 +97,15 @@ def _scaled(parts: Mapping[str, float], length_s: float) -> dict[str, float]:
 
 
 def total(found: Sequence[Span], since_s: float, until_s: float) -> dict[str, float]:
-    """Seconds by part between two of the spans' borders, in the order of PARTS; none that are 0."""
-    inside = [span for span in found if since_s <= span.start_s + SLACK_S and span.end_s <= until_s + SLACK_S]
-    sums = {name: sum(span.seconds.get(name, 0.0) for span in inside) for name in PARTS}
+    """Seconds by part in that time, in the order of PARTS; none that are 0."""
+    inside = [(span, share) for span in found if (share := _share(span, since_s, until_s))]
+    sums = {name: sum(span.seconds.get(name, 0.0) * share for span, share in inside) for name in PARTS}
     return {name: seconds for name, seconds in sums.items() if seconds > 0}
+
+
+def _share(span: Span, since_s: float, until_s: float) -> float:
+    """How much of a span lies in that time; answers of one request may run side by side, so that one begins in another's step."""
+    if since_s <= span.start_s + SLACK_S and span.end_s <= until_s + SLACK_S:
+        return 1.0
+    overlap_s = min(span.end_s, until_s) - max(span.start_s, since_s)
+    return overlap_s / (span.end_s - span.start_s) if overlap_s > SLACK_S else 0.0

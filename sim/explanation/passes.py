@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.api import Result, simulate
-from sim.errors import ConfigError
+from sim.workload.trace import Trace
 
 
 class Pass(NamedTuple):
     """A step that computed something of a request: on which replica, when it was scheduled, began and ended; the request's tokens in it and
-    those computed before, and all tokens and requests of the batch.
+    those computed before, all tokens of the batch and how many others it has. Of several answers the tokens are those of all, and computed before is
+    what the one that is least far has.
     """
 
     replica: int
@@ -20,7 +21,7 @@ class Pass(NamedTuple):
     num_tokens: int
     num_computed: int
     batch_tokens: int
-    batch_requests: int
+    num_others: int
 
 
 class Told(NamedTuple):
@@ -50,23 +51,21 @@ class Watched(NamedTuple):
 
 
 def watch(result: Result, rows: Iterable[int]) -> dict[int, Watched]:
-    """Simulate the run again, and keep what happened to these requests.
-
-    Raises ConfigError where requests ask for several answers, which are requests of their own to the engine.
-    """
-    if len(result.trace.more_answers):
-        raise ConfigError("requests with several answers (`n`) are not explained one by one; leave the column out.")
-    row_of = {result.trace.request_id[row]: row for row in rows}
+    """Simulate the run again, and keep what happened to these requests."""
+    row_of = {name: row for row in rows for name in _names(result.trace, row)}
     passes: dict[int, list[Pass]] = {row: [] for row in row_of.values()}
     preempted_s: defaultdict[int, list[float]] = defaultdict(list)
 
     def take(step: Mapping[str, Any]) -> None:
         replica, batch = step.get("replica", step.get("rank", 0)), step.get("sched", ())
+        parts: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for name, num_tokens, num_computed, _ in batch:
             if name in row_of:
-                times_s = step["t"], step["start"], step["end"]
-                shape = num_tokens, num_computed, step["n"], len(batch)
-                passes[row_of[name]].append(Pass(replica, *times_s, *shape))
+                parts[row_of[name]].append((num_tokens, num_computed))
+        for row, answers in parts.items():
+            num_tokens, num_computed = sum(tokens for tokens, _ in answers), min(before for _, before in answers)
+            times_s, num_others = (step["t"], step["start"], step["end"]), len(batch) - len(answers)
+            passes[row].append(Pass(replica, *times_s, num_tokens, num_computed, step["n"], num_others))
         for name in step.get("preempted", ()):
             if name in row_of:
                 preempted_s[row_of[name]].append(step["t"])
@@ -74,3 +73,9 @@ def watch(result: Result, rows: Iterable[int]) -> dict[int, Watched]:
     again = {"intervals": False, "jobs": 1, "step_log": take}
     simulate(**{**result.asked, **again})
     return {row: Watched(sorted(found, key=lambda one: one.start_s), preempted_s[row]) for row, found in passes.items()}
+
+
+def _names(trace: Trace, row: int) -> list[str]:
+    """What the engine calls a request, or each of its answers."""
+    name, num_answers = trace.request_id[row], 1 if trace.n is None else int(trace.n[row])
+    return [f"{number}_{name}" for number in range(num_answers)] if num_answers > 1 else [name]

@@ -78,7 +78,8 @@ def _events(result: Result, row: int, life: Watched, replicas: Sequence[ReplicaT
         float(column[row]) for column in (requests.arrival_s, requests.first_token_s, requests.finish_s)
     )
     prompt_tokens, asked = int(requests.prompt_tokens[row]), int(requests.output_tokens[row])
-    yield arrival_s, f"arrived: {prompt_tokens:,} prompt tokens, {asked:,} to be generated"
+    answers = f" in {result.trace.n[row]} answers" if result.trace.n is not None and result.trace.n[row] > 1 else ""
+    yield arrival_s, f"arrived: {prompt_tokens:,} prompt tokens, {asked:,} to be generated{answers}"
     if reason := requests.rejected.get(row):
         yield arrival_s, f"rejected: {reason}"
     yield from _placed(result, row, arrival_s)
@@ -138,7 +139,7 @@ def _begun(
 
 def _chunks(passes: Sequence[Pass], replicas: Sequence[ReplicaTime]) -> Iterator[tuple[float, str]]:
     for one in passes:
-        others = f"{one.batch_tokens - one.num_tokens:,} tokens of {one.batch_requests - 1:,} others"
+        others = f"{one.batch_tokens - one.num_tokens:,} tokens of {one.num_others:,} others"
         where = f" on replica {one.replica}" if len(replicas) > 1 else ""
         yield (
             one.start_s,

@@ -96,7 +96,7 @@ def _simulated(name: str, summary: Mapping[str, Any], requests: Path | None) -> 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float | None]]:
     """Numbers, and what was not measured, of mappings within mappings; a confidence is about figures, and is none."""
     for key, value in values.items():
-        if isinstance(value, Mapping) and key not in {"confidence", "engine", "step_time"}:
+        if isinstance(value, Mapping) and key not in {"arguments", "confidence", "engine", "step_time"}:
             yield from _flat(value, f"{before}{key}.")
         elif key not in NO_FIGURES and (
             value is None or (isinstance(value, int | float) and not isinstance(value, bool))

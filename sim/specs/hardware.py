@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ class HardwareProfile:
     a GPU without NVLink or the like is linked by PCIe. `network_bytes_per_s`, per GPU and direction, leads out of a node of
     `gpus_per_node`. `peak_flops` is dense, by the dtype multiplied in.
     `price_source` says whose price it is and of when. `derived` names what the file did not give and a rule filled in, by
-    its key there (`num_sms`, `operators.gemm`, ...).
+    its key there (`num_sms`, `operators.gemm`, ...). `source` is the name or the path that it was loaded by.
     """
 
     name: str
@@ -74,6 +74,7 @@ class HardwareProfile:
     price_source: str | None
     operators: OperatorFits
     derived: tuple[str, ...] = ()
+    source: str = field(default="", compare=False)
 
     @staticmethod
     def load(gpu: str | Path) -> "HardwareProfile":
@@ -102,10 +103,12 @@ def load_gpu(gpu: str | Path) -> HardwareProfile:
     Raises ProfileError for an unknown name, with the nearest matches, and for an invalid file.
     """
     path = Path(gpu)
-    if path.suffix in {".yaml", ".yml"}:
-        return _read_profile(path)
     bundled = _profiles_dir() / f"{str(gpu).lower()}.yaml"
-    return _read_profile(bundled) if is_there(bundled) else _by_alias(str(gpu))
+    if path.suffix in {".yaml", ".yml"}:
+        profile = _read_profile(path)
+    else:
+        profile = _read_profile(bundled) if is_there(bundled) else _by_alias(str(gpu))
+    return replace(profile, source=str(gpu))
 
 
 def profile_file(gpu: str | Path) -> Path:

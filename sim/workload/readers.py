@@ -3,7 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from sim.errors import ConfigError, TraceError
 from sim.workload import bench, inference_perf, sharegpt, spec_file
@@ -34,6 +34,8 @@ class Generated(Protocol):
 TraceLike: TypeAlias = "str | Path | Trace | pd.DataFrame | Workload | Generated"
 """A file's path, `-` for standard input, a bundled trace's name, requests in memory, or a workload that they are drawn from."""
 
+READ_AS_IT_IS = {"rate_scale": 1.0, "seed": 0}
+
 
 def read_trace(
     path: "str | Path | pd.DataFrame",
@@ -53,15 +55,16 @@ def read_trace(
 
     Raises TraceError, with file, line and column, for what is not a valid trace, and ConfigError for a bad option.
     """
-    return as_trace(
-        path,
-        rate_scale=rate_scale,
-        request_rate=request_rate,
-        limit=limit,
-        seed=seed,
-        columns=columns,
-        tokenizer=tokenizer,
-    )
+    options: dict[str, Any] = {
+        "rate_scale": rate_scale,
+        "request_rate": request_rate,
+        "limit": limit,
+        "seed": seed,
+        "columns": columns,
+        "tokenizer": tokenizer,
+    }
+    given = {name: value for name, value in options.items() if value not in (None, READ_AS_IT_IS.get(name))}
+    return replace(as_trace(path, **options), read_with=given)
 
 
 def as_trace(

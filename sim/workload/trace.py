@@ -1,7 +1,7 @@
 """A trace: arrival times and sizes of requests, in columns."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ class Trace:
     equal tokens under different adapters have different KV. `n` answers are generated for a prompt, each of `output_tokens`, one where it
     is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
     yields in the mean, where it is served with any. `notes` are sentences on what the file
-    left open and what was taken for it. Raises TraceError for columns that break this.
+    left open and what was taken for it, `read_with` the options of `read_trace` that were given. Raises TraceError for columns that break this.
     """
 
     request_id: Sequence[str]
@@ -49,6 +49,7 @@ class Trace:
     source: str = ""
     format: str = "native"
     notes: tuple[str, ...] = ()
+    read_with: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = {len(column) for column in self._columns().values()}

@@ -1,18 +1,24 @@
 """What is tried and what comes of it, the life of a request, and folders of results."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sim
+from sim.arguments import arguments_of
 from sim.errors import ConfigError, SimError
-from sim.explanation.from_folder import arguments_of, simulated_again
+from sim.explanation.from_folder import simulated_again
+from sim.explanation.parts import Span, total
 from sim.explanation.rules import worth_a_try
 from sim.explanation.story import Story
 from sim.explanation.trials import try_out
+from sim.memory.layerwise_offload import Savings
 from sim.report.whole_folder import write_json
+from sim.specs.hardware import profile_yaml
 from sim.specs.speculative_config import SpeculativeConfig
 from tests.cli.conftest import Servecast, servecast
 from tests.explanation.conftest import run, timed, trace
@@ -178,6 +184,7 @@ def test_a_folder_is_simulated_again(written: Path) -> None:
     [
         {"replicas": 2, "router": "llm_d:queue=3"},
         {"fleet": {"pools": [{"replicas": 1}, {"gpu": "h200-sxm", "engine": {"max_num_seqs": 4}}]}, "rate_scale": 2.0},
+        {"fleet": {"kv_pull": {"via": "host"}, "pools": [{"replicas": 2}]}},
         {"request_rate": float("inf"), "limit": 3, "sampling": "greedy", "vllm_version": "0.15.1"},
         {
             "engine": sim.EngineConfig(
@@ -185,36 +192,92 @@ def test_a_folder_is_simulated_again(written: Path) -> None:
             ),
             "acceptance": (0.6, 0.3),
         },
+        {"replicas": 2, "kv_store": "capacity_gib=1,lookup_ms=2"},
+        {"replicas": 2, "kv_pull": {"kv_recompute_threshold": 16}},
+        {"engine": sim.EngineConfig(data_parallel_size=2), "max_concurrency": 2},
+        {
+            "engine": sim.EngineConfig(max_model_len=16384),
+            "layerwise": {"num_kv_buffers": 3, "savings": Savings.parse("rope_in_place")},
+        },
+        {"open_loop": True},
     ],
 )
 def test_a_summary_tells_all_arguments(how: dict[str, Any]) -> None:
     """Of a run by names: the same summary comes of them."""
     told = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", **{"limit": 5, "intervals": False, **how}).summary
-    again = sim.simulate(**arguments_of(json.loads(json.dumps(told)))).summary
+    again = sim.simulate(**arguments_of(json.loads(json.dumps(told["arguments"])))).summary
+    assert {**again, "wall_time_s": 0.0} == {**told, "wall_time_s": 0.0}
+
+
+def test_how_a_trace_was_read_and_a_gpu_at_another_price_are_told(tmp_path: Path) -> None:
+    """A GPU of one's own by its path."""
+    (tmp_path / "log.csv").write_text("at,in,out\n0,100,8\n100,200,8\n200,300,8\n")
+    (tmp_path / "gpu.yaml").write_text(profile_yaml("h100-sxm").replace("name: h100-sxm", "name: ours"))
+    trace = sim.read_trace(tmp_path / "log.csv", columns="arrival=at:ms,prompt=in,output=out", limit=2)
+    gpu = sim.HardwareProfile.load(tmp_path / "gpu.yaml").at_price(1.5)
+    told = sim.simulate("Llama-3.1-8B", gpu, trace, intervals=False).summary
+    again = sim.simulate(**arguments_of(json.loads(json.dumps(told["arguments"])))).summary
+    assert (told["arrived"], told["gpu"]) == (2, "ours")
     assert {**again, "wall_time_s": 0.0} == {**told, "wall_time_s": 0.0}
 
 
 def test_a_folder_that_cannot_be_simulated_again_says_what_is_gone(written: Path) -> None:
-    trace_file = written.parent / "trace.csv"
+    summary_file, trace_file = written / "summary.json", written.parent / "trace.csv"
+    told = json.loads(summary_file.read_text())
+    for changed, sentence in (
+        ({"mean_ttft_ms": 1.0}, "`mean_ttft_ms` comes out otherwise .* a file that it was made of has changed"),
+        (
+            {"mean_ttft_ms": 1.0, "servecast_version": "0.0.1"},
+            "it was simulated by Servecast 0.0.1, and this is",
+        ),
+        ({"arguments": {**told["arguments"], "trace": "stdin"}}, "its requests came from standard input"),
+    ):
+        write_json(summary_file, told | changed)
+        with pytest.raises(ConfigError, match=sentence):
+            sim.explain(written)
+    write_json(summary_file, told)
     trace_file.write_text(trace_file.read_text() + "0.3,400,8\n")
     with pytest.raises(ConfigError, match="holds other requests by now; bring back the trace"):
         sim.explain(written)
     trace_file.unlink()
     with pytest.raises(ConfigError, match=r"cannot be simulated again: .*trace.csv.* Or explain the run itself"):
         sim.explain(written)
-    (written / "summary.json").write_text("{}")
+    write_json(summary_file, {key: value for key, value in told.items() if key != "arguments"})
+    with pytest.raises(ConfigError, match="has no `arguments`, being of a stream"):
+        sim.explain(written)
+    summary_file.write_text("{}")
     with pytest.raises(SimError, match="is no summary of a simulation"):
         sim.explain(written)
 
 
-@pytest.mark.parametrize(
-    ("how", "sentence"),
-    [({"replicas": 2, "kv_store": "capacity_gib=1"}, "does not say how KV was shared"), ({}, "came from no file")],
-)
-def test_a_summary_that_does_not_tell_all(how: dict[str, Any], sentence: str) -> None:
-    told = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=3, intervals=False, **how).summary
-    with pytest.raises(ConfigError, match=sentence):
-        arguments_of(told if how else {**told, "trace": None})
+def test_what_a_program_made_is_told_by_its_type() -> None:
+    told = run(trace(("A", 0.0, 8, 5)), timed(1.0)).summary["arguments"]
+    assert told["trace"] == {"made_by_a_program": "Trace"}
+    with pytest.raises(ConfigError, match="its step_time_model was a LinearStepTime that a program had made"):
+        arguments_of({"step_time_model": told["step_time_model"]})
+
+
+def test_several_answers_are_explained_together() -> None:
+    """A step of all prompts, one more of the one that has three tokens; the other one's second comes in between."""
+    requests = replace(trace(("A", 0.0, 8, 3), ("B", 0.0, 8, 1)), n=np.array([2, 1]))
+    result = run(requests, timed(1.0), enable_prefix_caching=False)
+    found = sim.explain(result, "A")
+    assert [(event.at_ms, event.what) for event in found.events] == [
+        (0.0, "arrived: 8 prompt tokens, 6 to be generated in 2 answers"),
+        (0.0, "first scheduled"),
+        (0.0, "step of 1,000.0 ms: 16 of its tokens behind 0, beside 8 tokens of 1 others"),
+        (1000.0, "first token, TTFT 1,000.0 ms"),
+        (3000.0, "5 more tokens, TPOT 400.00 ms, the longest gap 1,000.0 ms"),
+        (3000.0, "finished with 6 tokens, E2EL 3,000.0 ms"),
+    ]
+    slowest = sim.explain(result, tries=False).slowest["e2el"]
+    assert sum(slowest.parts_ms.values()) == pytest.approx(slowest.p99_ms, rel=0.01)
+
+
+def test_an_answer_that_runs_beside_another_counts_for_its_share() -> None:
+    """Of a span from 1 to 3 s half lies before 2 s."""
+    found = [Span(0.0, 1.0, {"own_prefill": 1.0}), Span(1.0, 3.0, {"decode": 2.0})]
+    assert total(found, 0.0, 2.0) == {"own_prefill": 1.0, "decode": 1.0}
 
 
 def test_the_command_explains_a_run_or_a_folder(written: Path, servecast: Servecast) -> None:

@@ -22,7 +22,7 @@ from tests.properties import examples
 from tests.workload.makers import make_trace
 from tests.workload.test_round_trip import same, traces
 
-NAMED = ("trace", "trace_sha256", "wall_time_s")
+NAMED = ("trace", "arguments", "trace_sha256", "wall_time_s")
 
 
 def with_adapters(trace: Trace) -> Trace:
