@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import ConfigError
 from sim.explanation.explain import Explanation
 from sim.explanation.passes import watch
 from sim.explanation.replica_time import replica_times
@@ -136,19 +135,3 @@ def test_a_run_in_which_nothing_was_served() -> None:
         tries=False,
     )
     assert "None of 1 requests was completed" in str(found)
-
-
-def test_answers_of_one_request_are_not_told_apart() -> None:
-    requests = trace(("A", 0.0, 8, 5))
-    several = run(
-        type(requests)(
-            requests.request_id,
-            requests.arrival_s,
-            requests.prompt_tokens,
-            requests.output_tokens,
-            n=requests.prompt_tokens,
-        ),
-        timed(1.0),
-    )
-    with pytest.raises(ConfigError, match="several answers"):
-        sim.explain(several, "A")
