@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import closed_loops, left_out
+from benchmarks import closed_loops, front_end, left_out
 from benchmarks.fit_bands import fit, known_runs
 from benchmarks.fit_bands import left_out as by_other_models
+from sim.cluster.front_end import FITTED_AT_TOKENS, TOKENIZED_S
 from sim.measure.calibrate import Beside
 from sim.measure.calibrate_kernels import calibrate_kernels
 from sim.measure.runs import ClosedLoop, Run, read_runs
@@ -30,7 +31,9 @@ from sim.report.validation import (
     summary_rows,
     unreplayed,
 )
+from sim.specs.hardware import load_gpu
 from sim.steptime.options import Composition
+from sim.units import MS, US
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/accuracy.md"
@@ -102,6 +105,17 @@ errors / MAPE in %; nothing is fitted to any of them (`python -m benchmarks.clos
 - **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. Where the first requests of a run meet a cold server, few requests carry it.
 - **Experts of nvfp4** have tables as well. A fit of their own is no nearer on shapes held out (20.9 % against 21), and farther off on these runs: fp8's stays.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
+FRONT_END = """## The client's clock
+
+`simulate`, `compare`, `optimize` and `capacity` have the engine's clock, and with `--clock client` that of `vllm bench serve` ([clients.md](clients.md#by-the-clients-clock)); measured runs are replayed by the clock that
+they were measured by. A client sees all tokens of a request later by {request_ms:.1f} ms, {stream_us:.0f} us more for each request that streams from the server, and {token_us:.0f} us for each token by which its prompt is longer than
+{tokens} (less where it is shorter). The first two are fitted to 29 of the runs below, as the table above says, and to nothing else; the third is what llm-d's guide gives for a tokenizer, and {tokens} tokens are what the prompts of
+those runs have. Mean TTFT of the served runs, by either clock:"""
+BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on two CPU cores, 250 tokens a prompt, each step of its engine logged by the clock of `vllm bench serve`. Nothing is fitted to it. Medians in
+ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
+UNCOVERED = """So no difference between versions shows: 6.8 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
+that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
+server (llm-d's adds 16 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 NUM_WORST = 10
 
@@ -137,6 +151,7 @@ def main(folder: Path) -> None:
         _introduction(),
         *_left_out(folder.parent / "steptime"),
         *_served(served),
+        *_front_end(folder, served, serving),
         *_own_profiles(folder.parent / "steptime/profiles", serving),
         *_closed(looped),
         *_scripted(folder),
@@ -182,6 +197,26 @@ def _served(validation: Validation) -> Iterator[str]:
     yield f"### The worst {NUM_WORST} runs\n\nBy their largest error over the four metrics, signed, in %."
     yield markdown_table(("run", "model", "GPU", *METRICS, "what probably explains it"), _worst(validation))
     yield "\n".join(f"- {sentence}" for sentence in unreplayed(everything))
+
+
+def _front_end(folder: Path, served: Validation, runs: Sequence[Run]) -> Iterator[str]:
+    """What the client's clock is worth on served runs, and a server seen from both sides."""
+    host = load_gpu("h100-sxm").operators.host
+    yield FRONT_END.format(
+        request_ms=host.front_end_s / MS,
+        stream_us=host.front_end_request_s / US,
+        token_us=TOKENIZED_S / US,
+        tokens=FITTED_AT_TOKENS,
+    )
+    by_engine = validate([run.model_copy(update={"clock": "engine"}) for run in runs])
+    found = [
+        (clock, _of_quality(of, "A").summary["ttft_mean"]) for clock, of in (("engine", by_engine), ("client", served))
+    ]
+    header = ("clock", "runs", "MAPE %", "median APE %")
+    yield markdown_table(header, [(clock, *of) for clock, of in found])
+    yield BOTH_SIDES
+    yield markdown_table(front_end.HEADER, front_end.rows(folder))
+    yield UNCOVERED
 
 
 def _closed(validation: Validation) -> Iterator[str]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from sim.arguments import arguments_json
 from sim.cluster import simulation
-from sim.cluster.clients import Clients
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.front_end import Clock
 from sim.cluster.records import ClusterRecords
 from sim.cluster.users import parse_users, require_no_rate
 from sim.deployment import DEFAULTS, Deployment, deploy
@@ -96,6 +97,7 @@ class Result:
     failed: Mapping[int, str]
     kept: ClusterRecords | None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    clients: Clients = AT_THEIR_TIMES
 
     @property
     def trace(self) -> Trace:
@@ -121,6 +123,11 @@ class Result:
     def records(self) -> Records:
         """All replicas' records as one."""
         return self.run.merged
+
+    @cached_property
+    def seen(self) -> ClusterRecords:
+        """The records with requests by the clock that was asked for: what is told of latencies; steps are by the engine's."""
+        return self.clients.seen(self.run, self.fleet.front_end)
 
     def __str__(self) -> str:
         return f"{run_title(self.summary, terminal_width())}\n{result_table(self.summary)}"
@@ -181,7 +188,7 @@ class Result:
 
         replicas = self._replicas_over_time if self._is_fleet else None
         parts = self.breakdown if "breakdown" in self.summary else None
-        return Told(self.summary, self.fleet, self.run, self.trace, self._over_time, replicas, parts)
+        return Told(self.summary, self.fleet, self.run, self.seen, self.trace, self._over_time, replicas, parts)
 
     def write_prometheus(
         self, path: str | Path, *, start_s: float | None = None, kv_cache: "KVCacheMetrics | None" = None
@@ -210,7 +217,7 @@ class Result:
 
         title = run_title(self.summary, plots.TITLE_WIDTH)
         if kind == "latency":
-            return plots.latency_figure(self.records, title=title)
+            return plots.latency_figure(self.seen.merged, title=title)
         if kind == "timeline" and self._is_fleet:
             return fleet_figure(self._replicas_over_time, title=title)
         if kind == "timeline":
@@ -233,7 +240,7 @@ class Result:
         return replicas_over_time(self.run, blocks)
 
     def _request_columns(self) -> Columns:
-        columns = request_columns(self.trace, self.records.requests, self.run.replica if self._is_fleet else None)
+        columns = request_columns(self.trace, self.seen.merged.requests, self.run.replica if self._is_fleet else None)
         columns |= offload_columns(self.records) | pull_columns(self.run)
         return columns | handover_columns(self.run.handovers) if self.run.handovers else columns
 
@@ -294,6 +301,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     users: int | None = None,
     think_time: float | str | None = None,
     open_loop: bool = False,
+    clock: Clock = "engine",
     seed: int = 0,
     composition: Composition = "additive",
     sampling: Sampling = "default",
@@ -318,7 +326,8 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     `capacity_gib=64`, or by pulls from each other, `kv_pull`. Turns of a session wait for the answer before them, and stages for the one
     before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or
-    "exponential:5", drawn with `seed`. `step_time_model` replaces the
+    "exponential:5", drawn with `seed`. By the `clock` "client" latencies are as `vllm bench serve` measures them: HTTP, tokenizing and
+    streaming delay answers, and who waits for one waits for that. `step_time_model` replaces the
     roofline, whose mixed steps `composition` times; `sampling` "greedy" spares the sampler what the checkpoint's own top-p
     costs, and `expert_routing` says how tokens spread over experts. Drafts of a `speculative_config` fare as `acceptance` says: a mean
     acceptance length, or the shares of verifications in which the first, the first two, ... are accepted, drawn with `seed`.
@@ -346,6 +355,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
                 "users": users,
                 "think_time": think_time,
                 "open_loop": open_loop or None,
+                "clock": None if clock == "engine" else clock,
                 "acceptance": acceptance,
                 "layerwise": layerwise,
                 "jobs": None if jobs == 1 else jobs,
@@ -362,7 +372,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
         require_no_rate(rate_scale, request_rate)
     load = as_load(trace, rate_scale=rate_scale, request_rate=request_rate, limit=limit, seed=seed)
     _check_sampling(load.trace, sampling)
-    clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop).check(load.trace)
+    clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop, clock).check(load.trace)
     how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
     asked = AskedFleet(model, gpu, engine, replicas, router, fleet, **how)
     if layerwise is None:
@@ -382,7 +392,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     with several_jobs(asked, deployed, load.trace, clients, seed, jobs) as several:
         replayed = _Replayed(deployed, load, slos, clients, seed, several)
         run = replayed.run(on_progress=progress, step_log=step_log)
-        summary = _summary(replayed, engine, run) | clients.to_json() | {"seed": seed}
+        summary = _summary(replayed, engine, clients.seen(run, deployed.front_end)) | clients.to_json() | {"seed": seed}
         if clients.wait_for_answers(load.trace) and not users:
             summary["sent_late"] = sent_late(load.trace, run.merged.requests)
         rejected, failed = run.merged.requests.rejected, run.merged.requests.failed
@@ -392,7 +402,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     summary["arguments"] = arguments_json(arguments, simulate.__kwdefaults__ or {})
     summary["wall_time_s"] = time.perf_counter() - started_s
     arguments |= {"trace": load.trace, **AS_REPLAYED}
-    return Result(summary, deployed, load.trace, rejected, failed, kept, arguments)
+    return Result(summary, deployed, load.trace, rejected, failed, kept, arguments, clients)
 
 
 def read_measured(
@@ -536,7 +546,8 @@ class _Replayed(NamedTuple):
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of such a replay."""
-        return self.figures(self.run(factor, rate_share))
+        run = self.run(factor, rate_share)
+        return self.figures(self.clients.seen(run, self.fleet.front_end))
 
 
 def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> dict[str, Any]:
@@ -576,7 +587,7 @@ def _confidence(replayed: _Replayed, summary: dict[str, Any], *, intervals: bool
     pool = least_known([pool.deployment for pool in replayed.fleet.pools], summary)
     if not intervals:
         return confidence_json(confidence_of(pool, summary))
-    return forecast_of(pool, summary, replayed.at, request_rate=rate)
+    return forecast_of(pool, summary, replayed.at, request_rate=rate, clock=replayed.clients.clock)
 
 
 def _frame(columns: Columns) -> "pd.DataFrame":

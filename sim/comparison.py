@@ -47,7 +47,7 @@ class Comparison:
         """
         from sim.report.comparison_folder import write_comparison
 
-        found = {name: distributions(result.records) for name, result in self.results.items()}
+        found = {name: distributions(result.seen.merged) for name, result in self.results.items()}
         write_comparison(Path(folder), self.compared, self.summary, self.rows, found)
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike
+from sim.cluster.front_end import FrontEnd
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.table import router_options
 from sim.cluster.sharing import Sharing
@@ -160,7 +161,12 @@ class DeployedFleet:
             )
             for pool in self.pools
         ]
-        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation, self.sharing)
+        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation, self.sharing, self.front_end)
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """What clients' clocks have beyond the engines'; of unlike pools as the first one's."""
+        return FrontEnd.of(self.first.gpu.operators.host)
 
     def start_up_s(self, deployment: Deployment) -> float:
         """How long a replica takes to start; 0 where none does."""

@@ -1,7 +1,7 @@
 """Flags that say who sends the requests of a trace."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +32,13 @@ ThinkTime = Annotated[
 ]
 OpenLoop = Annotated[
     bool, typer.Option("--open-loop", help="Send each request at its recorded time, whatever it would wait for.")
+]
+
+Clock = Annotated[
+    Literal["engine", "client"],
+    typer.Option(
+        help="By whose clock latencies are: the engine's, or the client's, whom HTTP, tokenizing and streaming keep waiting besides.",
+    ),
 ]
 
 

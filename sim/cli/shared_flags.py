@@ -7,7 +7,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from sim.cli.client_flags import MaxConcurrency, OpenLoop
+from sim.cli.client_flags import Clock, MaxConcurrency, OpenLoop
 from sim.cli.engine_flags import chosen_model
 from sim.cli.options import (
     Acceptance,
@@ -48,6 +48,7 @@ class SharedFlags:
     limit: Limit = None
     max_concurrency: MaxConcurrency = None
     open_loop: OpenLoop = False
+    clock: Clock = "engine"
     slo: Slos = None
     step_time_model: StepTimes = None
     composition: HowTimed = None
@@ -82,6 +83,7 @@ class SharedFlags:
             "limit": self.limit,
             "max_concurrency": self.max_concurrency,
             "open_loop": self.open_loop,
+            "clock": self.clock,
             "slo": self.slo or (),
             "step_time_model": self.step_time_model,
             "acceptance": parsed_acceptance(self.acceptance),

@@ -9,6 +9,8 @@ import simpy
 from sim.cluster.arrivals import Process, arrivals
 from sim.cluster.concurrency import MaxConcurrency
 from sim.cluster.conversations import Conversations
+from sim.cluster.front_end import Clock, FrontEnd, SeenLate
+from sim.cluster.records import ClusterRecords
 from sim.cluster.stages import Stages
 from sim.cluster.users import NO_USERS, Users, start_users
 from sim.engine.request import Request
@@ -26,12 +28,14 @@ class Clients(NamedTuple):
     """How requests are sent: `Users` who take them in order, or at the trace's times, at most `max_concurrency` in flight.
 
     Unless the loop is open, a turn of a session waits for the answer to the turn before it, and a stage until the stage
-    before has drained. `check` raises ConfigError for options that contradict each other.
+    before has drained. By the client's `clock` answers end as clients see them, and who waits for one waits for that. `check` raises
+    ConfigError for options that contradict each other.
     """
 
     users: Users | None = None
     max_concurrency: int | None = None
     open_loop: bool = False
+    clock: Clock = "engine"
 
     def check(self, trace: Trace) -> "Clients":
         """Returns itself if the options fit that trace."""
@@ -50,8 +54,12 @@ class Clients(NamedTuple):
         is_closed = (trace.session_id is not None or trace.stage is not None) and not self.open_loop
         return self.users is not None or self.max_concurrency is not None or is_closed
 
-    def start(self, env: simpy.Environment, trace: Trace, requests: Iterable[Request], ask: Ask) -> None:
+    def start(
+        self, env: simpy.Environment, trace: Trace, requests: Iterable[Request], ask: Ask, front_end: FrontEnd
+    ) -> None:
         """Begin to send the requests of a trace, in order of arrival."""
+        if self.clock == "client":
+            ask = SeenLate(env, front_end, ask).ask
         if self.users:
             start_users(env, self.users, trace, requests, ask)
             return
@@ -64,10 +72,15 @@ class Clients(NamedTuple):
         has_turns = trace.session_id is not None and not self.open_loop
         env.process(arriving(requests, Conversations(env, trace, ask).arrive if has_turns else ask))
 
+    def seen(self, run: ClusterRecords, front_end: FrontEnd) -> ClusterRecords:
+        """A run by the clock that is asked for."""
+        return front_end.seen(run) if self.clock == "client" else run
+
     def to_json(self) -> dict[str, Any]:
         """The keys under which summaries say who sent the requests."""
         users = self.users.to_json() if self.users else NO_USERS
-        return {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, **users}
+        clock = {"clock": self.clock} if self.clock == "client" else {}
+        return {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, **users, **clock}
 
 
 AT_THEIR_TIMES = Clients()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.front_end import NO_FRONT_END, FrontEnd
 from sim.cluster.leases import NEWEST_LEASE, Lease
 from sim.cluster.network import NetworkCosts
 from sim.cluster.sharing import Sharing
@@ -62,7 +63,7 @@ class Disaggregation:
 class FleetPlan:
     """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does.
 
-    The replicas of one pool may be `sharing` KV.
+    The replicas of one pool may be `sharing` KV. Servers have a `front_end`, which shows where clients have a clock of their own.
     """
 
     pools: tuple[Pool, ...]
@@ -70,6 +71,7 @@ class FleetPlan:
     dynamics: Dynamics | None = None
     disaggregation: Disaggregation | None = None
     sharing: Sharing | None = None
+    front_end: FrontEnd = NO_FRONT_END
 
     @classmethod
     def alike(

@@ -16,6 +16,7 @@ from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.front_end import FrontEnd
 from sim.cluster.gateway import Gateway
 from sim.cluster.kv_pulls import PullSharing
 from sim.cluster.lock_step import LazyRanks, LiveRanks
@@ -61,7 +62,8 @@ def simulate(
     source = plan.source(trace)
     table = RequestTable(source, sent_by_clients=clients.wait_for_answers(trace))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    load = _Load(env, trace, source, _telling(source, on_progress) if on_progress else source, clients)
+    requests = _telling(source, on_progress) if on_progress else source
+    load = _Load(env, trace, source, requests, clients, plan.front_end)
     if plan.dynamics:
         found = _serve_changing(load, table, plan, plan.dynamics, seed, step_log)
     elif plan.disaggregation:
@@ -120,6 +122,7 @@ class _Load(NamedTuple):
     source: RequestSource
     requests: Iterable[Request]
     clients: Clients
+    front_end: FrontEnd
 
     @property
     def waits_for_answers(self) -> bool:
@@ -128,7 +131,7 @@ class _Load(NamedTuple):
     def start(self, submit: Callable[[Request], None], ask: Ask) -> None:
         """Begin to send requests, by `ask` where clients wait for the answer."""
         if self.waits_for_answers:
-            self.clients.start(self.env, self.trace, self.requests, ask)
+            self.clients.start(self.env, self.trace, self.requests, ask, self.front_end)
         else:
             self.env.process(arrivals(self.env, self.requests, submit))
 

@@ -121,7 +121,7 @@ def explain(
     replicas = replica_times(result)
     if request is not None:
         return story(result, request, replicas)
-    slowest = slowest_rows(result.records.requests)
+    slowest = slowest_rows(result.seen.merged.requests)
     rows = sorted({row for _, some in slowest.values() for row in looked_at(some).tolist()})
     found = tail(result, slowest, watch(result, rows), replicas) if rows else {}
     trials = try_out(result, worth_a_try(result), progress) if tries else []

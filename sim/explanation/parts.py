@@ -6,6 +6,7 @@ from typing import NamedTuple
 from sim.explanation.passes import Pass, Watched
 from sim.explanation.replica_time import SLACK_S, ReplicaTime
 
+FRONT_END = "front_end"
 PARTS = {
     "queue_token_budget": "queueing for token budget",
     "queue_max_num_seqs": "queueing for max_num_seqs",
@@ -22,6 +23,7 @@ PARTS = {
     "slow_steps": "prompts of others in its decodes' steps",
     "between": "between its steps",
     "host": "host work and launches",
+    FRONT_END: "the front end: HTTP, tokenizer, streaming",
 }
 """What each part is called. Queueing counts until the step begins; KV that is loaded from a store waits for space."""
 

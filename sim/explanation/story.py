@@ -11,6 +11,7 @@ from sim.errors import ConfigError, nearest
 from sim.explanation.parts import PARTS, spans, total
 from sim.explanation.passes import Pass, Watched, watch
 from sim.explanation.replica_time import ReplicaTime
+from sim.explanation.tail import front_end_s
 from sim.metrics.bottlenecks import QUEUES
 from sim.report.run_title import router_text
 from sim.units import MS
@@ -55,7 +56,8 @@ def story(result: Result, request_id: str, replicas: Sequence[ReplicaTime]) -> S
     parts_ms = {}
     if np.isfinite(finish_s):
         found = list(spans(life, arrival_s, finish_s, prompt_tokens, replicas))
-        parts_ms = {name: seconds / MS for name, seconds in total(found, arrival_s, finish_s).items()}
+        parts_s = total(found, arrival_s, finish_s) | front_end_s(result, row)
+        parts_ms = {name: seconds / MS for name, seconds in parts_s.items()}
     events = tuple(Event((at_s - arrival_s) / MS, what) for at_s, what in told)
     return Story(request_id, arrival_s - float(requests.arrival_s[0]), events, parts_ms)
 
@@ -91,6 +93,9 @@ def _events(result: Result, row: int, life: Watched, replicas: Sequence[ReplicaT
     yield from _chunks(chunks, replicas)
     if np.isfinite(first_s):
         yield first_s, f"first token, TTFT {(first_s - arrival_s) / MS:,.1f} ms"
+        for late_s in front_end_s(result, row).values():
+            ttft_ms = (first_s + late_s - arrival_s) / MS
+            yield first_s + late_s, f"its client has it, TTFT {ttft_ms:,.1f} ms by that clock; all tokens are so late"
     later = [one for one, _, is_again in told if not is_again and one.start_s >= first_s]
     generated = int(requests.generated_tokens[row])
     if np.isfinite(finish_s):

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.api import Result
 from sim.engine.records import Ints, RequestRecords
-from sim.explanation.parts import PARTS, Span, spans, total
+from sim.explanation.parts import FRONT_END, PARTS, Span, spans, total
 from sim.explanation.passes import Watched
 from sim.explanation.replica_time import ReplicaTime
 from sim.metrics.latencies import end_to_end_s, is_completed, time_per_output_token_s, time_to_first_token_s
@@ -77,14 +77,18 @@ def tail(
     return found
 
 
+def front_end_s(result: Result, row: int) -> dict[str, float]:
+    """By how much its client sees the tokens of a request later, by the client's clock; nothing by the engine's."""
+    seen_s, made_s = (float(run.merged.requests.first_token_s[row]) for run in (result.seen, result.run))
+    return {FRONT_END: seen_s - made_s} if seen_s > made_s else {}
+
+
 def _parts_s(result: Result, latency: str, row: int, found: Sequence[Span]) -> dict[str, float]:
     requests = result.records.requests
     arrival_s, first_s, finish_s = (
         float(column[row]) for column in (requests.arrival_s, requests.first_token_s, requests.finish_s)
     )
-    if latency == "ttft":
-        return total(found, arrival_s, first_s)
-    if latency == "e2el":
-        return total(found, arrival_s, finish_s)
+    if latency in {"ttft", "e2el"}:
+        return total(found, arrival_s, first_s if latency == "ttft" else finish_s) | front_end_s(result, row)
     further = int(requests.generated_tokens[row]) - 1
     return {part: seconds / further for part, seconds in total(found, first_s, finish_s).items()}

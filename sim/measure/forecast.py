@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import log1p
 from typing import Any
 
+from sim.cluster.front_end import Clock
 from sim.deployment import Deployment
 from sim.errors import SimError
 from sim.measure.confidence import Bands, Confidence, confidence
@@ -43,13 +44,14 @@ def forecast_of(
     replay: Replay,
     *,
     request_rate: float | None,
+    clock: Clock = "engine",
     says_limit: bool = True,
 ) -> dict[str, Any]:
-    """The confidence in its figures, with an interval for each; see `forecast`."""
+    """The confidence in its figures, which are by that clock, with an interval for each; see `forecast`."""
     found = confidence_of(deployment, metrics)
     if regime(metrics) is None:
         return confidence_json(found)
-    late_ms = deployment.gpu.operators.host.front_end_s / MS if found else 0.0
+    late_ms = deployment.gpu.operators.host.front_end_s / MS if found and clock == "engine" else 0.0
     return forecast(found, metrics, replay, request_rate=request_rate, late_ms=late_ms, says_limit=says_limit)
 
 

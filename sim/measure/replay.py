@@ -10,7 +10,7 @@ from sim.cluster.clients import Clients
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.deployment import Deployment, deploy
-from sim.engine.records import Floats, Records, RequestRecords
+from sim.engine.records import Records, RequestRecords
 from sim.errors import RunsError, nearest
 from sim.fleet import DeployedFleet
 from sim.measure.likeness import Traits, traits_of
@@ -23,7 +23,6 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
-from sim.specs.operator_fits import HostFit
 from sim.steptime.options import Composition, StepTimeOptions
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.units import MS
@@ -77,15 +76,14 @@ class Prepared:
         """The replay with each step `factor` times as long."""
         requests, served = self.requests, self.served
         step_time = served.step_time if factor == 1.0 else PerturbedStepTime(served.step_time, all_off_by(factor))
-        delay_s = served.gpu.operators.host.front_end_s if self.run.clock == "client" else 0.0
-        users = None if requests.concurrency is None else Users(requests.concurrency, delay_s)
-        clients = Clients(users, open_loop=users is None)
+        users = None if requests.concurrency is None else Users(requests.concurrency)
+        clients = Clients(users, open_loop=users is None, clock=self.run.clock)
         plan = DeployedFleet.of_ranks(served, served.engine).plan(lambda _: step_time)
-        return simulate(requests.trace, plan, clients=clients).merged
+        return clients.seen(simulate(requests.trace, plan, clients=clients), plan.front_end).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:
         """By stage, None for the whole run."""
-        return _figures_by_stage(self.run, records.requests, self.requests, self.served.gpu.operators.host)
+        return _figures_by_stage(self.run, records.requests, self.requests)
 
     def traits(self, records: Records) -> Traits:
         """The facets of the run and of its load; the version is None if the file does not give it."""
@@ -109,34 +107,25 @@ def replay(
     return Replayed(prepared.served, prepared.figures(prepared.records()))
 
 
-def _figures_by_stage(run: Run, records: RequestRecords, requests: Asked, host: HostFit) -> dict[int | None, Figures]:
-    seen_late_s = _front_end_s(records, host) if run.clock == "client" else np.zeros(len(records))
+def _figures_by_stage(run: Run, records: RequestRecords, requests: Asked) -> dict[int | None, Figures]:
     done = is_completed(records)
     if not done.any():
         raise RunsError(f"none of its requests can run: {next(iter(records.rejected.values()))}.")
     wanted = [figures.stage for figures in run.measured]
     return {
-        stage: _figures(run, records, seen_late_s, done if stage is None else done & (requests.stage == stage))
-        for stage in wanted
+        stage: _figures(run, records, done if stage is None else done & (requests.stage == stage)) for stage in wanted
     }
 
 
-def _front_end_s(records: RequestRecords, host: HostFit) -> Floats:
-    """How much later a client sees each request's tokens: by the front end, which serves all that stream in turn."""
-    now_s = records.first_token_s
-    num_streaming = np.searchsorted(np.sort(now_s), now_s, "right") - np.searchsorted(np.sort(records.finish_s), now_s)
-    return np.asarray(host.front_end_s + host.front_end_request_s * num_streaming, dtype=np.float64)
-
-
-def _figures(run: Run, records: RequestRecords, seen_late_s: Floats, of: Any) -> Figures:
-    ttft_s = (records.first_token_s - records.arrival_s + seen_late_s)[of]
-    e2el_s = (records.finish_s - records.arrival_s + seen_late_s)[of]
+def _figures(run: Run, records: RequestRecords, of: Any) -> Figures:
+    ttft_s = (records.first_token_s - records.arrival_s)[of]
+    e2el_s = (records.finish_s - records.arrival_s)[of]
     tpot_s = time_per_output_token_s(records)[of]
     figures = _in_ms("ttft", statistics(ttft_s)) | _in_ms("e2el", statistics(e2el_s))
     figures |= _in_ms("tpot", statistics(tpot_s[np.isfinite(tpot_s)]))
     if isinstance(run.workload, OpenLoop) and run.workload.output_tokens > 1:
         figures["tpot_mean"] = (figures["e2el_mean"] - figures["ttft_mean"]) / (run.workload.output_tokens - 1)
-    makespan_s = float((records.finish_s + seen_late_s)[of].max() - records.arrival_s[of].min())
+    makespan_s = float(records.finish_s[of].max() - records.arrival_s[of].min())
     tokens = float(records.generated_tokens[of].sum())
     return figures | {"makespan_s": makespan_s, "output_throughput": tokens / makespan_s}
 

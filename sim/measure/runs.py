@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from sim.cluster.front_end import Clock
 from sim.errors import RunsError
 from sim.specs.sampling import Sampling
 from sim.specs.strict_yaml import Count, Positive, Strict, read_json
 from sim.steptime.expert_routing import ExpertRouting
 
-Clock = Literal["client", "engine"]
 UNKNOWN_DISTINCT_PROMPTS = 45  # most of the published runs have it
 
 

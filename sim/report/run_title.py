@@ -92,7 +92,8 @@ def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
     noun = "request" if num_requests == 1 else "requests"
     rate = "" if num_requests == 1 or summary.get("users") else f" {_rate(summary)}"
     streamed = ", streamed" if "streamed" in summary else ""
-    return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}{streamed}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
+    clock = ", by the client's clock" if summary.get("clock") == "client" else ""
+    return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}{streamed}{clock}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
 
 
 def _senders(summary: Mapping[str, Any]) -> str:

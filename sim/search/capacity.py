@@ -112,7 +112,9 @@ def _confidence(prober: RateProber, kept: Probe | None, *, intervals: bool) -> d
     def replay(factor: float, rate_share: float) -> Mapping[str, Any]:
         return prober.measure(rate_share * kept.request_rate, kept.replicas, all_off_by(factor)).metrics
 
-    return forecast_of(deployment, kept.metrics, replay, request_rate=kept.request_rate)
+    return forecast_of(
+        deployment, kept.metrics, replay, request_rate=kept.request_rate, clock=prober.scenario.clients.clock
+    )
 
 
 def _curve(prober: RateProber, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sim.cluster.front_end import Clock
 from sim.deployment import DEFAULTS, GpuLike, ModelLike
 from sim.errors import ConfigError, DoesNotFitError
 from sim.fleet import deploy_fleet
@@ -66,6 +67,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     fleet: FleetLike | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
+    clock: Clock = "engine",
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -85,7 +87,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
 
     `objective` is throughput, latency (P99 end to end), goodput or cost, or several with commas; `slo` limits percentiles, as
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload,
-    laid out over `gpus` GPUs, and has the `knobs` besides, such as "quantization=null,fp8". `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `composition`,
+    laid out over `gpus` GPUs, and has the `knobs` besides, such as "quantization=null,fp8". `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `clock`, `composition`,
     `sampling`, `expert_routing` and `acceptance` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
     `fleet`, a YAML file or what stands in one as for `simulate`, has pools whose replicas, arguments, router and decider are searched: knobs
     are then `POOL.replicas`, `POOL.max_num_seqs` and so on, `router`, `prefill_router` and `decider`. More than one of `workers` needs a script guarded by
@@ -98,7 +100,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     options = SearchOptions(
         objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
         request_rate=request_rate, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency, open_loop=open_loop,
-        composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
+        clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
         acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
@@ -134,6 +136,7 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     router: str | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
+    clock: Clock = "engine",
     composition: Composition = "additive",
     sampling: Sampling = "default",
     expert_routing: ExpertRouting = "skewed",
@@ -148,12 +151,12 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     `fleet` instead, a YAML file or what stands in one as for `simulate`, has pools of unlike replicas, and may scale them.
     `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router;
     of several pools `pool` is sized, by name, and the others stay as they are. `on_probe` is told in words
-    what is tried; `max_concurrency`, `open_loop` and `acceptance` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
+    what is tried; `max_concurrency`, `open_loop`, `clock` and `acceptance` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
     options = SearchOptions(
         slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency,
-        open_loop=open_loop, composition=composition, sampling=sampling, expert_routing=expert_routing,
+        open_loop=open_loop, clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing,
         step_time_model=step_time_model, acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)

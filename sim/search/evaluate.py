@@ -183,11 +183,12 @@ class Scenario:
         return None
 
     def replay(self, trace: Trace, fleet: DeployedFleet, perturbation: Perturbation = AS_MODELLED) -> ClusterRecords:
-        """Replay a trace, which need not be the scenario's, through a fleet."""
+        """Replay a trace, which need not be the scenario's, through a fleet; its times are by the clock of the clients."""
         if perturbation == AS_MODELLED:
-            return simulate(trace, fleet.plan(trace=trace), clients=self.clients)
-        plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation), trace=trace)
-        return simulate(trace, plan, clients=self.clients)
+            plan = fleet.plan(trace=trace)
+        else:
+            plan = fleet.plan(lambda step_time: PerturbedStepTime(step_time, perturbation), trace=trace)
+        return self.clients.seen(simulate(trace, plan, clients=self.clients), plan.front_end)
 
     def metrics(self, fleet: DeployedFleet, records: ClusterRecords) -> dict[str, Any]:
         """The figures of a replay: the keys of `simulate`, GPUs, cost, each limited percentile, and goodput if it is defined.

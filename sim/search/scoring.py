@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.cluster.clients import Clients
+from sim.cluster.front_end import Clock
 from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model
 from sim.errors import ConfigError
@@ -40,6 +41,7 @@ class SearchOptions:
     fleet: FleetLike | None = None
     max_concurrency: int | None = None
     open_loop: bool = False
+    clock: Clock = "engine"
     composition: Composition = "additive"
     sampling: Sampling = "default"
     expert_routing: ExpertRouting = "skewed"
@@ -48,7 +50,7 @@ class SearchOptions:
 
     @property
     def clients(self) -> Clients:
-        return Clients(max_concurrency=self.max_concurrency, open_loop=self.open_loop)
+        return Clients(max_concurrency=self.max_concurrency, open_loop=self.open_loop, clock=self.clock)
 
     @property
     def step_times(self) -> StepTimeOptions:

@@ -55,6 +55,7 @@ def forecasts(
             metrics,
             _replay(params, runner),
             request_rate=rate,
+            clock=scenario.clients.clock,
             says_limit=number == 0,
         )
         for number, (params, metrics) in enumerate(wholes)

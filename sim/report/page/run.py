@@ -55,11 +55,12 @@ NUM_STORIES = 6
 
 
 class Run(NamedTuple):
-    """What a page tells of; `over_time` where any step ran, `replicas` where there are several, `breakdown` where it was asked for."""
+    """What a page tells of; `seen` are the records by the clock that was asked for, `over_time` where any step ran, `replicas` where there are several, `breakdown` where it was asked for."""
 
     summary: Summary
     fleet: DeployedFleet
     records: ClusterRecords
+    seen: ClusterRecords
     trace: Trace
     over_time: Timeline | None
     replicas: ReplicasOverTime | None = None
@@ -131,7 +132,7 @@ def _latency(run: Run) -> Iterator[Block]:
     if "slo" in run.summary:
         rows = [(name, run.summary[f"slo_{name}_ms"], limit_ms) for name, limit_ms in run.summary["slo"].items()]
         yield Grid(Table(("limit", "ms", "at most"), rows), "Service-level objectives")
-    found = distributions(run.records.merged)
+    found = distributions(run.seen.merged)
     yield Charts([Chart(latency_figure(name, one)) for name, one in found.items() if one])
 
 
@@ -178,6 +179,8 @@ def _slowest(run: Run) -> Iterator[Block]:
     if not begin:
         yield Prose(["No request was completed."])
         return
+    if run.summary.get("clock") == "client":
+        yield Prose(["Phases are by the engine's clock; its front end keeps the client waiting besides."])
     yield Stories("The longest times to first token", list(map(_story, begin)))
     yield Stories("The longest from end to end", list(map(_story, slowest_to_end(run.trace, run.records, NUM_STORIES))))
 
