@@ -46,9 +46,9 @@ class Gateway:
         self.replicas: Sequence[Replica] = ()
 
     @property
-    def waits_for_answers(self) -> bool:
-        """Whether its router or its limits have to know when requests end."""
-        return self.router.listens or self._door is not None
+    def has_limits(self) -> bool:
+        """Whether it may turn requests away."""
+        return self._door is not None
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""

@@ -63,16 +63,10 @@ class Ranks:
     """What both kinds have in common: the ranks, and what they showed at the last multiple of the scrape interval."""
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        cores: Sequence[RankCore],
-        group: RankGroup,
-        on_finished: Listener,
-        scrape_interval_s: float | None = None,
+        self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener, scrape_interval_s: float | None = None
     ) -> None:
         self.ranks = [Rank(self, core, number) for number, core in enumerate(cores)]
         self.shown_at_s = -math.inf
-        self._env = env
         self._group = group
         self._on_finished = on_finished
         self._scrape_interval_s = scrape_interval_s
@@ -88,16 +82,18 @@ class Ranks:
         raise NotImplementedError
 
     def show(self) -> None:
+        """Something is about to change: keep what was shown before."""
+
+    def _show(self, now_s: float) -> None:
         """Keep every rank's metrics of the last multiple of the scrape interval, if nothing has changed since."""
         if self._scrape_interval_s is None:
             return
-        at_s = last_multiple(self._env.now, self._scrape_interval_s)
+        at_s = last_multiple(now_s, self._scrape_interval_s)
         if at_s > self.shown_at_s:
             self.shown_at_s = at_s
             self._reach(at_s, keeps_plan=True)
             for rank in self.ranks:
-                shown = self.metrics_before(rank, at_s)
-                rank.shown = shown._replace(num_waiting=shown.num_waiting + len(rank.inbox))
+                rank.shown = self.metrics_before(rank, at_s).with_waiting(len(rank.inbox))
 
     def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
         """Do the steps that begin before a time that has passed, as far as no plan tells of them."""
@@ -120,27 +116,23 @@ class Ranks:
 class LazyRanks(Ranks):
     """Ranks whose answers no client waits for: they catch up before a request is routed, and tell who has finished by then."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        cores: Sequence[RankCore],
-        group: RankGroup,
-        gateway: Gateway,
-    ) -> None:
-        super().__init__(env, cores, group, gateway.answered, gateway.router.scrape_interval_s)
+    def __init__(self, cores: Sequence[RankCore], group: RankGroup, gateway: Gateway) -> None:
+        super().__init__(cores, group, gateway.answered, gateway.router.scrape_interval_s)
         self._gateway = gateway
         self._untold: list[tuple[float, Finished]] = []
+        self._now_s = -math.inf
 
     def arrive(self, request: Request) -> None:
-        """A request comes now: route it by what is known."""
-        self.show()
-        self._reach(self._env.now, keeps_plan=False)
+        """A request comes: route it by what is known."""
+        now_s = self._now_s = request.arrival_s
+        self._show(now_s)
+        self._reach(now_s, keeps_plan=False)
         self._gateway.submit(request)
 
     def wake(self) -> None:
         self._open_inboxes()
         if self._group.is_paused:
-            self._group.begin(self._env.now)
+            self._group.begin(self._now_s)
 
     def finish(self) -> None:
         """No more requests will come."""
@@ -167,10 +159,14 @@ class LiveRanks(Ranks):
         on_finished: Listener,
         scrape_interval_s: float | None = None,
     ) -> None:
-        super().__init__(env, cores, group, on_finished, scrape_interval_s)
+        super().__init__(cores, group, on_finished, scrape_interval_s)
+        self._env = env
         self._is_woken = False
         self._idle = env.event()
         self._process = env.process(self._serve())
+
+    def show(self) -> None:
+        self._show(self._env.now)
 
     def wake(self) -> None:
         """Let the steps that have not begun see what has come."""

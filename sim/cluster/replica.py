@@ -1,7 +1,7 @@
 """Replicas: one advances its engine only when it is called, the other runs as a process and reports requests that finish.
 
 Both do the same passes at the same times. If no client or router waits for answers, nothing depends on when requests end,
-and a replica needs no events.
+and a replica needs no events. If a router alone does, see sim/cluster/listened.py.
 """
 
 import math
@@ -129,11 +129,56 @@ class LazyReplica:
         self._core.advance(math.inf)
 
 
-class LiveReplica:
+class ReportingReplica:
+    """An engine that reports requests that finish.
+
+    Invariants: while `_plan` is set, its passes are under way and not committed; what comes cuts it to those that have begun. As in vLLM, requests
+    lie in an inbox until the next scheduling pass.
+    """
+
+    def __init__(self, core: Core, number: int, pool: int) -> None:
+        self.number = number
+        self.pool = pool
+        self._core = core
+        self._shown = NOTHING_SHOWN
+        self._inbox: list[Request] = []
+        self._plan: Plan | None = None
+
+    @property
+    def _num_unseen(self) -> int:
+        """Requests that no pass has seen."""
+        return len(self._inbox)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        waiting, running = self._core.load
+        return waiting + self._num_unseen, running
+
+    def _shown_before(self, time_s: float) -> Metrics:
+        """The metrics just before a time since which nothing has changed but by the plan."""
+        core, plan = self._core, self._plan
+        shown = core.metrics_within(plan, time_s) if plan else core.metrics_before(time_s)
+        return shown.with_waiting(self._num_unseen)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        return self._core.num_cached_blocks(request)
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return self._core.num_offloaded_blocks(request, num_cached_blocks)
+
+    def _open_inbox(self, now_s: float) -> None:
+        if self._inbox:  # whose requests may have arrived elsewhere before
+            self._core.now_s = max(self._core.now_s, now_s)
+        for request in self._inbox:
+            self._core.add_request(request)
+        self._inbox.clear()
+
+
+class LiveReplica(ReportingReplica):
     """An engine as a process: it sleeps while its next passes are certain, wakes on arrivals, and reports requests that finish.
 
-    Invariant: while `_plan` is set, the process sleeps until the plan's end; an arrival or an abort cuts the plan to the passes that have begun. As in
-    vLLM, requests lie in an inbox until the next scheduling pass. The metrics of the last multiple of the scrape interval are kept before anything changes.
+    The process sleeps until the end of its plan, which an abort cuts as an arrival does. The metrics of the last multiple of the scrape interval are
+    kept before anything changes.
     """
 
     def __init__(
@@ -145,16 +190,11 @@ class LiveReplica:
         on_finished: Listener,
         scrape_interval_s: float | None = None,
     ) -> None:
-        self.number = number
-        self.pool = pool
+        super().__init__(core, number, pool)
         self._env = env
-        self._core = core
         self._on_finished = on_finished
         self._scrape_interval_s = scrape_interval_s
         self._shown_at_s = -math.inf
-        self._shown = NOTHING_SHOWN
-        self._inbox: list[Request] = []
-        self._plan: Plan | None = None
         self._is_woken = False
         self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
@@ -208,16 +248,6 @@ class LiveReplica:
         elif not self._idle.triggered:
             self._idle.succeed()
 
-    @property
-    def _num_unseen(self) -> int:
-        """Requests that no pass has seen."""
-        return len(self._inbox)
-
-    @property
-    def load(self) -> tuple[int, int]:
-        waiting, running = self._core.load
-        return waiting + self._num_unseen, running
-
     def metrics(self, at_s: float) -> Metrics:
         self._show()
         assert at_s == self._shown_at_s, "metrics are those of the last scrape"
@@ -228,7 +258,7 @@ class LiveReplica:
         """The metrics after all that has come back by now and before the passes of this instant."""
         core, plan = self._core, self._plan
         shown = core.metrics_within(plan, self._env.now) if plan else core.metrics_before(math.inf)
-        return shown._replace(num_waiting=shown.num_waiting + self._num_unseen)
+        return shown.with_waiting(self._num_unseen)
 
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
@@ -237,15 +267,7 @@ class LiveReplica:
         at_s = last_multiple(self._env.now, self._scrape_interval_s)
         if at_s > self._shown_at_s:
             self._shown_at_s = at_s
-            core, plan = self._core, self._plan
-            shown = core.metrics_within(plan, at_s) if plan else core.metrics_before(at_s)
-            self._shown = shown._replace(num_waiting=shown.num_waiting + self._num_unseen)
-
-    def num_cached_blocks(self, request: Request) -> int:
-        return self._core.num_cached_blocks(request)
-
-    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
-        return self._core.num_offloaded_blocks(request, num_cached_blocks)
+            self._shown = self._shown_before(at_s)
 
     def _run(self) -> Process:
         try:
@@ -262,7 +284,9 @@ class LiveReplica:
             if core.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the pass
                 yield At(env, max(env.now, core.now_s), PASS)
             self._show()
-            self._open_inbox()
+            self._open_inbox(env.now)
+            core.end_aborted()
+            self._use_next_step_time()
             self._plan = core.plan()
             if self._plan is not None:
                 yield from self._leap(self._plan)
@@ -297,13 +321,7 @@ class LiveReplica:
         self._plan, self._is_woken = None, False
         self._tell(self._core.commit(plan))
 
-    def _open_inbox(self) -> None:
-        if self._inbox:  # whose requests may have arrived elsewhere before
-            self._core.now_s = max(self._core.now_s, self._env.now)
-        for request in self._inbox:
-            self._core.add_request(request)
-        self._inbox.clear()
-        self._core.end_aborted()
+    def _use_next_step_time(self) -> None:
         if self._next_step_time is not None:
             self._core.use(self._next_step_time)
             self._next_step_time = None

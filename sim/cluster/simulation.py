@@ -19,6 +19,7 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.front_end import FrontEnd
 from sim.cluster.gateway import Gateway
 from sim.cluster.kv_pulls import PullSharing
+from sim.cluster.listened import ListenedReplica, ListenedReplicas
 from sim.cluster.lock_step import LazyRanks, LiveRanks
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
@@ -192,10 +193,9 @@ def _serve_in_lock_step(
         load.start(gateway.submit, gateway.ask)
         env.run()
     else:
-        lazy = LazyRanks(env, cores, group, gateway)
+        lazy = LazyRanks(cores, group, gateway)
         gateway.replicas = lazy.ranks
-        env.process(arrivals(env, load.requests, lazy.arrive))
-        env.run()
+        _send(env, load.requests, lazy.arrive, at_once=ROWS_AT_ONCE)
         lazy.finish()
     parts = [core.records() for core in cores]
     return ClusterRecords.of(parts, table, plan.pool_of, ranks=group.records)
@@ -277,19 +277,33 @@ def serve_open(
     requests: Iterable[Request],
     others: Sequence[Replica] = (),
 ) -> None:
-    """Submit requests at the trace's times; only a router that listens and limits of what is taken in wait for their answers.
+    """Submit requests at the trace's times; limits of what is taken in wait for their answers, and a router may listen.
 
     `others` are replicas that serve elsewhere.
     """
-    waits = gateway.waits_for_answers or any(member.limits for member in members)
-    lazy = [] if waits else [LazyReplica(env, *member[:3]) for member in members]
-    here = lazy or live_replicas(env, members, gateway)
-    gateway.replicas = sorted((*here, *others), key=number_of)
-    nobody_looks = bool(lazy) and gateway.is_blind
-    env.process(arrivals(env, requests, gateway.submit, at_once=ROWS_AT_ONCE if nobody_looks else 1))
+    if gateway.has_limits or any(member.limits for member in members):
+        gateway.replicas = sorted((*live_replicas(env, members, gateway), *others), key=number_of)
+        _send(env, requests, gateway.submit)
+    elif gateway.router.listens:
+        listened = [ListenedReplica(*member[:3]) for member in members]
+        fleet = ListenedReplicas(listened, gateway)
+        gateway.replicas = listened
+        _send(env, requests, fleet.arrive, at_once=ROWS_AT_ONCE)
+        fleet.finish()
+    else:
+        lazy = [LazyReplica(env, *member[:3]) for member in members]
+        gateway.replicas = sorted((*lazy, *others), key=number_of)
+        _send(env, requests, gateway.submit, at_once=ROWS_AT_ONCE if gateway.is_blind else 1)
+        for replica in lazy:
+            replica.finish()
+
+
+def _send(
+    env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], None], at_once: int = 1
+) -> None:
+    """Run until all requests are sent, and all that has events of its own is done."""
+    env.process(arrivals(env, requests, submit, at_once))
     env.run()
-    for replica in lazy:
-        replica.finish()
 
 
 def live_replicas(env: simpy.Environment, members: Sequence[Member], gateway: Gateway) -> list[LiveReplica]:

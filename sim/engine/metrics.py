@@ -9,3 +9,7 @@ class Metrics(NamedTuple):
     num_waiting: int
     num_running: int
     kv_cache_usage: float
+
+    def with_waiting(self, num_more: int) -> "Metrics":
+        """The same with so many more that wait."""
+        return Metrics(self.num_waiting + num_more, self.num_running, self.kv_cache_usage) if num_more else self

@@ -48,8 +48,8 @@ class Balancer:
             turns = [engine for engine in turns if engine in candidates]
         chosen: int = min(turns, key=self._score)
         self._start = (self._start + 1) % num_engines
-        counts = self._counts[chosen]
-        self._counts[chosen] = counts._replace(num_waiting=counts.num_waiting + self._num_clients)
+        num_waiting, num_running, kv_cache_usage = self._counts[chosen]
+        self._counts[chosen] = Metrics(num_waiting + self._num_clients, num_running, kv_cache_usage)
         self.sent(chosen)
         return chosen
 
