@@ -1,6 +1,7 @@
 """KV-cache metrics of a run, sampled as vLLM's `--kv-cache-metrics` does, and how much of the slots is used."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,21 @@ from sim.metrics.over_time import replicas_over_time
 
 SAMPLE = 0.01  # vLLM's --kv-cache-metrics-sample
 SEED = 0  # of which blocks are sampled
+LIKE_PLAIN: Mapping[str, Any] = {
+    "num_stages": 1,
+    "lora": None,
+    "idle_sleep_s": 0.0,
+    "throttle_interval": 0,
+    "shares_fairly": False,
+}
+"""Modes in which blocks are taken and given back as in the plain engine, with what a step log says of it."""
 
 
 def kv_cache_metrics(result: Result, *, sample: float = SAMPLE) -> KVCacheMetrics:
     """Simulates the run again and follows `sample` of its blocks, 0 to 1, drawn as they are allocated.
 
-    Raises ConfigError for a share out of range, and for runs of which blocks are not followed: without prefix caching, with windows or
-    states, and with KV from elsewhere.
+    Raises ConfigError for a share out of range, and for runs of which a step log does not say when blocks are taken and given back: with
+    drafts, with KV from elsewhere, and with replicas that come and go.
     """
     if not 0 < sample <= 1:
         raise ConfigError(
@@ -29,7 +38,7 @@ def kv_cache_metrics(result: Result, *, sample: float = SAMPLE) -> KVCacheMetric
         )
     _check(result)
     run, replays = result.run, block_replays(result, sample)
-    take: Callable[[Mapping[str, Any]], None] = lambda row: replays[row.get("replica", 0)].take(row)  # noqa: E731
+    take: Callable[[Mapping[str, Any]], None] = lambda row: replays[row.get("replica", row.get("rank", 0))].take(row)  # noqa: E731
     simulate(**{**result.asked, "intervals": False, "jobs": 1, "step_log": take})
     for replay in replays:
         replay.finish()
@@ -48,39 +57,30 @@ def _check(result: Result) -> None:
         or result.fleet.disaggregation
         or result.fleet.sharing,
         "layer-wise offload": result.asked["layerwise"],
-        "requests with several answers": len(result.trace.more_answers),
     }
     for pool in result.fleet.pools:
-        deployment = pool.deployment
+        modes = pool.deployment.modes
         refused |= {
-            "layers with windows or states": not deployment.plan.has_full_attention_alone,
-            "prefix caching switched off": not deployment.engine.enable_prefix_caching,
-            "ranks in lock step": deployment.lock_step,
-            "stages, drafts, adapters, KV on the CPU or what no vLLM has": deployment.modes != PLAIN,
+            "drafts": modes.speculation,
+            "KV on the CPU": modes.offload,
+            "what no vLLM has": replace(modes, **LIKE_PLAIN) != PLAIN,
         }
         if what := next((name for name, is_there in refused.items() if is_there), None):
             raise ConfigError(f"KV-cache metrics are not gathered for {what}; leave kv_cache_metrics out.")
 
 
-def _keys(result: Result) -> Callable[[str, int], Key]:
-    """What the blocks of requests contain, equal where it is the same."""
-    source = plan_of(result.fleet, result.trace, result.asked["seed"], 1.0).source(result.trace)
-    spans: dict[str, list[Span]] = {
-        request.request_id: request.keyed.spans.copy() for request in source if request.keyed
-    }
-    rows = {name: row for row, name in enumerate(result.trace.request_id)}
-
-    def key(name: str, block: int) -> Key:
-        shared = next((span for span in spans.get(name, ()) if span.block <= block < span.end), None)
-        return (rows[name], block) if shared is None else (shared.key + block - shared.block,)
-
-    return key
-
-
 def block_replays(result: Result, sample: float) -> list[BlockReplay]:
     """Of each replica, whose step log it takes."""
-    key = _keys(result)
-    prompts = dict(zip(result.trace.request_id, result.trace.prompt_tokens.tolist(), strict=True))
+    source = plan_of(result.fleet, result.trace, result.asked["seed"], 1.0).source(result.trace)
+    requests = {one.request_id: one for first in source for one in (first, *source.others(first))}
+    spans: dict[str, list[Span]] = {name: one.keyed.spans.copy() for name, one in requests.items() if one.keyed}
+
+    def key(name: str, block: int) -> Key:
+        """What a request's block contains, equal where it is the same."""
+        shared = next((span for span in spans.get(name, ()) if span.block <= block < span.end), None)
+        return (requests[name].index, block) if shared is None else (shared.key + block - shared.block,)
+
+    prompts = {name: one.num_prompt_tokens for name, one in requests.items()}
     return [_replay(result, *place, sample, prompts, key) for place in enumerate(result.run.pool_of)]
 
 
@@ -89,9 +89,14 @@ def _replay(
 ) -> BlockReplay:
     config = result.fleet.pools[pool].deployment.config
     rng = np.random.default_rng([SEED, number])
-    first = config.engine.rules.unhashed_blocks_first
-    blocks = Pool(config.num_usable_blocks, unhashed_blocks_first=first, is_sampled=lambda: rng.random() < sample)
-    return BlockReplay(blocks, config.block_size, config.max_model_len, prompts, key)
+    blocks = Pool(
+        config.num_usable_blocks,
+        caches_prefixes=config.engine.enable_prefix_caching,
+        unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
+        is_sampled=lambda: rng.random() < sample,
+    )
+    windows = [group.window for group in config.kv_groups]
+    return BlockReplay(blocks, config.block_size, config.max_model_len, windows, prompts, key)
 
 
 def _hits(result: Result, num_gpu_blocks: Sequence[int]) -> Iterator[dict[str, float | None]]:

@@ -58,10 +58,13 @@ class _Sampled:
 class Pool:
     """Blocks by number, those that are free in the order in which they are taken; `evictions` are of the blocks that were sampled."""
 
-    def __init__(self, num_blocks: int, *, unhashed_blocks_first: bool, is_sampled: Callable[[], bool]) -> None:
+    def __init__(
+        self, num_blocks: int, *, caches_prefixes: bool, unhashed_blocks_first: bool, is_sampled: Callable[[], bool]
+    ) -> None:
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions: list[Eviction] = []
         self.num_evictions = 0  # of contents, sampled or not
+        self._caches_prefixes = caches_prefixes
         self._unhashed_blocks_first = unhashed_blocks_first
         self._is_sampled = is_sampled
         self._num_holders = [0] * num_blocks
@@ -72,7 +75,8 @@ class Pool:
     def take(self, now_s: float) -> int:
         """The first of the free blocks, without what it contained."""
         block, _ = self.free.popitem(last=False)
-        if (sampled := self._sampled.pop(block, None)) is not None:
+        sampled = self._sampled.pop(block, None)
+        if sampled is not None and self._caches_prefixes:  # else vLLM hears of no eviction
             self.evictions.append(sampled.evicted(now_s))
         if (key := self._content.pop(block, None)) is not None:
             self.num_evictions += 1
@@ -97,34 +101,43 @@ class Pool:
 
     def fill(self, block: int, key: Key) -> None:
         """The block is full, and can be found."""
-        if block not in self._content:
+        if self._caches_prefixes and block not in self._content:
             self._content[block] = key
             self._copies.setdefault(key, OrderedDict())[block] = None
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give the blocks of a request back, in the order of their tokens: the tail is taken again first."""
-        for block in reversed(blocks):
-            self._num_holders[block] -= 1
-            if not self._num_holders[block]:
-                self.free[block] = None
-                if self._unhashed_blocks_first and block not in self._content:
+        freed = [block for block in reversed(blocks) if self._let_go(block)]
+        self.free |= dict.fromkeys(freed)
+        if self._unhashed_blocks_first:
+            for block in reversed(freed):
+                if block not in self._content:
                     self.free.move_to_end(block, last=False)
+
+    def _let_go(self, block: int) -> bool:
+        self._num_holders[block] -= 1
+        return not self._num_holders[block]
 
 
 class _Running:
-    """A request that runs: its blocks, how many of its tokens are computed, and how many are known."""
+    """A request that runs: its blocks by KV group, none in the place of those that windows have passed; how many of its tokens are computed,
+    how many are known, and how many of those computed are on the device yet.
+    """
 
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self.blocks: list[int] = []
+    def __init__(self, num_prompt_tokens: int, num_groups: int, since: int) -> None:
+        self.tables: list[list[int | None]] = [[] for _ in range(num_groups)]
         self.num_computed = 0
+        self.num_in_flight = 0
         self.num_known = num_prompt_tokens
         self.num_full = 0
+        self.since = since
 
 
 class BlockReplay:
     """Hands out the blocks of one replica again: `take` gets the rows of its step log, in order, and `finish` comes after the last.
 
-    `key` tells the content of a request's block by its number; `prompts` have the lengths by request.
+    `key` tells the content of a request's block by its number; `prompts` have the lengths by request; `windows` has that of each KV group,
+    None for full attention. All groups take their blocks from one pool, as in vLLM.
     """
 
     def __init__(
@@ -132,6 +145,7 @@ class BlockReplay:
         pool: Pool,
         block_size: int,
         max_model_len: int,
+        windows: Sequence[int | None],
         prompts: Mapping[str, int],
         key: Callable[[str, int], Key],
     ) -> None:
@@ -139,55 +153,80 @@ class BlockReplay:
         self.slots: list[Slots] = []
         self._block_size = block_size
         self._max_model_len = max_model_len
+        self._windows = windows
         self._num_blocks = len(pool.free)
         self._prompts = prompts
         self._key = key
         self._running: dict[str, _Running] = {}
         self._returned: dict[str, int] = {}
-        self._on_device: deque[Mapping[str, Any]] = deque()
+        self._on_device: deque[tuple[int, Mapping[str, Any]]] = deque()
+        self._num_taken = 0
 
     def take(self, row: Mapping[str, Any]) -> None:
         """A step that has come back, as logged; those after it may have been scheduled meanwhile."""
-        while self._on_device and self._on_device[0]["end"] <= row["t"]:
-            self._collect(self._on_device.popleft())
+        while self._on_device and self._on_device[0][1]["end"] <= row["t"]:
+            self._collect(*self._on_device.popleft())
         self._schedule(row)
-        self._on_device.append(row)
+        self._on_device.append((self._num_taken, row))
+        self._num_taken += 1
 
     def finish(self) -> None:
         """All that is on the device comes back."""
         while self._on_device:
-            self._collect(self._on_device.popleft())
+            self._collect(*self._on_device.popleft())
 
     def _schedule(self, row: Mapping[str, Any]) -> None:
-        """Requests in their order get blocks; who is preempted for that gives its own back as they run out."""
+        """Requests in their order give back what windows have passed, and get blocks; who is preempted for that gives its own back as they run out."""
         now_s, preempted = row["t"], deque(row["preempted"])
         admitted = {*row["new"], *row["resumed"]}
         for name, num_tokens, num_computed, num_new_blocks in row["sched"]:
             if name in admitted:
                 self._admit(name, num_computed, now_s)
+            request = self._running[name]
+            self._pass_windows(request, num_computed - request.num_in_flight)
             while len(self.pool.free) < num_new_blocks:
                 self._release(preempted.popleft())
-            request = self._running[name]
-            request.blocks += [self.pool.take(now_s) for _ in range(num_new_blocks)]
+            for table in request.tables:
+                table += [self.pool.take(now_s) for _ in range(num_new_blocks // len(request.tables))]
             request.num_computed = num_computed + num_tokens
+            request.num_in_flight += num_tokens
             self._fill(name, min(request.num_computed, request.num_known))
+        if preempted:  # the last of them for itself: what its windows have passed it gives back first
+            request = self._running[preempted[-1]]
+            self._pass_windows(request, request.num_computed - request.num_in_flight)
         for name in preempted:
             self._release(name)
         self.slots.append(self._slots(row["end"] - row["start"]))
 
     def _admit(self, name: str, num_found: int, now_s: float) -> None:
-        request = self._running[name] = _Running(self._prompts[name] + self._returned.get(name, 0))
-        numbers = range(num_found // self._block_size)
-        request.blocks = [self.pool.find(self._key(name, number), now_s) for number in numbers]
-        request.num_full = len(request.blocks)
+        num_known = self._prompts[name] + self._returned.get(name, 0)
+        request = self._running[name] = _Running(num_known, len(self._windows), self._num_taken)
+        request.num_full = num_found // self._block_size
+        for group, window in enumerate(self._windows):
+            num_needed = request.num_full if window is None else -(-(window - 1) // self._block_size)
+            num_passed = max(0, request.num_full - num_needed)
+            numbers = range(num_passed, request.num_full)
+            found = [self.pool.find((group, *self._key(name, number)), now_s) for number in numbers]
+            request.tables[group] = [None] * num_passed + found
+
+    def _pass_windows(self, request: _Running, num_processed: int) -> None:
+        for table, window in zip(request.tables, self._windows, strict=True):
+            num_passed = 0 if window is None else max(0, num_processed - window + 1) // self._block_size
+            self.pool.release([block for block in table[:num_passed] if block is not None])
+            table[:num_passed] = [None] * num_passed
 
     def _fill(self, name: str, num_tokens: int) -> None:
         request = self._running[name]
         for number in range(request.num_full, num_tokens // self._block_size):
-            self.pool.fill(request.blocks[number], self._key(name, number))
+            for group, table in enumerate(request.tables):
+                if (block := table[number]) is not None:
+                    self.pool.fill(block, (group, *self._key(name, number)))
             request.num_full = number + 1
 
-    def _collect(self, row: Mapping[str, Any]) -> None:
+    def _collect(self, number: int, row: Mapping[str, Any]) -> None:
+        for name, num_tokens, *_ in row["sched"]:
+            if name in self._running and self._running[name].since <= number:
+                self._running[name].num_in_flight -= num_tokens
         for name in row["sampled"]:
             self._returned[name] = self._returned.get(name, 0) + 1
             if name in self._running:
@@ -198,20 +237,18 @@ class BlockReplay:
                 self._release(name)
 
     def _release(self, name: str) -> None:
-        request = self._running.pop(name)
-        self._fill_known(name, request)
-        self.pool.release(request.blocks)
-
-    def _fill_known(self, name: str, request: _Running) -> None:
-        for number in range(request.num_full, min(request.num_computed, request.num_known - 1) // self._block_size):
-            self.pool.fill(request.blocks[number], self._key(name, number))
+        request = self._running[name]
+        self._fill(name, min(request.num_computed, request.num_known - 1))
+        for table in request.tables:
+            self.pool.release([block for block in table if block is not None])
+        del self._running[name]
 
     def _slots(self, duration_s: float) -> Slots:
-        running = self._running.values()
+        running, num_groups = self._running.values(), len(self._windows)
         taken = (self._num_blocks - len(self.pool.free)) * self._block_size
-        empty = sum(len(request.blocks) * self._block_size - request.num_computed for request in running)
-        filled = sum(request.num_computed for request in running)
-        return Slots(duration_s, taken, taken - empty, len(running) * self._max_model_len, filled)
+        room = sum(len(table) * self._block_size for request in running for table in request.tables)
+        filled = num_groups * sum(request.num_computed for request in running)
+        return Slots(duration_s, taken, taken - room + filled, num_groups * len(running) * self._max_model_len, filled)
 
 
 class KVCacheMetrics(NamedTuple):
