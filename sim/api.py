@@ -209,6 +209,17 @@ class Result:
         names = {"model_name": self.summary["model_id"], "start_s": START_S if start_s is None else start_s}
         write_open_metrics(Path(path), metrics, sample_times(self.run), **names)
 
+    def write_otlp(self, path: str | Path, *, start_s: float | None = None) -> None:
+        """The requests that finished as OpenTelemetry spans, as vLLM exports them, from the Unix time `start_s` on (2026-01-01 when None).
+
+        Raises ConfigError where the file cannot be written.
+        """
+        from sim.report.open_metrics import START_S
+        from sim.report.otlp import write_otlp
+
+        names = {"model_name": self.summary["model_id"], "start_s": START_S if start_s is None else start_s}
+        write_otlp(Path(path), self.run, self.trace, **names)
+
     def plot(self, kind: PlotKind = "timeline") -> "Figure":
         """A matplotlib Figure, as `write` draws it: the engine or the replicas over time, or the distributions of latencies."""
         from sim.report import plots

@@ -61,6 +61,12 @@ def simulate(
             help="Write the run as time series under vLLM's own names, for Prometheus to read in.", show_default=False
         ),
     ] = None,
+    otlp_traces: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the requests as OpenTelemetry spans, as vLLM exports them: OTLP in JSON.", show_default=False
+        ),
+    ] = None,
     kv_cache_metrics: Annotated[
         bool, typer.Option("--kv-cache-metrics", help="Follow a sample of KV blocks: lifetime, idle time, reuse.")
     ] = False,
@@ -77,7 +83,7 @@ def simulate(
         from sim.report.folder import check_folder
 
         check_folder(out)
-    outputs = {"--out": out, "--step-log": step_log, "--prometheus": prometheus}
+    outputs = {"--out": out, "--step-log": step_log, "--prometheus": prometheus, "--otlp-traces": otlp_traces}
     _check_kept({"--breakdown": breakdown, "--kv-cache-metrics": kv_cache_metrics, **outputs} if stream else {})
     arguments = shared.arguments(engine_flags(ctx), outputs, run.fleet, seed=run.seed, stream=stream) | run.arguments()
     with _log_to(step_log) as write_step, progress_bar("simulating") as progress:
@@ -85,7 +91,7 @@ def simulate(
             **arguments,
             stream=stream,
             layerwise=layerwise.settings(),
-            keep_records=breakdown or kv_cache_metrics or out is not None or prometheus is not None,
+            keep_records=breakdown or kv_cache_metrics or any((out, prometheus, otlp_traces)),
             jobs=jobs,
             progress=progress,
             step_log=write_step,
@@ -97,6 +103,8 @@ def simulate(
         result.write(out)
     if prometheus:
         result.write_prometheus(prometheus, kv_cache=followed)
+    if otlp_traces:
+        result.write_otlp(otlp_traces)
     if shared.as_json:
         print_json(result.summary)
     else:
