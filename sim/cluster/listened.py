@@ -5,7 +5,8 @@ chooses. But what would be events of the environment are a few numbers of each r
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from sim.cluster.clock import last_multiple
@@ -23,12 +24,17 @@ class Told(NamedTuple):
     requests: Sequence[Request]
 
 
-class ListenedReplica(ReportingReplica):
-    """What it does next happens at `due_s`: a plan is done, the batch is back that it waits for, or a pass comes."""
+Agenda = list[tuple[float, int]]
+"""A heap of times and of the replicas whose turn it may be then; where a request has come since, it is another time."""
 
-    def __init__(self, core: Core, number: int, pool: int) -> None:
+
+class ListenedReplica(ReportingReplica):
+    """What it does next happens at `due_s`: a plan is done, the batch is back that it waits for, or a pass comes. Then it stands on the agenda."""
+
+    def __init__(self, core: Core, number: int, pool: int, agenda: Agenda) -> None:
         super().__init__(core, number, pool)
         self.due_s = math.inf
+        self._agenda = agenda
         self._is_waiting = False
         self._asked_s = -math.inf
 
@@ -38,10 +44,14 @@ class ListenedReplica(ReportingReplica):
         self._asked_s = now_s
         if plan is None:
             if not self._is_waiting:
-                self.due_s = max(core.now_s, now_s)
+                self._wait_until(max(core.now_s, now_s))
         elif core.num_begun(plan, now_s) < plan.num_passes:
             plan = self._plan = core.cut(plan, now_s)
-            self.due_s = plan.end_s
+            self._wait_until(plan.end_s)
+
+    def _wait_until(self, due_s: float) -> None:
+        self.due_s = due_s
+        heappush(self._agenda, (due_s, self.number))
 
     def reach(self, time_s: float, told: list[Told]) -> None:
         """Do what happens before a time, and tell who has finished."""
@@ -61,6 +71,8 @@ class ListenedReplica(ReportingReplica):
                 self._pass()
             if finished:
                 told.append(Told(at_s, self.number, finished))
+        if at_s < math.inf:
+            self._wait_until(at_s)
 
     def _pass(self) -> None:
         core = self._core
@@ -84,10 +96,12 @@ class ListenedReplica(ReportingReplica):
 
 
 class ListenedReplicas:
-    """All replicas of a fleet, and what they showed at the last multiple of the router's scrape interval."""
+    """All `replicas` of a fleet, and what they showed at the last multiple of the router's scrape interval."""
 
-    def __init__(self, replicas: Sequence[ListenedReplica], gateway: Gateway) -> None:
-        self._replicas = replicas
+    def __init__(self, cores: Iterable[tuple[Core, int]], gateway: Gateway) -> None:
+        """Of engines and the numbers of their pools."""
+        self._agenda: Agenda = []
+        self.replicas = [ListenedReplica(core, number, pool, self._agenda) for number, (core, pool) in enumerate(cores)]
         self._gateway = gateway
         self._interval_s = gateway.router.scrape_interval_s
         self._shown_at_s = -math.inf
@@ -109,19 +123,22 @@ class ListenedReplicas:
         if at_s > self._shown_at_s:
             self._shown_at_s = at_s
             self._reach(at_s)
-            for replica in self._replicas:
+            for replica in self.replicas:
                 replica.show(at_s)
 
     def _reach(self, time_s: float) -> None:
         told: list[Told] = []
-        for replica in self._replicas:
-            if replica.due_s < time_s:
+        agenda = self._agenda
+        while agenda and agenda[0][0] < time_s:
+            due_s, number = heappop(agenda)
+            replica = self.replicas[number]
+            if replica.due_s == due_s:
                 replica.reach(time_s, told)
         if len(told) > 1:
-            told.sort(key=_at_s)
+            told.sort(key=_when)
         for _, number, requests in told:
             self._gateway.answered(number, requests)
 
 
-def _at_s(told: Told) -> float:
-    return told.at_s
+def _when(told: Told) -> tuple[float, int]:
+    return told[:2]

@@ -19,7 +19,7 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.front_end import FrontEnd
 from sim.cluster.gateway import Gateway
 from sim.cluster.kv_pulls import PullSharing
-from sim.cluster.listened import ListenedReplica, ListenedReplicas
+from sim.cluster.listened import ListenedReplicas
 from sim.cluster.lock_step import LazyRanks, LiveRanks
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
@@ -285,9 +285,8 @@ def serve_open(
         gateway.replicas = sorted((*live_replicas(env, members, gateway), *others), key=number_of)
         _send(env, requests, gateway.submit)
     elif gateway.router.listens:
-        listened = [ListenedReplica(*member[:3]) for member in members]
-        fleet = ListenedReplicas(listened, gateway)
-        gateway.replicas = listened
+        fleet = ListenedReplicas(((member.core, member.pool) for member in members), gateway)
+        gateway.replicas = fleet.replicas
         _send(env, requests, fleet.arrive, at_once=ROWS_AT_ONCE)
         fleet.finish()
     else:

@@ -99,12 +99,9 @@ class DecodeSteps:
 
     def seconds(self, context_tokens: int) -> float:
         """A single step, by the parabola of its panel where there is one."""
-        panel = self._latest
-        if not panel.first_tokens <= context_tokens < panel.end_tokens:
-            found = self._panel(context_tokens)
-            if found is None:
-                return self.curve.at(context_tokens)
-            panel = self._latest = found
+        panel = self._panel(context_tokens)
+        if panel is None:
+            return self.curve.at(context_tokens)
         tokens = context_tokens - panel.first_tokens
         return panel.first_s + tokens * (panel.slope_s + tokens * panel.bend_s)
 
@@ -119,7 +116,16 @@ class DecodeSteps:
         return self._leap_within(panel, context_tokens, max_steps, start_s)
 
     def _panel(self, context_tokens: int) -> Panel | None:
-        """The widest one with a parabola; None at a knee of the curve."""
+        """The widest one with a parabola, most often that of the last look; None at a knee of the curve."""
+        latest = self._latest
+        if latest.first_tokens <= context_tokens < latest.end_tokens:
+            return latest
+        found = self._find(context_tokens)
+        if found is not None:
+            self._latest = found
+        return found
+
+    def _find(self, context_tokens: int) -> Panel | None:
         num_bits = context_tokens.bit_length()
         for number, panels in enumerate(self._panels):
             shift = max(0, num_bits - PANEL_BITS[number])

@@ -9,7 +9,7 @@ replicas that report answers as they were when their last leap began.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -60,46 +60,44 @@ class Dynamo(Router):
         whole_path = self._prompts.path(request.index)
         path = [node for node in whole_path if self._num_blocks[node]]
         self._prefilling.refresh(request.arrival_s)
-        may_hold = list(self._sent_before.among(whole_path, replicas))
-        num_held = self._num_held(request, path, may_hold)
+        num_held = self._num_held(request, path, self._sent_before.among(whole_path, replicas))
         costs = self._costs(request, path, num_held)
         if len(replicas) < len(costs):
             costs = costs[[replica.number for replica in replicas]]
         chosen = replicas[self._cheapest(costs)]
-        num_to_compute = request.num_prompt_tokens - float(num_held[chosen.number]) * self._block_size
-        self._prefilling.add(request, chosen.number, num_to_compute)
+        num_to_compute = request.num_prompt_tokens - num_held.get(chosen.number, 0) * self._block_size
+        self._prefilling.add(request, chosen.number, float(num_to_compute))
         self._sent_before.add(whole_path, chosen.number)
         self._sent(path, chosen.number, request.arrival_s)
         return chosen
 
-    def _num_held(self, request: Request, path: Sequence[int], replicas: Sequence[Replica]) -> Floats:
+    def _num_held(self, request: Request, path: Sequence[int], replicas: Iterable[Replica]) -> dict[int, int]:
         """Leading blocks of the prompt that some candidates hold, or are taken to hold, by their numbers."""
-        held = np.zeros(len(self._num_active))
         if self._options.kv_events:
-            for candidate in replicas:
-                held[candidate.number] = candidate.num_cached_blocks(request)
-            return held
-        holders = {replica.number for replica in replicas}
-        since_s = request.arrival_s - self._options.ttl_s
+            return {candidate.number: candidate.num_cached_blocks(request) for candidate in replicas}
+        held = {replica.number: 0 for replica in replicas}
+        holders, since_s = set(held), request.arrival_s - self._options.ttl_s
         for node in path:
             holders &= {replica for replica, sent_s in self._sent_s.get(node, {}).items() if sent_s >= since_s}
             for replica in sorted(holders):
                 held[replica] += self._num_blocks[node]
         return held
 
-    def _costs(self, request: Request, path: Sequence[int], num_held: Floats) -> Floats:
+    def _costs(self, request: Request, path: Sequence[int], num_held: dict[int, int]) -> Floats:
+        """Of all replicas, by their numbers; a term is left out where it is 0 for all."""
         options = self._options
-        num_to_compute = (self._prefilling.num_tokens + request.num_prompt_tokens) / self._block_size
-        prefill = np.maximum(0.0, num_to_compute - options.overlap_credit * num_held)
-        return (
-            options.prefill_load_scale * prefill
-            + self._num_blocks_with(path)
-            + options.request_weight * self._num_active
-        )
+        costs = (self._prefilling.num_tokens + request.num_prompt_tokens) / self._block_size
+        for replica, num_blocks in num_held.items():
+            costs[replica] = max(0.0, costs[replica] - options.overlap_credit * num_blocks)
+        costs *= options.prefill_load_scale
+        costs += self._num_blocks_with(path)
+        if options.request_weight:
+            costs += options.request_weight * self._num_active
+        return costs
 
     def _num_blocks_with(self, path: Sequence[int]) -> Floats:
         """Distinct blocks of the prompts in flight at each replica, this prompt's included."""
-        num_blocks = self._num_active_blocks + sum(self._num_blocks[node] for node in path)
+        num_blocks = self._num_active_blocks + sum([self._num_blocks[node] for node in path])
         for node in path:
             for replica in self._in_flight.get(node, ()):
                 num_blocks[replica] -= self._num_blocks[node]
@@ -107,9 +105,8 @@ class Dynamo(Router):
 
     def _cheapest(self, costs: Floats) -> int:
         """The least cost or, with a temperature, any by the softmax of costs over their range."""
-        least, temperature = costs.min(), self._options.temperature
-        span = costs.max() - least
-        if not temperature or not span:
+        least, temperature = costs[costs.argmin()], self._options.temperature
+        if not temperature or not (span := costs.max() - least):
             cheapest: list[int] = (costs == least).nonzero()[0].tolist()
             return one_of(cheapest, self._rng)
         weights = [exp(-(cost - least) / (span * temperature)) for cost in costs.tolist()]

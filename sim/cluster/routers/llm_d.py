@@ -230,9 +230,9 @@ class LlmD(Router):
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
         """The places of those that pass the affinity filter; None if it does not apply."""
-        is_sticky = candidates.matched_share >= self._options.affinity_threshold
-        if not is_sticky.any():
+        if candidates.most_matched_share < self._options.affinity_threshold:
             return None
+        is_sticky = candidates.matched_share >= self._options.affinity_threshold
         most = self._options.max_penalty_tokens
         if most and not is_sticky.all():
             in_flight = candidates.num_tokens_in_flight
@@ -246,7 +246,8 @@ class LlmD(Router):
             self._last_cold[replica] = self._num_cold
             self._num_cold += 1
         if self.listens:
-            self._prefilling.add(request, replica, float(candidates.num_uncached_tokens[place]))
+            num_cached_tokens = candidates.num_matched[place] * self._block_size
+            self._prefilling.add(request, replica, float(request.num_prompt_tokens - num_cached_tokens))
             self._num_active[replica] += 1
 
     def _remember(self, path: Sequence[int], replica: int) -> None:

@@ -40,6 +40,11 @@ class Candidates(NamedTuple):
         return self.num_matched / max(1, self.num_blocks)
 
     @property
+    def most_matched_share(self) -> float:
+        """How much of the prompt those hold who hold most of it."""
+        return largest(self.num_matched) / max(1, self.num_blocks)
+
+    @property
     def num_uncached_tokens(self) -> Floats:
         """What each would have to compute of the prompt."""
         return self.num_tokens - self.num_matched * self.block_size
@@ -105,7 +110,7 @@ def _token_load(candidates: Candidates) -> Floats:
 
 
 def _active_request(candidates: Candidates) -> Floats:
-    most = candidates.num_active.max()
+    most = largest(candidates.num_active)
     return (most - candidates.num_active) / most if most else np.ones(len(candidates.num_active))
 
 
