@@ -20,6 +20,14 @@ from typer.core import TyperGroup, TyperOption
 import sim
 from sim.cli.app import COMMANDS, _command
 from sim.cli.engine_flags import EngineCommand
+from sim.cluster.admission import AdmissionOptions, RecoveryOptions
+from sim.cluster.autoscaling.table import AUTOSCALERS
+from sim.cluster.cold_start import StartUp
+from sim.cluster.deciders import DECIDERS
+from sim.cluster.faults import DrawnFault, ScriptedFault
+from sim.cluster.kv_pulls import PullOptions
+from sim.cluster.kv_store import StoreOptions
+from sim.cluster.routers.table import ROUTERS
 from sim.measure.runs import ClosedLoop, Measured, OpenLoop, Requests, Run, TraceFile
 from sim.report.profile_schema import schema_text
 from sim.search.space_file import ConditionBlock, RangeBlock, SpaceFile
@@ -39,6 +47,18 @@ OF_FLAGS = """\
 Names, values and defaults are vLLM's; `--vllm-version` chooses whose. From Python and in files they are fields of `EngineConfig`, with underscores.
 An empty default is worked out at start-up from model, GPU and version, as vLLM does; a flag that a version does not have is refused for it.
 """
+POLICIES: Mapping[str, Mapping[str, type[Any]]] = {"router": ROUTERS, "decider": DECIDERS, "autoscale": AUTOSCALERS}
+OPTIONS: Mapping[str, type[Any]] = {
+    "`start_up`": StartUp,
+    "`faults`: those with a time": ScriptedFault,
+    "`faults`: those that are drawn": DrawnFault,
+    "`recovery`": RecoveryOptions,
+    "`admission`": AdmissionOptions,
+    "`kv_store`": StoreOptions,
+    "`kv_pull`": PullOptions,
+}
+REQUIRED = frozenset(["at_s", "replica", "mtbf_s", "mttr_s"])
+TYPES = {bool: "`true` or `false`", float: "number", int: "integer", str: "string", tuple: "list"}
 LONG = re.compile(r"EngineConfig\([^()]+\)")
 FUNCTION = re.compile(r"<function (\w+) at \w+>")
 MODULE = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])")
@@ -147,7 +167,7 @@ def files() -> str:
             f"# File formats\n\n{MADE}",
             "Unknown keys are errors, and an error names file, key, rule and value.\n",
             "## Trace columns\n\nCSV, JSON lines or Parquet; [what each means](../bundled_traces.md#the-native-format), and [the formats that are read beside it](../traces.md).\n",
-            table(("column", ""), native),
+            table(("column", "must it be there"), native),
             "\n## Workload\n\n[What each means](../workloads.md#a-file). Beside them a file may have `clients`, `autotuning`, or `dataset_name` with "
             + ", ".join(f"`{name}`" for name in PARAMETERS)
             + ".\n",
@@ -158,6 +178,7 @@ def files() -> str:
             schema(PoolBlock),
             "\n### `transfer`\n",
             schema(TransferBlock),
+            *sections(),
             "\n## Search space\n\n[How it is searched](../optimizer.md#what-is-searched).\n",
             schema(SpaceFile),
             "\n### A range\n",
@@ -188,6 +209,33 @@ def workload() -> Iterator[tuple[str, ...]]:
         least, most = RANGES.get(one.name, ("", ""))
         bounds = f"{least:,} to {most:,}" if one.name in RANGES else ""
         yield f"`{one.name}`", code(one.type), default_of(one), bounds
+
+
+def sections() -> Iterator[str]:
+    """Sections of a fleet file that have options, and policies of which each has its own."""
+    yield "\nUnits stand at the ends of names: `_s` seconds, `_ms` milliseconds, `_us` microseconds, `_gib` GiB. A policy is a name, `name:option=value,...`, or `{policy: name, option: value}`."
+    for name, policies in POLICIES.items():
+        yield f"\n### `{name}`: policies\n"
+        yield from (f"\n#### `{policy}`\n\n{options(made)}" for policy, made in policies.items())
+    for name, made in OPTIONS.items():
+        yield f"\n### {name}\n\n{options(made)}"
+
+
+def options(made: type[Any]) -> str:
+    """What it is, and its options by the rules that they are held to."""
+    rows = [
+        (f"`{one.name}`", rule(one), "required" if one.name in REQUIRED else default_of(one)) for one in fields(made)
+    ]
+    about = "" if (made.__doc__ or "").startswith(f"{made.__name__}(") else inspect.cleandoc(made.__doc__ or "")
+    return f"{about}\n\n" + (table(("option", "value", "default"), rows) if rows else "No options.\n")
+
+
+def rule(one: Field[Any]) -> str:
+    """Its type and range, or the words to choose from."""
+    if words := one.metadata["choices"]:
+        return ", ".join(f"`{word}`" for word in words)
+    ends = (("from", one.metadata["at_least"]), ("to", one.metadata["at_most"]))
+    return " ".join((TYPES[one.metadata["kind"]], *(f"{word} {end:,}" for word, end in ends if end is not None)))
 
 
 def schema(made: type[BaseModel], renamed: Mapping[str, str] = types.MappingProxyType({})) -> str:

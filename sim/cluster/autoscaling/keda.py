@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed
 from sim.cluster.autoscaling.hpa import Hpa, HpaOptions
 from sim.cluster.options import option
+from sim.specs.fleet_file import MOST_REPLICAS
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ProductionStackOptions(KedaOptions):
 
     polling_s: float = option(15.0, at_least=1)
     cooldown_s: float = option(360.0, at_least=0)
-    max: int = option(2, at_least=1)
+    max: int = option(2, at_least=1, at_most=MOST_REPLICAS)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ProductionStackHpaOptions(HpaOptions):
 
     target: float = option(1.0, at_least=1e-9)
     target_type: str = option("value", choices=("value",))
-    max: int = option(2, at_least=1)
+    max: int = option(2, at_least=1, at_most=MOST_REPLICAS)
 
 
 class Keda(Autoscaler):
