@@ -215,6 +215,10 @@ COUNTERS: Mapping[str, tuple[str, Events]] = {
         "Number of prefill tokens processed.",
         lambda e: _weighted(e.requests.first_token_s, e.requests.prompt_tokens.astype(np.float64)),
     ),
+    "prompt_tokens_cached": (
+        "Number of cached prompt tokens.",
+        lambda e: _weighted(e.requests.first_token_s, e.requests.num_cached_tokens.astype(np.float64)),
+    ),
     "generation_tokens": (
         "Number of generation tokens processed.",
         lambda e: _weighted(e.part.steps.end_s, e.part.steps.num_sampled.astype(np.float64)),
@@ -230,6 +234,16 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float], Events]] = {
         "Tokens generated for a request.",
         (),
         _of_requests(_finish_s, lambda r: r.generated_tokens),
+    ),
+    "request_max_num_generation_tokens": (
+        "The most tokens generated for an answer of a request.",
+        (),
+        _of_requests(_finish_s, lambda r: r.generated_tokens),
+    ),
+    "request_params_max_tokens": (
+        "The max_tokens of a request.",
+        (),
+        _of_requests(_finish_s, lambda r: r.output_tokens),
     ),
     "iteration_tokens_total": ("Tokens of an engine step.", STEP_TOKENS, _step_tokens),
     "time_to_first_token_seconds": ("Time to first token.", TTFT_S, _of_requests(_first_s, time_to_first_token_s)),
