@@ -16,16 +16,24 @@ from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache
 class BlockPool:
     """The list of free blocks. Blocks are taken from its front; released ones go to its end, those without content to its front.
 
-    Without prefix caching (`keeps_contents`) no block has a content.
+    Without prefix caching (`keeps_contents`) no block has a content. `passed` knows whose the blocks were that windows have passed.
     """
 
-    def __init__(self, num_blocks: int, *, unhashed_blocks_first: bool, keeps_contents: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        unhashed_blocks_first: bool,
+        keeps_contents: bool = True,
+        passed: PassedBlocks | None = None,
+    ) -> None:
         self._num_blank = num_blocks
         self._free = FreeList()
         self._unhashed_blocks_first = unhashed_blocks_first
         self._keeps_contents = keeps_contents
         self.num_free = num_blocks
         self.num_evictions = 0
+        self.passed = passed or PassedBlocks(block_size=1)
 
     def take(self, count: int) -> None:
         """Take `count` blocks from the front and evict their contents; the caller has checked that there are enough."""
@@ -74,40 +82,55 @@ class BlockPool:
         if count == 0:
             return
         last = self._free.last
-        if last is None or isinstance(last, Extent) or last.passed is not None or last.has_content is not has_content:
+        if last is None or isinstance(last, Extent) or last.is_passed or last.has_content is not has_content:
             self._free.append(FreeRun(count, has_content=has_content))
         else:
             last.count += count
 
     # -- blocks that windows have passed ---------------------------------------------------------------------------
 
-    def release_passed(
-        self, count: int, passed: PassedBlocks, first_place: int = 0, keyed: Sequence[tuple[int, Extent]] = ()
-    ) -> None:
-        """Give back blocks that windows have passed, from `first_place` on; `keyed` of them are copies that nobody holds, in order of place."""
+    def release_passed(self, count: int) -> None:
+        """Give back the next of the blocks that windows pass which have no name."""
+        if count == 0:
+            return
+        if self.passed.has_many_notes:
+            self.passed.forget_before(self._first_place)
         self.num_free += count
+        place = self.passed.give_places(count)
         if not self._keeps_contents:
             self._num_blank += count
             return
-        place = first_place
-        for keyed_place, extent in keyed:
-            self._line_up_passed(passed, place, keyed_place)
-            self._free.append(extent)
-            place = keyed_place + 1
-        self._line_up_passed(passed, place, first_place + count)
+        last = self._free.last
+        if last is not None and last.is_passed and last.place + last.count == place:
+            last.count += count
+        else:
+            self._free.append(FreeRun(count, is_passed=True, place=place))
 
-    def _line_up_passed(self, passed: PassedBlocks, place: int, end: int) -> None:
-        if place < end:
-            self._free.append(FreeRun(end - place, passed=passed, place=place))
+    def release_passed_copy(self, extent: Extent) -> None:
+        """Give back one of them that is a copy which nobody holds."""
+        self.num_free += extent.count
+        self._free.append(extent)
+
+    @property
+    def _first_place(self) -> int:
+        """Of the blocks that windows have passed and that are still free."""
+        for run in self._free:
+            if run.is_passed:
+                return run.place
+        return self.passed.num_passed
 
     def name_passed_blocks(self, serial: int, keyed: KeyedBlocks, caches: Sequence[PrefixCache]) -> None:
         """Make findable what windows of a request have passed and is still there."""
+        blocks = self.passed.of(serial, self._first_place)
+        index = 0
         for run in self._free:
-            if run.passed is None:
+            if not run.is_passed:
                 continue
-            for place, group, number in run.passed.of(serial, run.place, run.place + run.count):
+            while index < len(blocks) and blocks[index].place < run.place + run.count:
+                place, group, number = blocks[index]
+                index += 1
                 if place > run.place:
-                    before = FreeRun(place - run.place, passed=run.passed, place=run.place)
+                    before = FreeRun(place - run.place, is_passed=True, place=run.place)
                     self._free.insert(before, run)
                     run.lose(before.count)
                 extent = caches[group].register_free(keyed.spans, number)

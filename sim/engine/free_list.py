@@ -2,22 +2,18 @@
 
 from collections.abc import Iterator
 
-from sim.engine.passed_blocks import PassedBlocks
-
 
 class FreeRun:
     """Blocks that stand together in the free list, if they stand there. This kind nobody can ask for by name.
 
-    `ahead` and `behind` are its neighbours. Of blocks that windows have passed, `passed` knows whose they are, by places from
-    `place` on.
+    `ahead` and `behind` are its neighbours. Blocks that windows have passed (`is_passed`) have places from `place` on, by which
+    it can be told whose they were.
     """
 
-    def __init__(
-        self, count: int, *, has_content: bool = True, passed: PassedBlocks | None = None, place: int = 0
-    ) -> None:
+    def __init__(self, count: int, *, has_content: bool = True, is_passed: bool = False, place: int = 0) -> None:
         self.count = count
         self.has_content = has_content
-        self.passed = passed
+        self.is_passed = is_passed
         self.place = place
         self.ahead: FreeRun | None = None
         self.behind: FreeRun | None = None

@@ -14,7 +14,7 @@ from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
-from sim.engine.passed_blocks import PassedByOne
+from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache
 from sim.engine.request import Request
 
@@ -82,7 +82,7 @@ class KVCacheManager:
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
-        self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
+        self._windows = [(group, window) for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
             sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
@@ -96,6 +96,7 @@ class KVCacheManager:
             config.num_usable_blocks,
             unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
             keeps_contents=config.engine.enable_prefix_caching,
+            passed=PassedBlocks(config.block_size, self.num_groups),
         )
 
     @property
@@ -130,7 +131,7 @@ class KVCacheManager:
         before = -1
         while self.has_windows and num_blocks != before:
             before = num_blocks
-            for group in self._window_groups:
+            for group, _ in self._windows:
                 needed = self._num_blocks_needed[group]
                 num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, needed)
         return num_blocks
@@ -172,7 +173,7 @@ class KVCacheManager:
 
     def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
         pieces = hit.pieces or ((),) * self.num_groups
-        for group in self._window_groups:
+        for group, _ in self._windows:
             if any(piece.extent.holders for piece in pieces[group]):
                 self.has_common_window_blocks = True
         keyed.held = [Held(hit.num_blocks) for _ in pieces]
@@ -192,8 +193,8 @@ class KVCacheManager:
         """Whether blocks lie wholly before the windows of what is processed that have not been given back."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
-        for group, window in enumerate(self.windows):
-            if window is not None and (num_processed - window + 1) // self._block_size > passed_blocks[group]:
+        for group, window in self._windows:
+            if (num_processed - window + 1) // self._block_size > passed_blocks[group]:
                 return True
         return False
 
@@ -201,9 +202,7 @@ class KVCacheManager:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
-        for group, window in enumerate(self.windows):
-            if window is None:
-                continue
+        for group, window in self._windows:
             passed = max(0, num_processed - window + 1) // self._block_size
             if passed > passed_blocks[group]:
                 self._pass_blocks(request, group, passed, passed - passed_blocks[group])
@@ -214,8 +213,9 @@ class KVCacheManager:
         keyed = request.keyed
         if keyed is None:
             return False
-        for group, window in enumerate(self.windows):
-            if window is not None and keyed.held[group].first < max(request.num_shared_blocks, keyed.held[group].end):
+        for group, _ in self._windows:
+            held = keyed.held[group]
+            if held.first < max(request.num_shared_blocks, held.end):
                 return True
         return False
 
@@ -223,7 +223,7 @@ class KVCacheManager:
         """Whether all that windows have yet to pass of a request's keyed blocks can be found, and nobody else holds it."""
         keyed = request.keyed
         assert keyed is not None, "its blocks have keys"
-        windows = [keyed.held[group] for group in self._window_groups]
+        windows = [keyed.held[group] for group, _ in self._windows]
         return all(
             held.end >= request.num_shared_blocks and all(len(extent.holders) == 1 for extent in held.extents)
             for held in windows
@@ -278,8 +278,11 @@ class KVCacheManager:
     def _pass_blocks(self, request: Request, group: int, end: int, count: int) -> None:
         """Give back so many of a group's blocks before number `end`, the last first, which a window has passed."""
         num_keyed = request.keyed.held[group].num_before(end) if request.keyed else 0
-        if count > num_keyed:
-            self.pool.release_passed(count - num_keyed, PassedByOne(request.serial, group, end))
+        num_others = count - num_keyed
+        if num_others > 0:
+            passed = self.pool.passed
+            passed.pass_together(passed.window(request.serial, group), end - num_others, num_others)
+            self.pool.release_passed(num_others)
         if request.keyed:
             self.pool.give_back(request.keyed.held[group], end)
 

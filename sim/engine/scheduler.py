@@ -78,7 +78,7 @@ class Scheduler:
         if blocks:
             kv.pool.take(blocks)
         if state.windows:
-            state.windows.free_passed(batch.step, state.num_collected, (request for request, *_ in chunks))
+            state.windows.free_passed(batch.step, state.num_collected, [request for request, *_ in chunks])
         batch.budget = budget
         batch.num_decodes = num_decodes
         for request, wanted, new in chunks:

@@ -10,12 +10,12 @@ Blocks whose contents other requests may ask for are counted as well, unless ano
 come free.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import KVCacheManager
-from sim.engine.passed_blocks import PassedBlock, PassedByMany, Passing
+from sim.engine.passed_blocks import PassedBlock, PassedBlocks
 from sim.engine.prefix_cache import Extent
 from sim.engine.progress import num_processed_tokens
 from sim.engine.request import Request, RequestStatus, admission_order
@@ -34,7 +34,7 @@ class Windows:
         self._kv = kv
         self._num_in_flight = config.num_batches_in_flight
         self._settling: dict[Request, None] = {}
-        self._settled = WindowFrees(config.passing_delays, config.block_size)
+        self._settled = WindowFrees(config.passing_delays, kv.pool.passed)
         self._keyed = StepCalendar()
         self._next_keyed: dict[Request, int] = {}
         self._common = StepCalendar()
@@ -78,20 +78,32 @@ class Windows:
         self.take_up_common(step)
         keyed = self._pass_keyed(step, 1)
         num_freed = 0
-        for request in sorted((*computing, *self._settling), key=admission_order):
+        for request in self._in_order(computing):
             num_processed = num_processed_tokens(request, step, num_collected)
             if self._kv.passes_blocks(request, num_processed):
                 num_earlier = self._settled.num_blocks_before(step, request)
-                self._free_counted(step, num_freed, num_earlier, keyed)
+                self._free_counted(num_freed, num_earlier, keyed)
                 num_freed = num_earlier
                 self._kv.free_passed_windows(request, num_processed)
-        self._free_counted(step, num_freed, self._settled.num_blocks(step, 1), keyed)
+        self._free_counted(num_freed, self._settled.num_blocks(step, 1), keyed)
 
-    def _free_counted(self, step: int, first: int, end: int, keyed: Sequence[tuple[int, Extent]]) -> None:
-        """Blocks in some places among those that counted decodes pass from `step` on; `keyed` are the copies among all."""
-        if end > first:
-            among = [(place, copy) for place, copy in keyed if first <= place < end]
-            self._kv.pool.release_passed(end - first, self._settled.passed_from(step), first, among)
+    def _in_order(self, computing: Iterable[Request]) -> list[Request]:
+        """The requests whose windows have to be looked at."""
+        requests = [*computing, *self._settling]
+        if len(requests) > 1:
+            requests.sort(key=admission_order)
+        return requests
+
+    def _free_counted(self, first: int, end: int, keyed: Sequence[tuple[int, Extent]]) -> None:
+        """Blocks in some places among those that counted decodes pass next; `keyed` are the copies among all."""
+        pool = self._kv.pool
+        for place, copy in keyed:
+            if first <= place < end:
+                pool.release_passed(place - first)
+                pool.passed.pass_by_name()
+                pool.release_passed_copy(copy)
+                first = place + 1
+        pool.release_passed(end - first)
 
     def _pass_keyed(self, step: int, num_passes: int) -> list[tuple[int, Extent]]:
         """In order, places and copies of the keyed blocks that counted decodes pass in consecutive passes; they hold them no more."""
@@ -130,7 +142,7 @@ class Windows:
     def pass_steadily(self, step: int, num_passes: int) -> None:
         """Do `num_passes` passes from `step` on, in which all decodes are in steady progress."""
         keyed = self._pass_keyed(step, num_passes)
-        self._free_counted(step, 0, self._settled.num_blocks(step, num_passes), keyed)
+        self._free_counted(0, self._settled.num_blocks(step, num_passes), keyed)
         self._settled.advance(step + num_passes - 1)
 
     def take_up_common(self, step: int) -> None:
@@ -184,17 +196,16 @@ class WindowFrees:
     """Decodes in steady progress, by the passes in which their windows pass blocks.
 
     Invariants, after pass `s`: `due[r]` blocks are passed in each later pass that is `r` modulo the block size, until
-    `next_begin`, one for each of `_passings[r]`; requests of which a window begins to pass blocks only after a later pass
-    wait for it in `_beginning`.
+    `next_begin`, one for each window of `passed.by_residue[r]`; requests of which a window begins to pass blocks only after
+    a later pass wait for it in `_beginning`.
     """
 
-    def __init__(self, delays: Sequence[int | None], block_size: int) -> None:
+    def __init__(self, delays: Sequence[int | None], passed: PassedBlocks) -> None:
         self._delays = [(group, delay) for group, delay in enumerate(delays) if delay is not None]
-        self._num_groups = len(delays)
-        self._block_size = block_size
+        self._passed = passed
+        self._block_size = len(passed.by_residue)
         self._beginning = StepCalendar()
-        self._passings: Sequence[tuple[Passing, ...]] = [()] * block_size
-        self.due = [0] * block_size
+        self.due = [0] * self._block_size
 
     @property
     def next_begin(self) -> int:
@@ -206,66 +217,54 @@ class WindowFrees:
         for group, delay in self._delays:
             begin = request.epoch + delay
             if begin <= step:
-                self._begin(Passing(request.serial, group, begin))
+                self._begin(request, group, begin, step)
             else:
                 self._beginning.add(request, begin)
 
-    def _begin(self, passing: Passing) -> None:
-        residue = passing.begin % self._block_size
-        passings = list(self._passings[residue])
-        insort(passings, passing)
-        self._set(residue, passings)
-
-    def _set(self, residue: int, passings: list[Passing]) -> None:
-        """Replace the list, never change it: blocks in the free list refer to the one of the time when they were freed."""
-        replaced = list(self._passings)
-        replaced[residue] = tuple(passings)
-        self._passings = replaced
-        self.due[residue] = len(passings)
+    def _begin(self, request: Request, group: int, begin: int, step: int) -> None:
+        self._passed.begin(self._passed.window(request.serial, group), begin, step + 1)
+        self.due[begin % self._block_size] += 1
 
     def leave(self, request: Request, step: int) -> None:
         """Stop counting a decode after pass `step`; set its `passed_blocks` to the blocks passed by then."""
-        passed = [0] * self._num_groups
+        passed_blocks = [0] * self._passed.num_groups
         for group, delay in self._delays:
             begin = request.epoch + delay
-            passed[group] = max(0, step - begin) // self._block_size
+            passed_blocks[group] = max(0, step - begin) // self._block_size
             if begin in self._beginning:
                 self._beginning.remove(request, begin)
             else:
-                residue = begin % self._block_size
-                passings = list(self._passings[residue])
-                passings.remove(Passing(request.serial, group, begin))
-                self._set(residue, passings)
-        request.passed_blocks = passed
+                self._passed.end(self._passed.window(request.serial, group), begin, step + 1)
+                self.due[begin % self._block_size] -= 1
+        request.passed_blocks = passed_blocks
 
     def advance(self, step: int) -> None:
         """After pass `step`: count the windows that pass blocks from now on."""
+        self._passed.next_step = step + 1
         while (begin := self.next_begin) <= step:
             for request in dict.fromkeys(self._beginning.pop_next()):
                 for group, delay in self._delays:
                     if request.epoch + delay == begin:
-                        self._begin(Passing(request.serial, group, begin))
+                        self._begin(request, group, begin, step)
 
     def num_blocks(self, first: int, num_passes: int) -> int:
         """Blocks passed in consecutive passes, none after `next_begin`."""
         return occurrences(self.due, first, num_passes)
 
-    def num_blocks_before(self, step: int, request: Request) -> int:
-        """Blocks passed in pass `step` by decodes that were admitted before a request."""
-        return bisect_left(self._passings[step % self._block_size], Passing(request.serial, 0, 0))
+    def num_blocks_before(self, step: int, request: Request, group: int = 0) -> int:
+        """Blocks passed in pass `step` by decodes that were admitted before a request, and by its own windows of earlier groups."""
+        windows = self._passed.by_residue[step % self._block_size]
+        window = self._passed.window(request.serial, group)
+        return len(windows) if not windows or windows[-1] < window else bisect_left(windows, window)
 
     def passed_by(self, request: Request, step: int) -> list[PassedBlock]:
         """Blocks of a request that are passed in pass `step`, and where they stand among all that are."""
-        passings = self._passings[step % self._block_size]
-        return [
-            PassedBlock(place, passing.group, (step - passing.begin) // self._block_size - 1)
-            for place, passing in enumerate(passings)
-            if passing.serial == request.serial
-        ]
-
-    def passed_from(self, step: int) -> PassedByMany:
-        """The owners of the blocks passed from pass `step` on, as long as the same decodes are counted."""
-        return PassedByMany(step, self._passings)
+        found = []
+        for group, delay in self._delays:
+            number, rest = divmod(step - request.epoch - delay, self._block_size)
+            if rest == 0 and number > 0:
+                found.append(PassedBlock(self.num_blocks_before(step, request, group), group, number - 1))
+        return found
 
     def next_passing(self, request: Request, step: int) -> int:
         """The first pass after `step` in which any window of a request in steady progress passes a block."""

@@ -8,6 +8,7 @@ import pytest
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate as simulate_cluster
 from sim.engine.config import KVGroup
+from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.request import Request
 from sim.engine.windows import WindowFrees
 from tests.engine.test_metamorphic import facts
@@ -26,7 +27,7 @@ def decoding(prompt: int, outputs: int, prefilled_in: int) -> Request:
 
 def test_a_window_passes_a_block_every_block_size_tokens() -> None:
     """Blocks of 4, a window of 8, sync: a request of 6 tokens by pass 0 has processed 11 before pass 6, and passes block 0."""
-    passings = WindowFrees([None, 8], block_size=4)
+    passings = WindowFrees([None, 8], PassedBlocks(block_size=4, num_groups=2))
     passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
     assert passings.next_begin == 2
     passings.advance(2)
@@ -36,7 +37,7 @@ def test_a_window_passes_a_block_every_block_size_tokens() -> None:
 
 def test_windows_begin_in_their_own_order() -> None:
     """A's window begins with pass 2, that of B, who has 3 tokens fewer, with pass 5."""
-    passings = WindowFrees([8], block_size=4)
+    passings = WindowFrees([8], PassedBlocks(block_size=4))
     passings.enter(decoding(prompt=6, outputs=100, prefilled_in=0), step=1)
     passings.enter(decoding(prompt=3, outputs=100, prefilled_in=0), step=1)
     assert passings.next_begin == 2
@@ -46,7 +47,7 @@ def test_windows_begin_in_their_own_order() -> None:
 
 def test_who_leaves_knows_what_its_windows_have_passed() -> None:
     """After pass 10 two blocks are passed of the sliding group and none of the other, and nothing is due any more."""
-    passings, request = WindowFrees([None, 8], block_size=4), decoding(prompt=6, outputs=100, prefilled_in=0)
+    passings, request = WindowFrees([None, 8], PassedBlocks(block_size=4, num_groups=2)), decoding(prompt=6, outputs=100, prefilled_in=0)
     passings.enter(request, step=1)
     passings.advance(10)
     passings.leave(request, 10)
