@@ -250,8 +250,8 @@ class EngineCore:
                 if self.num_in_flight == 0:
                     return False
                 self.collect()
-        elif self.state.prefills:
-            self._fill(num_passes, until_s)
+        elif self._planner.go_one_by_one(self._num_launched):
+            self._go_one_by_one(num_passes, until_s)
         else:
             self._leap(num_passes, until_s)
         return True
@@ -268,7 +268,7 @@ class EngineCore:
 
     def _num_to_hold(self, num_passes: int) -> int:
         """How many of the next passes, which are certain, may be held: until one in which a decode ends."""
-        if num_passes == 0 or self.state.prefills or self.state.ended:
+        if num_passes == 0 or self.state.ended or self._planner.go_one_by_one(self._num_launched):
             return 0
         return min(num_passes, self.state.decodes.ends.next_pass - self._num_launched)
 
@@ -324,17 +324,18 @@ class EngineCore:
         context_tokens = decodes.context_sum(self._num_launched + self._num_held)
         return self._decode_steps[num_decodes].leap(context_tokens, max_steps, start_s)
 
-    def _fill(self, max_passes: int, until_s: float) -> None:
-        """Do the steady passes that begin before `until_s` and in which a prompt fills the token budget."""
+    def _go_one_by_one(self, max_passes: int, until_s: float) -> None:
+        """Do the steady passes that begin before `until_s`, in which a prompt may fill the token budget."""
         planner = self._planner
         for _ in range(min(max_passes, self._passes_left)):
             num_chunk_tokens = planner.num_chunk_tokens
-            self._do_steady(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
+            self._do_steady(self._next_alone(num_chunk_tokens), 1, num_chunk_tokens)
             if self.now_s >= until_s:
                 return
 
-    def _next_fill(self, num_chunk_tokens: int) -> Leap:
-        duration_s = self._step_time.step_s(self._planner.filling_shape(self._num_launched, num_chunk_tokens))
+    def _next_alone(self, num_chunk_tokens: int) -> Leap:
+        """The next step by itself."""
+        duration_s = self._step_time.step_s(self._planner.shape(self._num_launched, num_chunk_tokens))
         return Leap(1, max(self.now_s, self._device_free_s), duration_s, 0.0, 0.0)
 
     # -- step by step ----------------------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ class EngineCore:
             return None
         if self.state.prefills:
             num_chunk_tokens = planner.num_chunk_tokens
-            return self._plan(self._next_fill(num_chunk_tokens), 1, num_chunk_tokens)
+            return self._plan(self._next_alone(num_chunk_tokens), 1, num_chunk_tokens)
         leap = self._next_leap(num_passes)
         return self._plan(leap, planner.num_to_release(self._num_launched, leap.num_steps), 0)
 

@@ -2,7 +2,8 @@
 
 There are two kinds of such *steady* passes. In the first, no prompt is computed and no request can be admitted. In the
 second, the only prefill, which does not finish in them, takes all tokens that the decodes leave of the budget: no tokens
-are left for another request.
+are left for another request. These are done one by one, and so are those of the first kind in which windows have to be
+looked at of some requests.
 """
 
 import sys
@@ -29,24 +30,39 @@ class LeapPlanner:
     def num_passes(self, step: int, *, foreseen: bool) -> int:
         """How many passes from `step` on are steady for certain; 0 if none is.
 
-        `foreseen` leaves out those of which only doing them tells how many blocks they give back: windows beside a prompt.
+        `foreseen` leaves out those of which only doing them tells how many blocks they give back: windows that are looked at.
         """
         state, decodes, windows = self._state, self._decodes, self._state.windows
         if state.wastes_a_decode and state.ended:
             return 0
+        if foreseen and windows and self.go_one_by_one(step):
+            return 0
         if state.prefills:
-            return 0 if foreseen and windows else self._num_filling(step)
+            return self._num_filling(step)
         if not (state.admits_nobody and decodes.count) or decodes.count > self._token_budget:
             return 0
         limit = decodes.ends.next_pass - step + 1
         if state.waiting:
             limit = self.num_to_release(step, limit)
         if windows:
-            return self._num_with_windows(step, min(limit, windows.num_counted_passes(step)), windows)
+            return self._num_with_windows(step, limit, windows)
         return decodes.passes_within(step, limit, self._kv.pool.num_free // self._kv.num_groups)
+
+    def go_one_by_one(self, step: int) -> bool:
+        """Whether the next passes, if they are steady, have to be done one by one."""
+        windows = self._state.windows
+        return bool(self._state.prefills) or (windows is not None and windows.num_counted_passes(step) == 0)
+
+    def _is_steady(self, step: int) -> bool:
+        """Whether the next pass, in which windows are looked at, has enough blocks, and nobody waits for those that they give back."""
+        waits_for_blocks = self._state.waiting and self._state.num_blocks_to_admit < sys.maxsize
+        return not waits_for_blocks and self.num_blocks(step, 1, 0) <= self._kv.pool.num_free
 
     def _num_with_windows(self, step: int, limit: int, windows: Windows) -> int:
         """How many passes, at most `limit`, have enough blocks and leave too few free ones to admit the head of the queue."""
+        if self.go_one_by_one(step):
+            return int(limit > 0 and self._is_steady(step))
+        limit = min(limit, windows.num_counted_passes(step))
         free = self._kv.pool.num_free
         enough = self._state.num_blocks_to_admit if self._state.waiting else sys.maxsize
         boundaries, passed = self._decodes.block_boundaries, windows.due
@@ -95,10 +111,11 @@ class LeapPlanner:
         """(tokens of the prompt in the next steady pass, tokens of it computed before); (0, 0) if no prompt is computed."""
         return (num_chunk_tokens, self._prompt.num_computed_tokens) if num_chunk_tokens else (0, 0)
 
-    def filling_shape(self, step: int, num_chunk_tokens: int) -> StepShape:
-        """The work of a steady pass with a prompt, for the step-time model."""
+    def shape(self, step: int, num_chunk_tokens: int) -> StepShape:
+        """The work of a steady pass, for the step-time model."""
         num_decodes, context_tokens = self._decodes.count, self._decodes.context_sum(step)
-        return StepShape(num_decodes, context_tokens, (self.filling_chunk(num_chunk_tokens),), num_decodes)
+        chunks = (self.filling_chunk(num_chunk_tokens),) if num_chunk_tokens else ()
+        return StepShape(num_decodes, context_tokens, chunks, num_decodes)
 
     def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """Blocks that `num_passes` steady passes from `step` on take."""
@@ -118,19 +135,20 @@ class LeapPlanner:
 
     def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
         """Do `num_passes` steady passes, the first of which is `step`."""
+        state = self._state
         blocks = self.num_blocks(step, num_passes, num_chunk_tokens)
-        windows = self._state.windows
-        if windows and num_chunk_tokens:
+        looking = state.windows if self.go_one_by_one(step) else None
+        if looking:
             self._block_hashing.catch_up(step, before=0)
-        elif windows:
-            windows.pass_steadily(step, num_passes)  # first, as later passes may take what earlier ones give back
+        elif state.windows:
+            state.windows.pass_steadily(step, num_passes)  # first, as later passes may take what earlier ones give back
         if blocks:
             self._kv.pool.take(blocks)
+        if looking:
+            looking.free_passed(step, state.num_collected, state.prefills)
         if num_chunk_tokens:
-            if windows:
-                windows.free_passed(step, self._state.num_collected, (self._prompt,))
-            self._state.compute(self._prompt, num_chunk_tokens, num_passes, step + num_passes - 1)
+            state.compute(self._prompt, num_chunk_tokens, num_passes, step + num_passes - 1)
         if step + num_passes > self._decodes.ends.next_pass:
-            self._state.end_decodes()
-        if windows and num_chunk_tokens:
-            windows.advance(step)
+            state.end_decodes()
+        if looking:
+            looking.advance(step)

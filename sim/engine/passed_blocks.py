@@ -178,5 +178,6 @@ class Past:
         if window // self._num_groups == self._serial:
             group = window % self._num_groups
             self.found += [
-                PassedBlock(self._place + number, group, first + count - 1 - number) for number in reversed(range(count))
+                PassedBlock(self._place + number, group, first + count - 1 - number)
+                for number in reversed(range(count))
             ]

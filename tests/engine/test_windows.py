@@ -47,7 +47,10 @@ def test_windows_begin_in_their_own_order() -> None:
 
 def test_who_leaves_knows_what_its_windows_have_passed() -> None:
     """After pass 10 two blocks are passed of the sliding group and none of the other, and nothing is due any more."""
-    passings, request = WindowFrees([None, 8], PassedBlocks(block_size=4, num_groups=2)), decoding(prompt=6, outputs=100, prefilled_in=0)
+    passings, request = (
+        WindowFrees([None, 8], PassedBlocks(block_size=4, num_groups=2)),
+        decoding(prompt=6, outputs=100, prefilled_in=0),
+    )
     passings.enter(request, step=1)
     passings.advance(10)
     passings.leave(request, 10)
