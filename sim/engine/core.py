@@ -55,7 +55,7 @@ class LeapPlan(Plan):
 
 
 class DecodesAhead:
-    """Passes that run so many decodes and nothing else; the sum of their contexts after the first of them."""
+    """Passes that run so many decodes, or none, and nothing else; the sum of their contexts after the first of them."""
 
     __slots__ = ("context_tokens", "num_decodes", "num_passes")
 
@@ -63,6 +63,10 @@ class DecodesAhead:
         self.num_passes = num_passes
         self.num_decodes = num_decodes
         self.context_tokens = context_tokens
+
+
+IDLE = DecodesAhead(sys.maxsize, 0, 0)
+"""Nothing happens in any pass."""
 
 
 class Abort(NamedTuple):
@@ -421,6 +425,8 @@ class EngineCore:
     @property
     def decodes(self) -> DecodesAhead | None:
         """The next passes that only decode for certain, up to the first after which a request may finish."""
+        if not self.state.has_requests and not self._ends_s:
+            return IDLE
         num_passes = 0 if self.state.prefills else self._num_certain(foreseen=True)
         if num_passes == 0:
             return None

@@ -14,10 +14,10 @@ from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
 from sim.engine.metrics import Metrics
 from sim.engine.rank_records import RankRecords
-from sim.engine.rank_steps import RankSteps, dummy_batch
+from sim.engine.rank_steps import RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import Agreement, StepShape, StepTimeModel
+from sim.steptime.protocol import StepShape, StepTimeModel
 
 
 @dataclass(frozen=True)
@@ -71,28 +71,19 @@ class Finished(NamedTuple):
 
 
 class StepsAhead:
-    """The first `num_passes` of a leap, which are certain unless a request arrives; each rank decodes so many, 0 if it idles.
+    """The first `num_passes` of a leap of all ranks, which are certain unless a request arrives.
 
     At `end_s` the last step that comes back during them is back; no request finishes before. `seconds` are what each rank
     takes for the first.
     """
 
-    __slots__ = ("agreement", "counts", "end_s", "leap", "num_passes", "seconds")
+    __slots__ = ("end_s", "leap", "num_passes", "ranks", "seconds")
 
-    def __init__(
-        self,
-        leap: Leap,
-        num_passes: int,
-        end_s: float,
-        counts: list[int],
-        agreement: Agreement | None,
-        seconds: list[float],
-    ) -> None:
+    def __init__(self, leap: Leap, num_passes: int, end_s: float, ranks: RanksDecoding, seconds: list[float]) -> None:
         self.leap = leap
         self.num_passes = num_passes
         self.end_s = end_s
-        self.counts = counts
-        self.agreement = agreement
+        self.ranks = ranks
         self.seconds = seconds
 
 
@@ -211,10 +202,6 @@ class RankGroup:
         contexts: list[int] = []
         num_passes = sys.maxsize
         for core in self.cores:
-            if not core.has_requests and core.num_in_flight == 0:
-                counts.append(0)
-                contexts.append(0)
-                continue
             decodes = core.decodes
             if decodes is None:
                 return None
@@ -223,10 +210,9 @@ class RankGroup:
             contexts.append(decodes.context_tokens)
         if num_passes == sys.maxsize:
             num_passes = self._num_before_look
-        agreement = self._steps.decode_agreement(counts)
-        lanes = self._steps.lanes(counts, contexts, agreement)
-        leap, seconds = self._steps.leap(lanes, agreement, num_passes, max(self.now_s, self._device_free_s))
-        return StepsAhead(leap, leap.num_steps, self._ended_s(leap, leap.num_steps), counts, agreement, seconds)
+        ranks = self._steps.decoding(counts)
+        leap, seconds = ranks.leap(contexts, num_passes, max(self.now_s, self._device_free_s))
+        return StepsAhead(leap, leap.num_steps, self._ended_s(leap, leap.num_steps), ranks, seconds)
 
     @property
     def _num_before_look(self) -> int:
@@ -248,13 +234,13 @@ class RankGroup:
         if num_begun == plan.num_passes:
             return plan
         ended_s = self._ended_s(plan.leap, num_begun)
-        return StepsAhead(plan.leap, num_begun, ended_s, plan.counts, plan.agreement, plan.seconds)
+        return StepsAhead(plan.leap, num_begun, ended_s, plan.ranks, plan.seconds)
 
     def commit(self, plan: StepsAhead) -> list[Finished]:
         """Do the planned steps; the requests that finish with the last of them."""
-        leap, num_passes = plan.leap, plan.num_passes
+        leap, num_passes, ranks = plan.leap, plan.num_passes, plan.ranks
         last_end_s = end_s(leap, num_passes)
-        self.records.steps(plan.counts, plan.agreement, plan.seconds, num_passes, last_end_s - leap.start_s)
+        self.records.steps(ranks.counts, ranks.agreement, plan.seconds, num_passes, last_end_s - leap.start_s)
         if self._log is not None:
             self._log_plan(self._log, plan)
         self.num_passes += num_passes
@@ -262,7 +248,7 @@ class RankGroup:
         self.ends_s = [end_s(leap, number + 1) for number in range(num_passes + 1 - self.most_in_flight, num_passes)]
         self.now_s = plan.end_s
         finished = []
-        for rank, num_decodes in enumerate(plan.counts):
+        for rank, num_decodes in enumerate(ranks.counts):
             if num_decodes:
                 requests = self.cores[rank].leap(leap, num_passes)
                 if requests:
@@ -271,7 +257,7 @@ class RankGroup:
 
     def _log_plan(self, log: RankLogger, plan: StepsAhead) -> None:
         wave, step = self._place
-        ran = [num_decodes > 0 for num_decodes in plan.counts]
+        ran = [num_decodes > 0 for num_decodes in plan.ranks.counts]
         now_s, start_s = self.now_s, plan.leap.start_s
         for number in range(plan.num_passes):
             ended_s = end_s(plan.leap, number + 1)
@@ -281,7 +267,7 @@ class RankGroup:
     def metrics(self, rank: int, plan: StepsAhead | None, time_s: float) -> Metrics:
         """What a rank showed just before a time since which nothing has changed but by a plan."""
         core = self.cores[rank]
-        if plan is None or plan.counts[rank] == 0:
+        if plan is None or plan.ranks.counts[rank] == 0:
             return core.metrics_before(time_s)
         return core.metrics_within(LeapPlan(plan.leap, plan.num_passes, 0, plan.end_s), time_s)
 

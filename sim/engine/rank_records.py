@@ -1,7 +1,5 @@
 """What data-parallel ranks in lock step cost each other: counted while they run."""
 
-from collections.abc import Sequence
-
 from sim.steptime.protocol import Agreement
 
 
@@ -24,19 +22,25 @@ class RankRecords:
 
     def steps(
         self,
-        counts: Sequence[int],
+        counts: list[int],
         agreement: Agreement | None,
-        seconds: Sequence[float],
+        seconds: list[float],
         num_steps: int,
         duration_s: float,
     ) -> None:
         """Steps that are alike but for contexts, of so many tokens of each rank, 0 for dummies; each takes `seconds` for the first."""
         self.num_steps += num_steps
         self.step_s += duration_s
-        self.own_s += duration_s * sum(seconds) / max(seconds)  # contexts grow little in a leap
-        num_agreed = agreement.num_tokens if agreement is not None else 0
+        least = max(1, agreement.num_tokens) if agreement is not None else 1
+        all_s, slowest_s, num_asked, num_computed = 0.0, 0.0, 0, 0
         for rank, num_tokens in enumerate(counts):
-            self.num_tokens += num_steps * num_tokens
-            self.num_computed_tokens += num_steps * max(1, num_tokens, num_agreed)
+            rank_s = seconds[rank]
+            all_s += rank_s
+            slowest_s = max(slowest_s, rank_s)
+            num_asked += num_tokens
+            num_computed += max(num_tokens, least)
             if num_tokens == 0:
                 self.dummy_steps[rank] += num_steps
+        self.own_s += duration_s * all_s / slowest_s  # contexts grow little in a leap
+        self.num_tokens += num_steps * num_asked
+        self.num_computed_tokens += num_steps * num_computed

@@ -4,7 +4,6 @@ Mirrors vLLM's v1/worker/dp_utils.py (0.33), which is taken for all versions: th
 them could, all padded to the most tokens that any of them is padded to; where one runs without a graph, all do, and nobody pads.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from sim.engine.leaps import DecodeSteps, Leap
@@ -30,19 +29,57 @@ class Constant(NamedTuple):
         return self.seconds
 
 
-class Lane:
-    """A rank that does the same in every step, but that contexts, whose sum this is, grow by `num_decodes`; 0 if it idles."""
+class RanksDecoding:
+    """Ranks that only decode, so many requests each, or idle: 0. What they agree on, and how long each takes by the sum of its contexts.
 
-    __slots__ = ("context_tokens", "curve", "num_decodes")
+    Contexts grow by a rank's decodes a step; those of one that idles stay 0.
+    """
 
-    def __init__(self, curve: DecodeCurve, context_tokens: int, num_decodes: int) -> None:
-        self.curve = curve
-        self.context_tokens = context_tokens
-        self.num_decodes = num_decodes
+    __slots__ = ("agreement", "counts", "curves", "steps")
 
-    def at(self, step: int) -> float:
-        """Seconds of that step, counted from 0."""
-        return self.curve.at(self.context_tokens + step * self.num_decodes)
+    def __init__(self, counts: list[int], agreement: Agreement | None, steps: list[DecodeSteps]) -> None:
+        self.counts = counts
+        self.agreement = agreement
+        self.steps = steps
+        self.curves = [one.curve for one in steps]
+
+    def leap(self, contexts: list[int], max_steps: int, start_s: float) -> tuple[Leap, list[float]]:
+        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; and each rank's first."""
+        seconds: list[float] = []
+        slowest, slowest_s = 0, -1.0
+        for rank, curve in enumerate(self.curves):
+            rank_s = curve.at(contexts[rank])
+            seconds.append(rank_s)
+            if rank_s > slowest_s:
+                slowest, slowest_s = rank, rank_s
+        if self.counts[slowest]:
+            leap = self.steps[slowest].leap(contexts[slowest], max_steps, start_s)
+        else:
+            leap = Leap(max_steps, start_s, slowest_s, 0.0, 0.0)
+        leap.num_steps = self._num_slowest(slowest, contexts, leap.num_steps)
+        return leap, seconds
+
+    def _num_slowest(self, slowest: int, contexts: list[int], num_steps: int) -> int:
+        """For how many of these steps that rank takes longest: step times are nearly straight lines, of which two cross once."""
+        if num_steps == 1 or self._is_slowest(slowest, contexts, num_steps - 1):
+            return num_steps
+        low, high = 0, num_steps - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._is_slowest(slowest, contexts, middle):
+                low = middle
+            else:
+                high = middle
+        return low + 1
+
+    def _is_slowest(self, slowest: int, contexts: list[int], step: int) -> bool:
+        """Whether no other rank takes longer for that step, counted from 0."""
+        counts = self.counts
+        slowest_s = self.curves[slowest].at(contexts[slowest] + step * counts[slowest])
+        for rank, curve in enumerate(self.curves):
+            if rank != slowest and curve.at(contexts[rank] + step * counts[rank]) > slowest_s:
+                return False
+        return True
 
 
 class RankSteps:
@@ -52,11 +89,11 @@ class RankSteps:
         self.dummy = dummy
         self._step_time = step_time
         self._dispatch = dispatch
+        self._graphs: dict[int, tuple[int, int]] = {}
+        self._decoding: dict[tuple[int, ...], RanksDecoding] = {}
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
-        self._agreements: dict[tuple[int, ...], Agreement | None] = {}
-        self._idle: dict[Agreement | None, Lane] = {}
 
-    def agreement(self, shapes: Sequence[StepShape]) -> Agreement | None:
+    def agreement(self, shapes: list[StepShape]) -> Agreement | None:
         """That of ranks that compute these, dummy batches included."""
         dispatch = self._dispatch
         if dispatch is None:
@@ -64,15 +101,24 @@ class RankSteps:
         num_tokens, num_padded, least = 0, 0, len(LEAST_FIRST) - 1
         for shape in shapes:
             own_tokens = shape.num_tokens
-            graph, padded = dispatch.dispatch(own_tokens, is_uniform_decode=dispatch.is_uniform(shape))
+            own_least, padded = self._dispatched(dispatch, own_tokens, dispatch.is_uniform(shape))
             num_tokens += own_tokens
             num_padded = max(num_padded, padded)
-            least = min(least, LEAST_FIRST.index(graph))
+            least = min(least, own_least)
         if least == 0:
             return Agreement("none", 0, num_tokens)
         return Agreement(LEAST_FIRST[least], num_padded, num_padded * len(shapes))
 
-    def seconds(self, shapes: Sequence[StepShape], agreement: Agreement | None) -> list[float]:
+    def _dispatched(self, dispatch: GraphDispatch, num_tokens: int, is_uniform: bool) -> tuple[int, int]:
+        """A rank's own graph, as a place in LEAST_FIRST, and the tokens that it is padded to."""
+        key = 2 * num_tokens + is_uniform
+        found = self._graphs.get(key)
+        if found is None:
+            graph, padded = dispatch.dispatch(num_tokens, is_uniform_decode=is_uniform)
+            found = self._graphs[key] = (LEAST_FIRST.index(graph), padded)
+        return found
+
+    def seconds(self, shapes: list[StepShape], agreement: Agreement | None) -> list[float]:
         """How long each rank takes by itself."""
         if agreement is None:
             return [self._step_time.step_s(shape) for shape in shapes]
@@ -82,76 +128,34 @@ class RankSteps:
             found.append(self._step_time.step_s(shape))
         return found
 
-    def decode_agreement(self, counts: Sequence[int]) -> Agreement | None:
-        """That of ranks that only decode so many, or idle: 0."""
+    def decoding(self, counts: list[int]) -> RanksDecoding:
+        """Ranks that only decode so many, or idle."""
         key = tuple(counts)
-        if key not in self._agreements:
-            if len(self._agreements) >= MOST_KEPT:
-                self._agreements.clear()
-            shapes = [StepShape(count, 0, (), count) if count else self.dummy for count in counts]
-            self._agreements[key] = self.agreement(shapes)
-        return self._agreements[key]
-
-    def lanes(self, counts: Sequence[int], contexts: Sequence[int], agreement: Agreement | None) -> list[Lane]:
-        """Ranks that only decode so many, at such sums of contexts, or idle: 0."""
-        found = []
-        for count, context_tokens in zip(counts, contexts, strict=True):
-            if count:
-                found.append(Lane(self._steps_of(count, agreement).curve, context_tokens, count))
-            else:
-                found.append(self._idle_lane(agreement))
+        found = self._decoding.get(key)
+        if found is None:
+            if len(self._decoding) >= MOST_KEPT:
+                self._decoding.clear()
+            found = self._decoding[key] = self._new_decoding(counts)
         return found
 
-    def _idle_lane(self, agreement: Agreement | None) -> Lane:
-        lane = self._idle.get(agreement)
-        if lane is None:
-            seconds = self._step_time.step_s(self.dummy._replace(agreement=agreement))
-            lane = self._idle[agreement] = Lane(Constant(seconds), 0, 0)
-        return lane
-
-    def leap(
-        self, lanes: Sequence[Lane], agreement: Agreement | None, max_steps: int, start_s: float
-    ) -> tuple[Leap, list[float]]:
-        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; and each rank's first."""
-        seconds = [lane.at(0) for lane in lanes]
-        slowest = seconds.index(max(seconds))
-        lane = lanes[slowest]
-        if lane.num_decodes:
-            steps = self._steps_of(lane.num_decodes, agreement)
-            leap = steps.leap(lane.context_tokens, max_steps, start_s)
-        else:
-            leap = Leap(max_steps, start_s, seconds[slowest], 0.0, 0.0)
-        leap.num_steps = _num_slowest(lanes, slowest, leap.num_steps)
-        return leap, seconds
+    def _new_decoding(self, counts: list[int]) -> RanksDecoding:
+        shapes = [StepShape(count, 0, (), count) if count else self.dummy for count in counts]
+        agreement = self.agreement(shapes)
+        return RanksDecoding(counts, agreement, [self._steps_of(count, agreement) for count in counts])
 
     def _steps_of(self, num_decodes: int, agreement: Agreement | None) -> DecodeSteps:
+        """Those of a rank that decodes so many, or idles."""
         key = (num_decodes, agreement)
         steps = self._steps.get(key)
         if steps is None:
             if len(self._steps) >= MOST_KEPT:
                 self._steps.clear()
-            if agreement is None:
-                curve = self._step_time.decode_curve(num_decodes)
-            else:
-                curve = cast("AgreedStepTime", self._step_time).agreed_curve(num_decodes, agreement)
-            steps = self._steps[key] = DecodeSteps(curve, num_decodes)
+            steps = self._steps[key] = DecodeSteps(self._curve(num_decodes, agreement), num_decodes)
         return steps
 
-
-def _num_slowest(lanes: Sequence[Lane], slowest: int, num_steps: int) -> int:
-    """For how many of these steps that rank takes longest: step times are nearly straight lines, of which two cross once."""
-    if num_steps == 1 or _is_slowest(lanes, slowest, num_steps - 1):
-        return num_steps
-    low, high = 0, num_steps - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _is_slowest(lanes, slowest, middle):
-            low = middle
-        else:
-            high = middle
-    return low + 1
-
-
-def _is_slowest(lanes: Sequence[Lane], slowest: int, step: int) -> bool:
-    seconds = lanes[slowest].at(step)
-    return all([lane.at(step) <= seconds for lane in lanes])  # noqa: C419 - compiled, a list is faster
+    def _curve(self, num_decodes: int, agreement: Agreement | None) -> DecodeCurve:
+        if num_decodes == 0:
+            return Constant(self._step_time.step_s(self.dummy._replace(agreement=agreement)))
+        if agreement is None:
+            return self._step_time.decode_curve(num_decodes)
+        return cast("AgreedStepTime", self._step_time).agreed_curve(num_decodes, agreement)

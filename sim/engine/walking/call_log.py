@@ -1,5 +1,6 @@
 """The rows of batches that calls worked out together, kept as what they have in common and their times until they are put away."""
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ class CallLog(LeapLog):
         self._clear()
 
     def _clear(self) -> None:
-        self._shared: list[int] = []
-        self._starts_s: list[float] = []
-        self._durations_s: list[float] = []
-        self._num_taken: list[int] = []
+        self._shared = array("q")
+        self._starts_s = array("d")
+        self._durations_s = array("d")
+        self._num_taken = array("q")
 
     def next_goes_back(self, num_back: int) -> None:
         """How many batches, of the row that is added next."""
@@ -38,13 +39,11 @@ class CallLog(LeapLog):
         num_slots = len(ahead.counts)
         num_packed = len(self._latest) // LEAP.itemsize
         first = ahead.first_call % num_slots
-        self._shared += [num_packed, first, ahead.num_calls, num_running, num_waiting, ahead.num_free]
-        self._shared += ahead.counts
-        self._shared += ahead.contexts
-        self._shared += ahead.num_back
-        self._starts_s += ahead.starts_s
-        self._durations_s += ahead.durations_s
-        self._num_taken += ahead.num_taken
+        shared = [num_packed, first, ahead.num_calls, num_running, num_waiting, ahead.num_free]
+        self._shared.fromlist(shared + ahead.counts + ahead.contexts + ahead.num_back)
+        self._starts_s.fromlist(ahead.starts_s)
+        self._durations_s.fromlist(ahead.durations_s)
+        self._num_taken.fromlist(ahead.num_taken)
         self._num_slots = num_slots
         if len(self._starts_s) >= ROWS_AT_ONCE:
             self._flush()
@@ -63,7 +62,7 @@ class CallLog(LeapLog):
     def _merge(self) -> None:
         """Make the rows of calls, and put them among the packed ones."""
         num_slots = self._num_slots
-        shared = np.array(self._shared).reshape(-1, NUM_SHARED + 3 * num_slots)
+        shared = np.frombuffer(self._shared, np.int64).reshape(-1, NUM_SHARED + 3 * num_slots)
         num_packed, first, num_calls, num_running, num_waiting, num_free = shared[:, :NUM_SHARED].T
         of_call = np.repeat(np.arange(len(shared)), num_calls)
         number = np.arange(len(of_call)) - np.repeat(np.cumsum(num_calls) - num_calls, num_calls)
@@ -75,12 +74,12 @@ class CallLog(LeapLog):
         rows["num_steps"] = 1
         rows["num_decodes"] = rows["num_sampled"] = rows["num_continued"] = num_decodes
         rows["num_running"], rows["num_waiting"] = num_running[of_call], num_waiting[of_call]
-        taken = np.cumsum(np.fromiter(self._num_taken, np.int64, len(self._num_taken)))
+        taken = np.cumsum(np.frombuffer(self._num_taken, np.int64))
         taken_before = np.append(0, taken)[np.cumsum(num_calls) - num_calls]
         rows["num_free_blocks"] = (num_free + taken_before)[of_call] - taken[ran]
         rows["decode_context_tokens"] = shared[of_call, place + num_slots] + number // num_slots * num_decodes
-        rows["start_s"] = np.fromiter(self._starts_s, np.float64, len(self._starts_s))[ran]
-        rows["linear_s"] = np.fromiter(self._durations_s, np.float64, len(self._durations_s))[ran]
+        rows["start_s"] = np.frombuffer(self._starts_s)[ran]
+        rows["linear_s"] = np.frombuffer(self._durations_s)[ran]
         num_busy = (shared[:, NUM_SHARED : NUM_SHARED + num_slots] > 0).sum(axis=1)
         num_back = np.where(number < num_slots, shared[of_call, place + 2 * num_slots], num_busy[of_call])
         places = num_packed[of_call] + np.arange(len(rows))

@@ -24,7 +24,7 @@ class CallsAhead:
 
     A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
     `num_free`, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the next
-    of these, the last one until `back_s`. The call after them is made at `next_s`, and the device then stands at `times_s`.
+    of these, the last one until `back_s`. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
     """
 
     __slots__ = (
@@ -140,21 +140,25 @@ class LookAhead:
 
         The last one is the first whose batch is back at `told_s` or later.
         """
-        rotation, device = self.rotation, self._device
-        first_stage, last_stage = device.stages[0], device.stages[-1]
+        rotation, device, num_groups = self.rotation, self._device, self._num_groups
+        first_stage, last_stage, slots = device.stages[0], device.stages[-1], rotation.slots
+        counts, contexts, num_slots = ahead.counts, ahead.contexts.copy(), len(slots)
+        decodes = [device.decodes(max(1, count)) for count in counts]  # an empty slot runs none
         call, num_free = ahead.first_call, ahead.num_free
         end_call = call + most
         while call < end_call and now_s < until_s and ahead.back_s < told_s:
-            slot, at = rotation.slot(call), rotation.round(call)
-            decodes = slot.decodes
-            if decodes.count:
-                num_taken = decodes.block_boundaries[at % self._block_size] * self._num_groups
+            place = call % num_slots
+            num_decodes, slot = counts[place], slots[place]
+            if num_decodes:
+                at = call // num_slots
+                num_taken = slot.decodes.block_boundaries[at % self._block_size] * num_groups
                 if num_taken > num_free:
                     break
                 num_free -= num_taken
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, slot.sampled_s)
-                duration_s = device.run_decodes(decodes.count, decodes.context_sum(at), start_s)
+                duration_s = decodes[place].run(contexts[place], start_s)
+                contexts[place] += num_decodes
                 end_s = slot.sampled_s = last_stage.free_s
                 slept_s = 0.0
             else:
@@ -162,4 +166,6 @@ class LookAhead:
                 slept_s, num_taken, duration_s = self._idle_sleep_s, 0, 0.0
             now_s = ahead.add(now_s, start_s, duration_s, end_s, num_taken) + slept_s
             call += 1
-        ahead.next_s, ahead.times_s = now_s, self.times_s
+        ahead.next_s = now_s
+        if ahead.is_plan:
+            ahead.times_s = self.times_s

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.core import Abort, DecodesAhead, Plan
+from sim.engine.core import IDLE, Abort, DecodesAhead, Plan
 from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import Leap
@@ -384,8 +384,8 @@ class WalkingCore:
 
     @property
     def decodes(self) -> DecodesAhead | None:
-        """No pass is certain."""
-        return None
+        """No pass is certain but those in which nothing happens."""
+        return None if self.has_requests or self.num_in_flight else IDLE
 
     def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
         """There are no plans."""

@@ -17,15 +17,50 @@ class Stage:
         self.busy_s = 0.0
 
 
-class StagedDecodes:
-    """Steps of so many decodes and nothing else: how long each stage takes by the sum of contexts, and how long a message to the next."""
+class DecodesAlone:
+    """Steps of so many decodes and nothing else."""
 
-    __slots__ = ("hops_s", "stages")
+    __slots__ = ()
 
-    def __init__(self, times: StagedStepTime, num_stages: int, num_decodes: int) -> None:
-        shape = StepShape(num_decodes, 0, (), num_decodes)
-        self.stages = [DecodeSteps(times.stage_curve(stage, num_decodes), num_decodes) for stage in range(num_stages)]
-        self.hops_s = [*(times.hop_s(stage, shape) for stage in range(num_stages - 1)), 0.0]
+    def run(self, context_tokens: int, start_s: float) -> float:
+        """Run one that begins then, as the device runs a batch; how long it takes, after which the last stage is free."""
+        raise NotImplementedError
+
+
+class WholeDecodes(DecodesAlone):
+    """Those of a device of one stage."""
+
+    __slots__ = ("_curve", "_stage")
+
+    def __init__(self, curve: DecodeCurve, stage: Stage) -> None:
+        self._curve = curve
+        self._stage = stage
+
+    def run(self, context_tokens: int, start_s: float) -> float:
+        duration_s = self._curve.at(context_tokens)
+        self._stage.free_s = start_s + duration_s
+        return duration_s
+
+
+class StagedDecodes(DecodesAlone):
+    """Those of several stages: how long each takes by the sum of contexts, and how long a message to the next."""
+
+    __slots__ = ("_hops_s", "_stages", "steps")
+
+    def __init__(self, times: StagedStepTime, stages: list[Stage], num_decodes: int) -> None:
+        shape, numbers = StepShape(num_decodes, 0, (), num_decodes), range(len(stages))
+        self.steps = [DecodeSteps(times.stage_curve(number, num_decodes), num_decodes) for number in numbers]
+        self._stages = stages
+        self._hops_s = [*(times.hop_s(number, shape) for number in numbers[:-1]), 0.0]
+
+    def run(self, context_tokens: int, start_s: float) -> float:
+        end_s = ready_s = start_s
+        for number, stage in enumerate(self._stages):
+            stage_s = self.steps[number].seconds(context_tokens)
+            end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
+            stage.busy_s += stage_s
+            ready_s = end_s + self._hops_s[number]
+        return end_s - start_s
 
 
 class Device:
@@ -33,25 +68,35 @@ class Device:
 
     def __init__(self, step_time: StepTimeModel, num_stages: int, now_s: float) -> None:
         self._step_time = step_time
-        self._decodes: dict[int, StagedDecodes] = {}
-        self._curves: dict[int, DecodeCurve] = {}
+        self._whole: dict[int, WholeDecodes] = {}
+        self._staged: dict[int, StagedDecodes] = {}
         self.stages = [Stage(now_s) for _ in range(num_stages)]
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps take other times from now on."""
         self._step_time = step_time
-        self._decodes, self._curves = {}, {}
+        self._whole, self._staged = {}, {}
 
     @property
     def busy_s(self) -> list[float]:
         """How long each stage has run by itself."""
         return [stage.busy_s for stage in self.stages]
 
+    def decodes(self, num_decodes: int) -> DecodesAlone:
+        """Steps of so many decodes and nothing else."""
+        if len(self.stages) > 1:
+            return self._staged_decodes(num_decodes)
+        found = self._whole.get(num_decodes)
+        if found is None:
+            curve = self._step_time.decode_curve(num_decodes)
+            found = self._whole[num_decodes] = WholeDecodes(curve, self.stages[0])
+        return found
+
     def _staged_decodes(self, num_decodes: int) -> StagedDecodes:
-        found = self._decodes.get(num_decodes)
+        found = self._staged.get(num_decodes)
         if found is None:
             times = cast("StagedStepTime", self._step_time)
-            found = self._decodes[num_decodes] = StagedDecodes(times, len(self.stages), num_decodes)
+            found = self._staged[num_decodes] = StagedDecodes(times, self.stages, num_decodes)
         return found
 
     def begins_s(self, batch: Batch, now_s: float) -> float:
@@ -85,24 +130,6 @@ class Device:
             if row.samples:
                 row.progress.sampled_s = batch.end_s
 
-    def run_decodes(self, num_decodes: int, context_tokens: int, start_s: float) -> float:
-        """Run a batch of decodes alone that begins then, as `run` does; how long it takes, after which the last stage is free."""
-        if len(self.stages) == 1:
-            curve = self._curves.get(num_decodes)
-            if curve is None:
-                curve = self._curves[num_decodes] = self._step_time.decode_curve(num_decodes)
-            duration_s = curve.at(context_tokens)
-            self.stages[0].free_s = start_s + duration_s
-            return duration_s
-        decodes = self._staged_decodes(num_decodes)
-        end_s = ready_s = start_s
-        for number, stage in enumerate(self.stages):
-            stage_s = decodes.stages[number].seconds(context_tokens)
-            end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
-            stage.busy_s += stage_s
-            ready_s = end_s + decodes.hops_s[number]
-        return end_s - start_s
-
     def _pass_through(self, batch: Batch, shape: StepShape) -> None:
         """Stage by stage: each begins when the message of the one before is there and the batch before has left it."""
         times, last_stage = cast("StagedStepTime", self._step_time), len(self.stages) - 1
@@ -114,7 +141,7 @@ class Device:
             if decodes is None:
                 stage_s = times.stage_s(number, shape)
             else:
-                stage_s = decodes.stages[number].seconds(shape.decode_context_tokens)
+                stage_s = decodes.steps[number].seconds(shape.decode_context_tokens)
             batch.end_s = stage.free_s = begun_s + stage_s
             batch.stages_s.append((begun_s, batch.end_s))
             stage.busy_s += stage_s
