@@ -30,8 +30,9 @@ PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_uti
 
 
 class Arm(NamedTuple):
-    """What was measured, its router here, and the guide whose load it had; the errors are what is asked of a forecast."""
+    """What was measured, under a short name, its router here, and the guide whose load it had; the errors are what is asked of a forecast."""
 
+    name: str
     measured: str
     router: str
     guide: str
@@ -42,10 +43,13 @@ class Arm(NamedTuple):
 
 
 ARMS = (
-    Arm("k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10),
-    Arm("k8s-round-robin", "random", "optimized-baseline", most_ttft_error=0.10),  # as kube-proxy's iptables choose
-    Arm("llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline", client_s=GATEWAY_S),
+    Arm("none", "k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10),
     Arm(
+        "none", "k8s-round-robin", "random", "optimized-baseline", most_ttft_error=0.10
+    ),  # as kube-proxy's iptables choose
+    Arm("scorers", "llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline", client_s=GATEWAY_S),
+    Arm(
+        "precise",
         "llmd-precise-prefix",
         "llm_d_precise:no_hit_lru=2",
         "precise-prefix-cache-routing",
@@ -73,13 +77,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
+    ladders = []
     for arm in ARMS:
-        print(f"\n{arm.measured} as `{arm.router}`:\n")
         for seed in range(given.seeds):
             stages = replayed(given.folder, arm, seed)
             if seed == 0:
-                print("\n".join(table(stages)), end="\n\n")
-            print(f"- seed {seed}: {'; '.join(verdict(arm, stages))}")
+                ladders.append((arm, stages))
+            print(f"- {arm.name} as `{arm.router}`, seed {seed}: {'; '.join(verdict(arm, stages))}", flush=True)
+    print("", *table(ladders), sep="\n")
     print("\nA measured episode of autoscaling:\n")
     print("\n".join(fleet_episode.report(given.folder, given.seeds)))
 
@@ -102,12 +107,17 @@ def replayed(folder: Path, arm: Arm, seed: int) -> list[Stage]:
     ]
 
 
-def table(stages: Sequence[Stage]) -> Iterator[str]:
-    yield "| requests/s | output tok/s measured | simulated | off | mean TTFT measured (s) | simulated |"
-    yield "|---|---|---|---|---|---|"
-    for rate, (throughput, ttft_s), (simulated, simulated_ttft_s) in stages:
-        off = f"{simulated / throughput - 1:+.0%}"
-        yield f"| {rate:g} | {throughput:,.0f} | {simulated:,.0f} | {off} | {ttft_s:.2f} | {simulated_ttft_s:.2f} |"
+def table(ladders: Sequence[tuple[Arm, Sequence[Stage]]]) -> Iterator[str]:
+    """Output tokens/s and mean TTFT in seconds, measured and simulated, of all arms with seed 0."""
+    columns: dict[str, list[Figures]] = {}
+    for arm, stages in ladders:
+        columns[f"{arm.name}: measured"] = [stage.measured for stage in stages]
+        columns[f"`{arm.router.partition(':')[0]}`"] = [stage.simulated for stage in stages]
+    yield f"| req/s | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for stage, *row in zip(ladders[0][1], *columns.values(), strict=True):
+        cells = (f"{figures.output_throughput:,.0f}, {figures.mean_ttft_s:.2f}" for figures in row)
+        yield f"| {stage.rate:g} | {' | '.join(cells)} |"
 
 
 def verdict(arm: Arm, stages: Sequence[Stage]) -> Iterator[str]:
