@@ -7,11 +7,13 @@ import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
 from sim.cli.layerwise_flags import LayerwiseFlags
-from sim.cli.options import Json, print_json, warn
+from sim.cli.options import Json, Report, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.cli.run_flags import RunFlags
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
+from sim.errors import ConfigError
 from sim.inputs import is_there
+from sim.outputs import check_apart, check_writable, writing
 
 if TYPE_CHECKING:
     from sim.api import Result
@@ -47,6 +49,7 @@ def explain(
     *,
     request: Request = None,
     tries: Tries = True,
+    report: Report = None,
 ) -> None:
     """Simulate a run, and explain it: what limits it, why its slowest requests are slow, and what would help, checked by trying.
 
@@ -54,10 +57,11 @@ def explain(
     """
     from sim import api
 
-    arguments = shared.arguments(engine_flags(ctx), {}, run.fleet, seed=run.seed) | run.arguments()
+    _check_report(report, request)
+    arguments = shared.arguments(engine_flags(ctx), {"--report": report}, run.fleet, seed=run.seed) | run.arguments()
     with progress_bar("simulating") as progress:
         result = api.simulate(**arguments, layerwise=layerwise.settings(), progress=progress)
-    _print(result, request, tries=tries, as_json=shared.as_json)
+    _print(result, request, tries=tries, report=report, as_json=shared.as_json)
 
 
 @folder_app.command()
@@ -69,20 +73,34 @@ def explain_folder(
     *,
     request: Request = None,
     tries: Tries = True,
+    report: Report = None,
     as_json: Json = False,
 ) -> None:
     """Explain a run of which the results are there: it is simulated again by the arguments in its summary.json."""
     from sim.explanation.from_folder import simulated_again
 
+    _check_report(report, name or request)
+    check_apart({"--report": report}, (folder,))
     with progress_bar("simulating") as progress:
         result = simulated_again(folder, progress)
-    _print(result, name or request, tries=tries, as_json=as_json)
+    _print(result, name or request, tries=tries, report=report, as_json=as_json)
 
 
-def _print(result: "Result", request: str | None, *, tries: bool, as_json: bool) -> None:
+def _check_report(report: Path | None, request: str | None) -> None:
+    if report and request is not None:
+        raise ConfigError(
+            "--report writes the page of a whole run, and one request is asked for; leave one of them out."
+        )
+    if report:
+        check_writable(report, "--report")
+
+
+def _print(result: "Result", request: str | None, *, tries: bool, report: Path | None, as_json: bool) -> None:
     from sim.explanation.explain import Explanation
     from sim.explanation.explain import explain as explained
+    from sim.explanation.page import explained_page
     from sim.explanation.story import Story
+    from sim.report.page.render import write_page
 
     found: Explanation | Story
     if request is not None:
@@ -90,6 +108,9 @@ def _print(result: "Result", request: str | None, *, tries: bool, as_json: bool)
     else:
         with progress_bar("trying") as progress:
             found = explained(result, tries=tries, progress=progress)
+        if report:
+            with writing(report, "--report") as place:
+                write_page(place, explained_page(result, found))
     if as_json:
         print_json(found.to_json())
     else:

@@ -18,8 +18,9 @@ from sim.explanation.tail import Slowest, looked_at, slowest_rows, tail
 from sim.explanation.trials import JUDGED, Progress, Trial, try_out
 from sim.report.run_title import run_title
 from sim.report.side_by_side import change_text
-from sim.report.tables import aligned, terminal_width
+from sim.report.tables import Table, aligned, terminal_width
 
+IDLE = "Tried, and no better: "
 LABELS = {
     "output_throughput": "tok/s out",
     "request_goodput": "goodput",
@@ -57,7 +58,9 @@ class Explanation:
 
     def __str__(self) -> str:
         text = textwrap.fill(self.text, terminal_width())
-        return "\n\n".join(part for part in (self.title, text, self._slowest, *self._tried()) if part)
+        helpful = f"{self.helpful}\n~ within noise" if self.helpful else ""
+        others = (textwrap.fill(one, terminal_width()) if one.startswith(IDLE) else one for one in self.others())
+        return "\n\n".join(part for part in (self.title, text, self._slowest, helpful, *others) if part)
 
     @property
     def _slowest(self) -> str:
@@ -73,16 +76,19 @@ class Explanation:
         whole = ["together", *(cell for _, one in columns for cell in (one.mean_ms, 100.0))]
         return aligned(header, [*rows, whole])
 
-    def _tried(self) -> Iterator[str]:
-        """What helped as a table, and all else by name."""
+    @property
+    def helpful(self) -> Table | None:
+        """What helped, and by how much."""
         helpful = [trial for trial in self.trials if trial.helps]
         names = [name for name in JUDGED if any(name in trial.differences for trial in helpful)]
         rows = [[_called(trial), *_moved(trial, names)] for trial in helpful]
-        if rows:
-            yield f"{aligned(['what helps, in %', *(LABELS[name] for name in names)], rows)}\n~ within noise"
+        return Table(["what helps, in %", *(LABELS[name] for name in names)], rows) if rows else None
+
+    def others(self) -> Iterator[str]:
+        """All that was tried and did not help, by name."""
         idle = [trial.change.name for trial in self.trials if not trial.helps and trial.refused is None]
         if idle:
-            yield textwrap.fill(f"Tried, and no better: {', '.join(idle)}.", terminal_width())
+            yield f"{IDLE}{', '.join(idle)}."
         yield from (
             f"{trial.change.name} cannot be simulated: {trial.refused}" for trial in self.trials if trial.refused
         )

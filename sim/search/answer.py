@@ -115,6 +115,8 @@ def answer(findings: Findings, check: Verification) -> dict[str, Any]:
         **scenario.to_json(),
         "vllm_version": scenario.deploy_fleet(verdict.winner.candidate.params).first.engine.vllm_version,
         "servecast_version": __version__,
+        "trials": findings.trials,
+        "seed": findings.seed,
         "objective": [goal.name for goal in scenario.target.goals],
         "score_unit": scenario.target.goals[0].unit,
         "slo": limits_json(scenario.target.slos),

@@ -40,6 +40,8 @@ class Findings:
     sensitivity: Sensitivity
     recommendations: tuple[str, ...]
     num_replays: int
+    trials: int
+    seed: int
 
     @property
     def keeps_limits(self) -> bool:
@@ -89,6 +91,8 @@ def optimize(
         sensitivity=reactions,
         recommendations=_advice(scenario, verdict, constants, reactions),
         num_replays=runner.num_replays,
+        trials=trials,
+        seed=seed,
     )
 
 

@@ -11,12 +11,15 @@ import pytest
 import sim
 from sim.arguments import arguments_of
 from sim.errors import ConfigError, SimError
+from sim.explanation.explain import Explanation
 from sim.explanation.from_folder import simulated_again
+from sim.explanation.page import explained_page
 from sim.explanation.parts import Span, total
 from sim.explanation.rules import worth_a_try
 from sim.explanation.story import Story
 from sim.explanation.trials import try_out
 from sim.memory.layerwise_offload import Savings
+from sim.report.page.blocks import Bars, Grid
 from sim.report.whole_folder import write_json
 from sim.specs.hardware import profile_yaml
 from sim.specs.speculative_config import SpeculativeConfig
@@ -318,3 +321,24 @@ def test_the_command_explains_a_run_or_a_folder(written: Path, servecast: Servec
     assert life == servecast(*line, "--request", "r1").out
     assert json.loads(servecast("explain", written, "r1", "--json").out)["request_id"] == "r1"
     assert "the trace has no request 'r9'" in servecast("explain", written, "r9").err
+
+
+def test_a_page_tells_what_p99_is_made_of_and_what_helps(
+    crowded: sim.Result, written: Path, tmp_path: Path, servecast: Servecast
+) -> None:
+    """Behind what limits the run; the shares of each latency are one whole."""
+    found = sim.explain(crowded)
+    assert isinstance(found, Explanation)
+    page = explained_page(crowded, found)
+    names = [section.name for section in page.sections]
+    assert names[names.index("limits") + 1] == "explained"
+    blocks = page.sections[names.index("explained")].blocks
+    bars = [block for block in blocks if isinstance(block, Bars)]
+    assert [block.title.partition(":")[0] for block in bars] == ["TTFT", "TPOT", "E2EL"]
+    assert [sum(one.share for one in block.shares) for block in bars] == pytest.approx([1.0, 1.0, 1.0])
+    (helps,) = [block for block in blocks if isinstance(block, Grid)]
+    assert [row[0] for row in helps.table.rows] == ["max_num_seqs=4", "replicas=2 (2 x the GPUs)", "max_num_seqs=2"]
+    assert servecast("explain", written, "--no-tries", "--report", tmp_path / "page.html").status == 0
+    assert "Why P99 is what it is" in (tmp_path / "page.html").read_text()
+    refused = servecast("explain", written, "r1", "--report", tmp_path / "page.html")
+    assert "--report writes the page of a whole run" in refused.err
