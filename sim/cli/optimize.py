@@ -65,7 +65,9 @@ def optimize(
     executor: Annotated[
         Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
     ] = "process",
-    workers: Annotated[int | None, typer.Option(help="Processes, one a core when absent.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes at most, one a core when absent; short searches need none.")
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Keep all trials in this SQLite file; else in the cache, until done.")
     ] = None,

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from time import process_time
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from sim.errors import ConfigError, nearest
@@ -12,6 +13,7 @@ from sim.search.objectives import Target
 from sim.search.store import Memory
 
 MAX_WORKERS = 1_000  # processes of some 100 MB each
+PATIENCE_S = 1.0  # of computing in this process before workers are started, each of which costs about as much
 ExecutorName = Literal["serial", "process", "ray"]
 
 
@@ -34,7 +36,7 @@ def executor(name: str, scenario: Scenario, workers: int) -> AbstractContextMana
         raise ConfigError(f"--workers must be at most {MAX_WORKERS:,}, got {workers:,}.")
     if name == "ray":
         return ray_cluster(scenario)
-    return nullcontext(Serial(scenario)) if name == "serial" or workers == 1 else process_pool(scenario, workers)
+    return nullcontext(Serial(scenario)) if name == "serial" or workers == 1 else processes(scenario, workers)
 
 
 class Serial:
@@ -46,6 +48,35 @@ class Serial:
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
         for place, task in enumerate(tasks):
             yield place, self._scenario.try_out(task)
+
+
+class Patient:
+    """Runs tasks in this process, and on workers as soon as that has taken PATIENCE_S: short searches start none."""
+
+    def __init__(self, scenario: Scenario, start: Callable[[], Executor]) -> None:
+        self._scenario = scenario
+        self._start = start
+        self._pool: Executor | None = None
+        self._began_s = process_time()
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
+        done = 0
+        while done < len(tasks) and not self._pool:
+            if process_time() - self._began_s < PATIENCE_S:
+                yield done, self._scenario.try_out(tasks[done])
+                done += 1
+            else:
+                self._pool = self._start()
+        if self._pool:
+            for place, outcome in self._pool.run(tasks[done:]):
+                yield done + place, outcome
+
+
+@contextmanager
+def processes(scenario: Scenario, workers: int) -> Iterator[Executor]:
+    """Worker processes, once they are worth their start."""
+    with ExitStack() as started:
+        yield Patient(scenario, lambda: started.enter_context(process_pool(scenario, workers)))
 
 
 class RayCluster:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 SERVECAST = [sys.executable, "-c", f"{HEAR_CTRL_C} from sim.cli import main; main()"]
 LINE = "servecast: interrupted\n"
 AT_ONCE_S = 2.0  # on a busy machine; a second otherwise
-MOMENTS = np.random.default_rng(0).uniform(0, 2, size=4).tolist()
+MOMENTS = np.random.default_rng(0).uniform(0, 3, size=4).tolist()
 
 
 class Running:
@@ -110,7 +110,7 @@ def search(folder: Path, *prefix: str) -> Running:
     ids=lambda value: f"{value:.2f}s" if isinstance(value, float) else f"{value}x",
 )
 def test_ctrl_c_ends_a_search(moment_s: float, times: int, tmp_path: Path) -> None:
-    """Workers that are starting or at work say nothing of it, and a second signal makes no difference."""
+    """While it works alone, and while workers start or work: they say nothing of it, and a second signal makes no difference."""
     running = search(tmp_path)
     running.begins()
     time.sleep(moment_s)

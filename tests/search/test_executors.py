@@ -1,5 +1,6 @@
 """Where candidates are tried makes no difference to what comes of them."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from sim.errors import ConfigError
+from sim.search import runner
 from sim.search.evaluate import Outcome, Task
 from sim.search.runner import executor
 from tests.search.makers import make_scenario
@@ -23,11 +25,21 @@ def outcomes(name: str, workers: int = 2) -> list[Outcome]:
         return [outcome for _, outcome in sorted(found.run(TASKS), key=lambda item: item[0])]
 
 
-def test_a_pool_of_processes_finds_what_one_process_finds() -> None:
-    """Infeasible ones with their reasons, too."""
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_pool_of_processes_finds_what_one_process_finds(alone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infeasible ones with their reasons, too; whether workers are there from the first task or came later."""
+    times_s = iter([0.0] * (1 + alone) + [runner.PATIENCE_S])
+    monkeypatch.setattr(runner, "process_time", lambda: next(times_s))
     found = outcomes("process")
     assert found == outcomes("serial")
     assert [outcome.is_feasible for outcome in found] == [True, True, True, False]
+
+
+def test_a_short_search_starts_no_processes() -> None:
+    """Workers would take longer to begin than it takes to end."""
+    with executor("process", SCENARIO, 2) as found:
+        list(found.run(TASKS))
+        assert not multiprocessing.active_children()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -45,14 +57,14 @@ def test_an_unknown_executor_names_those_there_are() -> None:
 
 
 SCRIPT = """
-import sys
-from sim.search.runner import executor
+import multiprocessing, sys
+from sim.processes import process_pool
 from tests.search.test_executors import SCENARIO, TASKS
 
 if __name__ == "__main__":
-    with executor("process", SCENARIO, 2) as pool:
+    with process_pool(SCENARIO, 2) as pool:
         list(pool.run(TASKS))
-        print(*(worker.process.pid for worker in pool._workers), flush=True)
+        print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
         sys.stdin.read()
 """
 

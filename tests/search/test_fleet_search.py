@@ -15,7 +15,7 @@ import yaml
 import sim
 from sim.errors import ConfigError, DoesNotFitError
 from sim.report.search import optimization_text
-from sim.search import objective
+from sim.search import objective, runner
 from sim.search.blueprint import Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fleet_space import DECIDERS, default_fleet_space
@@ -155,7 +155,7 @@ def test_the_best_fleet_is_a_file_with_the_figures_that_are_printed(tmp_path: Pa
         }
 
 
-def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool() -> None:
+def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there are too many fleets to enumerate: layouts first, then what is proposed."""
     values: dict[str, tuple[Any, ...]] = {
         "replicas": (1, 2, 3, 4),
@@ -165,6 +165,7 @@ def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool() -> None:
     knobs = {f"{pool}.{name}": few for pool in ("small", "large") for name, few in values.items()}
     knobs["router"] = ("random", "round_robin")
     assert math.prod(map(len, knobs.values())) > ENUMERABLE
+    monkeypatch.setattr(runner, "PATIENCE_S", 0)
     here, pooled = (json.dumps(answer(MIXED, space=knobs, trials=8, seed=3, workers=count)) for count in (1, 2))
     assert here == pooled
     found = json.loads(here)

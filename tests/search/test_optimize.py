@@ -12,7 +12,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, DoesNotFitError
-from sim.search import objective
+from sim.search import objective, runner
 from sim.search.blueprint import Blueprint, Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
@@ -124,11 +124,12 @@ def test_limits_are_kept_where_that_costs_throughput() -> None:
     assert bound["best"]["metrics"]["output_throughput"] < free["best"]["metrics"]["output_throughput"]
 
 
-def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool() -> None:
+def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the order in which trials come in; and the space is too large to enumerate."""
     others = {"watermark": (0.0, 0.01, 0.02, 0.05), "block_size": (16, 32), "scheduler_reserve_full_isl": (True, False)}
     knobs = {**KNOBS, **others, "long_prefill_token_threshold": tuple(range(0, 300, 25))}
     assert math.prod(map(len, knobs.values())) > ENUMERABLE
+    monkeypatch.setattr(runner, "PATIENCE_S", 0)
     here, pooled = (json.dumps(answer(space=knobs, trials=16, seed=7, workers=count)) for count in (1, 2))
     assert here == pooled
     other, same = answer(space=knobs, trials=16, seed=8), json.loads(here)
