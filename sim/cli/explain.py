@@ -33,8 +33,12 @@ class ExplainCommand(EngineCommand):
     """Two commands under one name: where a folder of results is named, its run is explained."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        is_given = {word.partition("=")[0] for word in args}.isdisjoint({"--trace", "--gpu"})
-        if args and is_given and is_there(Path(args[0])):
+        is_folder = {word.partition("=")[0] for word in args}.isdisjoint({"--trace", "--gpu", "--help"})
+        if args and is_folder and not args[0].startswith("-"):
+            if not is_there(Path(args[0])):
+                raise ConfigError(
+                    f"there is no {args[0]}; name a folder that `servecast simulate --out` wrote, or a model with --gpu and --trace."
+                )
             return typer.main.get_command(folder_app).make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 

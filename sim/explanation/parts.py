@@ -17,6 +17,7 @@ PARTS = {
     "own_prefill": "its own prompt",
     "others_prefill": "prompts of others before and beside it",
     "beside_decodes": "decodes in its prompt's steps",
+    "lost": "lost with its replica, until it began again",
     "preempted": "preempted",
     "recomputed": "computing again what was lost",
     "decode": "its decodes",
@@ -37,15 +38,25 @@ class Span(NamedTuple):
 
 
 def spans(
-    life: Watched, arrival_s: float, finish_s: float, prompt_tokens: int, replicas: Sequence[ReplicaTime]
+    life: Watched,
+    arrival_s: float,
+    first_s: float,
+    finish_s: float,
+    prompt_tokens: int,
+    replicas: Sequence[ReplicaTime],
 ) -> Iterator[Span]:
-    """One after the other, from arrival to finish: what lies before each step of the request, and the step."""
+    """One after the other, from arrival to finish: what lies before each step of the request, and the step. A request that
+    decodes before its first token has been lost since, and began again.
+    """
     at_s, before = arrival_s, None
     for one, was_preempted, is_again in life.told():
+        in_vain = one.end_s < first_s - SLACK_S and one.num_computed >= prompt_tokens
         if one.start_s > at_s:
-            yield Span(at_s, one.start_s, _gap(at_s, one, before, prompt_tokens, replicas, was_preempted=was_preempted))
+            began_again = before is not None and before.num_computed >= prompt_tokens and one.end_s <= first_s + SLACK_S
+            gap = _gap(at_s, one, before, prompt_tokens, replicas, was_preempted=was_preempted)
+            yield Span(at_s, one.start_s, {"lost": one.start_s - at_s} if began_again else gap)
         if one.end_s > (start_s := max(at_s, one.start_s)):
-            parts = _step(one, replicas[one.replica], prompt_tokens, is_again=is_again)
+            parts = {"lost": 1.0} if in_vain else _step(one, replicas[one.replica], prompt_tokens, is_again=is_again)
             yield Span(start_s, one.end_s, _scaled(parts, one.end_s - start_s))
         at_s, before = max(at_s, one.end_s), one
     if finish_s > at_s:

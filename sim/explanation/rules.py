@@ -43,7 +43,10 @@ class Situation(NamedTuple):
         return self.result.deployment.engine
 
     def waits_for(self, *queues: str) -> bool:
-        return any(self.summary["limits"]["queued"][queue] >= WORTH_SAYING for queue in queues)
+        """Layer-wise offload serves one request at a time whatever is given."""
+        return self.result.asked["layerwise"] is None and any(
+            self.summary["limits"]["queued"][queue] >= WORTH_SAYING for queue in queues
+        )
 
     def is_busy_with(self, *resources: str) -> bool:
         return any(self.summary["limits"]["busy"].get(resource, 0.0) >= MUCH for resource in resources)

@@ -8,10 +8,10 @@ import numpy as np
 from sim.api import Result
 from sim.engine.request_table import NO_REPLICA
 from sim.errors import ConfigError, nearest
-from sim.explanation.parts import PARTS, spans, total
+from sim.explanation.parts import PARTS, total
 from sim.explanation.passes import Pass, Watched, watch
 from sim.explanation.replica_time import ReplicaTime
-from sim.explanation.tail import front_end_s
+from sim.explanation.tail import front_end_s, request_spans
 from sim.metrics.bottlenecks import QUEUES
 from sim.report.run_title import router_text
 from sim.units import MS
@@ -51,11 +51,10 @@ def story(result: Result, request_id: str, replicas: Sequence[ReplicaTime]) -> S
     life = watch(result, [row])[row]
     requests = result.records.requests
     arrival_s, finish_s = float(requests.arrival_s[row]), float(requests.finish_s[row])
-    prompt_tokens = int(requests.prompt_tokens[row])
     told = sorted(_events(result, row, life, replicas), key=lambda event: event[0])
     parts_ms = {}
     if np.isfinite(finish_s):
-        found = list(spans(life, arrival_s, finish_s, prompt_tokens, replicas))
+        found = request_spans(result, row, life, replicas)
         parts_s = total(found, arrival_s, finish_s) | front_end_s(result, row)
         parts_ms = {name: seconds / MS for name, seconds in parts_s.items()}
     events = tuple(Event((at_s - arrival_s) / MS, what) for at_s, what in told)

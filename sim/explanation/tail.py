@@ -56,8 +56,10 @@ def looked_at(rows: Ints) -> Ints:
 def request_spans(result: Result, row: int, life: Watched, replicas: Sequence[ReplicaTime]) -> list[Span]:
     """Where the time of a completed request went."""
     requests = result.records.requests
-    arrival_s, finish_s = float(requests.arrival_s[row]), float(requests.finish_s[row])
-    return list(spans(life, arrival_s, finish_s, int(requests.prompt_tokens[row]), replicas))
+    arrival_s, first_s, finish_s = (
+        float(column[row]) for column in (requests.arrival_s, requests.first_token_s, requests.finish_s)
+    )
+    return list(spans(life, arrival_s, first_s, finish_s, int(requests.prompt_tokens[row]), replicas))
 
 
 def tail(

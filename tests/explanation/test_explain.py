@@ -90,6 +90,20 @@ def test_what_is_there_is_not_named_again() -> None:
     )
 
 
+def test_what_a_lost_replica_had_done_is_no_part_of_the_answer() -> None:
+    """Lost at 2.5 s, in its third step, the machine is back at 3.5: a decode, and all until it begins again, was in vain."""
+    fleet = {"faults": [{"at_s": 2.5, "replica": 0, "for_s": 1}], "start_up": 0}
+    found = sim.explain(run(trace(("A", 0.0, 8, 5)), timed(1.0), more={"fleet": fleet}), "A")
+    assert found.parts_ms == {"lost": 2500.0, "host": 6000.0}
+
+
+def test_a_folder_that_is_not_there(servecast: Servecast) -> None:
+    assert (
+        "there is no nothing; name a folder that `servecast simulate --out` wrote"
+        in servecast("explain", "nothing").err
+    )
+
+
 def test_what_cannot_be_simulated_says_why() -> None:
     """More ranks than the model has heads."""
     result = run(trace(("A", 0.0, 8, 5), ("B", 0.0, 8, 5)), timed(1.0), max_num_seqs=1, tensor_parallel_size=32)
