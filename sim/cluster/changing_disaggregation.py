@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from sim.cluster.changing import ChangingFleet
-from sim.cluster.deciders import decider
 from sim.cluster.engines import of_replica
-from sim.cluster.exchange import Exchange
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.managed_disaggregation import ManagedDisaggregatedGateway
 from sim.cluster.places import Place
-from sim.cluster.prefill_desk import PrefillDesk
+from sim.cluster.prefill_desk import open_desk
 from sim.cluster.replica import Core, LiveReplica
 from sim.cluster.watch import Watch
 from sim.engine.walking.modes import POLLING_S
@@ -22,13 +20,10 @@ class ChangingDisaggregatedFleet(ChangingFleet):
     idle_sleep_s = POLLING_S
 
     def _gateway(self, watches: Mapping[int, Watch]) -> ManagedDisaggregatedGateway:
-        plan = self._plan
-        assert plan.disaggregation is not None, "a fleet that hands KV over"
-        pools = [plan.pools[pool] for pool in self.pool_of]
-        self._exchange = Exchange(self._env, plan.disaggregation, pools, self._source, self.idle_sleep_s)
-        router = self._router_for(plan.disaggregation.router or plan.router, is_prefill=True)
-        asks = decider(plan.disaggregation.decider)
-        self._desk = PrefillDesk(self._env, router, asks, self._source, self._exchange.handovers, plan.pools)
+        prefills = partial(self._router_for, is_prefill=True)
+        self._exchange, self._desk = open_desk(
+            self._env, self._plan, self.pool_of, prefills, self._source, self.idle_sleep_s
+        )
         self._answering = ManagedDisaggregatedGateway(
             self._env,
             self._router,

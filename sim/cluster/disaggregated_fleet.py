@@ -5,13 +5,11 @@ from functools import partial
 
 import simpy
 
-from sim.cluster.deciders import decider
 from sim.cluster.disaggregated_gateway import DisaggregatedGateway
 from sim.cluster.engines import StepLog, of_replica
-from sim.cluster.exchange import Exchange
 from sim.cluster.fleet_plan import FleetPlan, RouterLike
 from sim.cluster.handover_records import HandoverRecords
-from sim.cluster.prefill_desk import PrefillDesk
+from sim.cluster.prefill_desk import open_desk
 from sim.cluster.replica import Core, LiveReplica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
@@ -36,22 +34,12 @@ class DisaggregatedFleet:
         step_log: StepLog | None = None,
     ) -> None:
         self._step_log = step_log
-        assert plan.disaggregation is not None, "a fleet that hands KV over"
         self._plan, self._source, self._table = plan, source, table
         self._fleet = Fleet([plan.configs[pool] for pool in plan.pool_of], source, seed)
-        pools = [plan.pools[pool] for pool in plan.pool_of]
-        self._exchange = Exchange(env, plan.disaggregation, pools, source, idle_sleep_s)
-        handovers = self._exchange.handovers
-        desk = PrefillDesk(
-            env,
-            self._router(plan.disaggregation.router or plan.router, is_prefill=True),
-            decider(plan.disaggregation.decider),
-            source,
-            handovers,
-            plan.pools,
-        )
+        prefills = partial(self._router, is_prefill=True)
+        self._exchange, desk = open_desk(env, plan, plan.pool_of, prefills, source, idle_sleep_s)
         router = self._router(plan.router, is_prefill=False)
-        self.gateway = DisaggregatedGateway(env, router, source, table, desk, handovers)
+        self.gateway = DisaggregatedGateway(env, router, source, table, desk, self._exchange.handovers)
         self._cores = [self._core(number, pool, env.now) for number, pool in enumerate(plan.pool_of)]
         self.gateway.connect([self._replica(env, number, pool) for number, pool in enumerate(plan.pool_of)])
 

@@ -5,13 +5,14 @@ prefill replica is chosen, computes it and generates one token, which is thrown 
 Deliberate difference: what goes between gateway and replicas takes no time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import simpy
 
 from sim.cluster.clock import ASK, call_at
-from sim.cluster.deciders import Decider
-from sim.cluster.fleet_plan import Pool
+from sim.cluster.deciders import Decider, decider
+from sim.cluster.exchange import Exchange
+from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
 from sim.cluster.handovers import Handover, Handovers
 from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
@@ -98,3 +99,20 @@ class PrefillDesk:
                 handover.is_delivered = True
                 handover.request.first_scheduled_s = handover.prefill.first_scheduled_s
                 handover.receiver.submit(handover.request)
+
+
+def open_desk(
+    env: simpy.Environment,
+    plan: FleetPlan,
+    pool_of: Sequence[int],
+    router_of: Callable[[RouterLike], Router],
+    source: RequestSource,
+    idle_sleep_s: float,
+) -> tuple[Exchange, PrefillDesk]:
+    """What replicas of these pools hand KV over by, and its desk; `router_of` makes a router among those that prefill."""
+    assert plan.disaggregation is not None, "a fleet that hands KV over"
+    pools = [plan.pools[pool] for pool in pool_of]
+    exchange = Exchange(env, plan.disaggregation, pools, source, idle_sleep_s)
+    router = router_of(plan.disaggregation.router or plan.router)
+    asks = decider(plan.disaggregation.decider)
+    return exchange, PrefillDesk(env, router, asks, source, exchange.handovers, plan.pools)
