@@ -3,8 +3,9 @@
 Requests whose prompt goes on from an earlier one's are turns of a session. The sessions that begin in one period of the trace,
 those of one turn, of a few and of more, are a class of clients each: what requests are like changes with the hour, and longer
 documents are talked about longer. A class has the rate of its sessions in pieces, the burstiness that is left within these, and
-its lengths as histograms; what most sessions of all begin with is a shared prefix. No length, number of turns or rate stands for fewer
-than LEAST requests or sessions, and bins begin at lengths that no trace has chosen, unless they are of one length alone.
+its lengths as histograms, and is drawn with as many sessions in each piece and as many lengths in each bin as it had; what most
+sessions of all begin with is a shared prefix. No length, number of turns or rate stands for fewer than LEAST requests or sessions,
+and bins begin at lengths that no trace has chosen, unless they are of one length alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.workload.arrivals import MIN_BURSTINESS, Gamma
+from sim.workload.arrivals import Gamma
 from sim.workload.columns import Floats, Ints
 from sim.workload.conversations import session_numbers
 from sim.workload.generate import generate
@@ -24,12 +25,12 @@ from sim.workload.rate_curve import Piece, Pieces
 from sim.workload.sessions import Flags
 from sim.workload.spec import Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
-from sim.workload.waits import FixedWait, LognormalWait, Waits
+from sim.workload.waits import Exponential, FixedWait, LognormalWait, Waits
 
 REQUESTS_A_PERIOD, MOST_PERIODS = 600, 12
-SESSIONS_A_PIECE, TICKS_A_PIECE, MOST_PIECES = 30, 20, 240  # the last of the whole trace
-BURSTY = 2.0  # times as uneven as Poisson: then pieces are a third as long, so that they are the bursts
 LEAST = 10  # requests, or sessions, that a number in a workload tells of
+TICKS_A_PIECE, MOST_PIECES = 20, 480  # the last of the whole trace
+BURSTY = 2.0  # times as uneven as Poisson: then there may be twice as many pieces, so that they are the bursts
 BINS, TAIL = 25, 0.04  # of lengths, and the share of all in which bins are as small as they may be
 GRID = np.unique(
     np.rint(1.03 ** np.arange(750)).astype(np.int64)
@@ -40,6 +41,9 @@ MOST = 0.5  # of the requests, for a prefix of all and for a clock that ticks
 LEAST_CORRELATION = 0.02
 LEAST_GAP_S = 1e-3
 PRECISION = 1e-3  # of a lognormal's width
+LEAST_SHAPE = 0.02  # of gamma gaps: of fewer all of a piece come at once
+NEAR = 0.05  # of two distributions, at most
+RESTS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # of the trace's duration, behind its last request
 ROUNDS = 3  # until as many requests come as did
 
 
@@ -58,15 +62,17 @@ class _Period(NamedTuple):
     end_s: float
     lasting_s: float
     tick_s: float | None
+    goes_with_rest: bool = False
 
 
 def fit(trace: Trace) -> Workload:
     """Priorities, adapters, stages and think times are left out; sessions go on at the trace's times."""
     found, classes = _sessions(trace), dict[str, WorkloadSpec]()
     turns = np.bincount(found.session)
+    rest_s = _rest_s(trace, found.session)
     begins_s = (trace.arrival_s - trace.arrival_s[0])[np.unique(found.session, return_index=True)[1]]
     for kind, own in _kinds(turns):
-        for number, period in enumerate(_periods(trace, begins_s[own], int(turns[own].sum()))):
+        for number, period in enumerate(_periods(trace, begins_s[own], int(turns[own].sum()), rest_s)):
             sessions = own & (period.begin_s <= begins_s) & (begins_s < period.end_s)
             classes[f"{kind}-{number}"] = _class(trace, found, np.flatnonzero(sessions[found.session]), period)
     if len(classes) == 1:
@@ -87,18 +93,18 @@ def _kinds(turns: Ints) -> Iterator[tuple[str, Flags]]:
         yield "single", waiting
 
 
-def _periods(trace: Trace, begins_s: Floats, num_requests: int) -> Iterator[_Period]:
+def _periods(trace: Trace, begins_s: Floats, num_requests: int, rest_s: float | None) -> Iterator[_Period]:
     """Of sessions that begin then, at least LEAST in each."""
     tick_s = _tick(trace.arrival_s)
     number = int(np.clip(num_requests // REQUESTS_A_PERIOD, 1, MOST_PERIODS)) if trace.duration_s else 1
-    lasting_s = round(trace.duration_s + (tick_s or 2 * LEAST_GAP_S), 3)
+    lasting_s = round(trace.duration_s + (rest_s or tick_s or 2 * LEAST_GAP_S), 3)
     edges = np.round(np.linspace(0, lasting_s, number + 1), 3)
     begin, done = 0.0, 0
     for end in edges[1:].tolist():
         num_begun = int((begins_s < end).sum())
         left = len(begins_s) - num_begun
         if end == edges[-1] or (num_begun - done >= LEAST <= left):
-            yield _Period(begin, end, lasting_s, tick_s)
+            yield _Period(begin, end, lasting_s, tick_s, rest_s is not None)
             begin, done = end, num_begun
 
 
@@ -125,10 +131,14 @@ def _class(trace: Trace, found: _Sessions, rows: Ints, period: _Period) -> Workl
     spec = replace(
         spec,
         turns=_turns(session),
-        turn_gap_s=_gaps(np.diff(own.arrival_s[order])[later - 1]),
         opening_tokens=spec.prompt_tokens,
         prompt_tokens=_histogram(np.maximum(1, own.prompt_tokens[order][later] - said[later - 1])),
     )
+    times_s = own.arrival_s[order] - trace.arrival_s[0]
+    if period.goes_with_rest:
+        gaps = _waits(_of_rest(times_s, later, period.lasting_s), PRECISION)
+        return replace(_in_time(spec, begins_s, period), turn_gap_of_rest=gaps)
+    spec = replace(spec, turn_gap_s=_waits(np.diff(times_s)[later - 1], LEAST_GAP_S))
     return _as_many(_in_time(spec, begins_s, period)) if trace.duration_s else spec
 
 
@@ -137,14 +147,14 @@ def _in_time(spec: WorkloadSpec, begins_s: Floats, period: _Period) -> WorkloadS
     edges = _edges(begins_s, period)
     counts, seconds, spread = _counted(begins_s, edges, period)
     if period.tick_s is None and spread > BURSTY:
-        edges = _edges(begins_s, period, finer=3)
+        edges = _edges(begins_s, period, finer=2)
         counts, seconds, spread = _counted(begins_s, edges, period)
-    begin_rates = _without_chance(counts, seconds, spread)
+    begin_rates = counts / seconds
     rates = begin_rates * (spec.count / len(begins_s))
     pieces = [Piece(_short(rate), lasting) for rate, lasting in zip(rates.tolist(), seconds.tolist(), strict=True)]
     silence = [
         Piece(0.0, lasting) if lasting > 0 else None
-        for lasting in (period.begin_s, round(period.lasting_s - period.end_s, 3))
+        for lasting in (period.begin_s, round(period.lasting_s - float(edges[-1]), 3))
     ]
     spread = _spread_within(begins_s, edges, begin_rates, period)
     return replace(
@@ -152,41 +162,56 @@ def _in_time(spec: WorkloadSpec, begins_s: Floats, period: _Period) -> WorkloadS
         num_requests=None,
         duration_s=period.lasting_s,
         request_rate=Pieces(tuple(piece for piece in (silence[0], *pieces, silence[1]) if piece)),
-        arrivals=Gamma(float(np.clip(round(1 / max(spread, 1e-3), 3), MIN_BURSTINESS, 100.0))),
+        arrivals=_within_pieces(spread, len(begins_s) / len(counts), period),
+        exact=True,
         tick_s=period.tick_s,
     )
 
 
+def _within_pieces(spread: float, sessions: float, period: _Period) -> Gamma:
+    """Gamma gaps that are as uneven once a piece of so many sessions is filled by them: then the widest leave the others less."""
+    gaps, spread = sessions + 1, max(spread, 1e-3)
+    shape = 1 / spread if period.tick_s is not None else ((gaps - 1) / spread - 1) / gaps
+    return Gamma(float(np.clip(round(shape, 3), LEAST_SHAPE, 100.0)))
+
+
 def _counted(begins_s: Floats, edges: Floats, period: _Period) -> tuple[Ints, Floats, float]:
     """Of pieces: sessions that begin in each, how long they last, and how unevenly sessions begin within them."""
-    counts, seconds = np.histogram(begins_s, edges)[0], np.round(np.diff(edges), 3)
+    counts, seconds = np.histogram(np.minimum(begins_s, edges[-1]), edges)[0], np.round(np.diff(edges), 3)
     return counts, seconds, _spread_within(begins_s, edges, counts / seconds, period)
 
 
 def _edges(begins_s: Floats, period: _Period, finer: int = 1) -> Floats:
-    """Of the pieces of a rate: with as many sessions in each, so that bursts have short ones; with as many ticks where the clock ticks."""
+    """Of the pieces of a rate: with as many sessions in each, so that bursts have short ones; with as many ticks where the clock ticks.
+
+    The last of the former is so long that its sessions begin in the middle of it, in the mean; nothing comes after it.
+    """
     span_s = period.end_s - period.begin_s
     most = max(1, round(MOST_PIECES * span_s / period.lasting_s))
     if period.tick_s is not None:
         number = int(np.clip(span_s / period.tick_s // TICKS_A_PIECE, 1, most))
-        return np.round(np.linspace(period.begin_s, period.end_s, number + 1), 3)
-    number = int(np.clip(len(begins_s) * finer // SESSIONS_A_PIECE, 1, most * finer))
+        return _of_enough(np.round(np.linspace(period.begin_s, period.end_s, number + 1), 3), begins_s)
+    number = int(np.clip(len(begins_s) // (LEAST + 1), 1, most * finer))
     inner = np.round(np.quantile(begins_s, np.linspace(0, 1, number + 1)[1:-1]), 3)
-    return np.unique([period.begin_s, *inner, period.end_s])
+    edges = _of_enough(np.array([period.begin_s, *inner, period.end_s]), begins_s)
+    end_s = round(2 * float(begins_s[begins_s >= edges[-2]].mean()) - edges[-2], 3)
+    return np.append(edges[:-1], end_s if edges[-2] < end_s < period.end_s else period.end_s)
+
+
+def _of_enough(edges: Floats, begins_s: Floats) -> Floats:
+    """Without the edges between which fewer than LEAST sessions begin."""
+    begun = np.searchsorted(begins_s, edges)
+    kept, done = [edges[0]], 0
+    for edge, number in zip(edges[1:-1].tolist(), begun[1:-1].tolist(), strict=True):
+        if number - done >= LEAST <= len(begins_s) - number:
+            kept.append(edge)
+            done = number
+    return np.array([*kept, edges[-1]])
 
 
 def _short(rate: float) -> float:
     """In few digits, and not less: the last request must not wait for the first piece to come again."""
     return float(f"{rate * (1 + 6e-6):.6g}")
-
-
-def _without_chance(counts: Ints, seconds: Floats, spread: float) -> Floats:
-    """The rates of pieces, as far from their mean as they are beyond what chance makes of equal ones: what is drawn adds that anew."""
-    mean, rates = counts.sum() / seconds.sum(), counts / seconds
-    variance = float(np.average((rates - mean) ** 2, weights=seconds))
-    by_chance = spread * mean**2 / max(1.0, counts.mean())
-    kept = np.sqrt(max(0.0, 1 - by_chance / variance)) if variance else 0.0
-    return np.asarray(mean + kept * (rates - mean))
 
 
 def _spread_within(begins_s: Floats, edges: Floats, rates: Floats, period: _Period) -> float:
@@ -325,18 +350,51 @@ def _turns(session: Ints) -> Choice:
     return Choice(tuple(bins[::-1]))
 
 
-def _gaps(gaps_s: Floats) -> Waits:
-    """A lognormal with the same median and mean, no wider than the gaps are: of a wide one turns would come too late to be there."""
-    logs = np.log(np.maximum(gaps_s, LEAST_GAP_S))
-    longest_s = np.sort(gaps_s)[-LEAST:].mean()
-    median_s, sigma, most_s = (round(float(value), 3) for value in (np.exp(np.median(logs)), logs.std(), longest_s))
-    if not 0 < median_s < most_s:
-        return FixedWait(most_s)
+def _of_rest(times_s: Floats, later: Ints, end_s: float) -> Floats:
+    """Gaps by how much of what was left they take, as its logarithm."""
+    return np.asarray(np.log((end_s - times_s[later - 1]) / (end_s - times_s[later])))
+
+
+def _rest_s(trace: Trace, session: Ints) -> float | None:
+    """How long after the last request the end is that turns come the sooner to the nearer it is; None where gaps do not look to an end.
+
+    It is what makes the gaps most likely, taken as exponential in seconds, or in the logarithm of what is left.
+    """
+    order = np.lexsort((np.arange(len(trace)), session))
+    times_s = trace.arrival_s[order] - trace.arrival_s[0]
+    later = np.flatnonzero(np.diff(session[order], prepend=-1) == 0)
+    if len(later) < LEAST or _tick(trace.arrival_s) is not None:
+        return None
+    likely: dict[float | None, float] = {None: -np.log(np.diff(times_s)[later - 1].mean())}
+    for share in RESTS:
+        end_s = trace.duration_s * (1 + share)
+        likely[trace.duration_s * share] = float(
+            -np.log(_of_rest(times_s, later, end_s).mean()) - np.log(end_s - times_s[later]).mean()
+        )
+    return max(likely, key=likely.__getitem__)
+
+
+def _waits(gaps: Floats, least: float) -> Waits:
+    """Exponential where that is near; else a lognormal with the same median and mean, no wider than the gaps are: of a wide one turns would come too late to be there."""
+    law = Exponential(round(float(gaps.mean()), 3))
+    if law.mean_s and _distance(gaps, law) < NEAR:
+        return law
+    logs = np.log(np.maximum(gaps, least))
+    longest = np.sort(gaps)[-LEAST:].mean()
+    median, sigma, most = (round(float(value), 3) for value in (np.exp(np.median(logs)), logs.std(), longest))
+    if not 0 < median < most:
+        return FixedWait(most)
     low, high = 0.0, sigma
     while high - low > PRECISION:
         sigma = (low + high) / 2
-        low, high = (sigma, high) if _mean_of(median_s, sigma, most_s) < gaps_s.mean() else (low, sigma)
-    return LognormalWait(median_s, round(high, 3), most_s)
+        low, high = (sigma, high) if _mean_of(median, sigma, most) < gaps.mean() else (low, sigma)
+    return LognormalWait(median, round(high, 3), most)
+
+
+def _distance(gaps: Floats, law: Exponential) -> float:
+    """Kolmogorov's."""
+    below = -np.expm1(-np.sort(gaps) / law.mean_s)
+    return float(np.abs(below - np.arange(len(gaps)) / len(gaps)).max())
 
 
 def _mean_of(median_s: float, sigma: float, most_s: float) -> float:

@@ -10,12 +10,13 @@ import numpy as np
 from sim.errors import ConfigError
 from sim.workload.arrivals import arrival_times
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
+from sim.workload.lengths import Lengths
 from sim.workload.mix import merged
 from sim.workload.names import Names, PackedNames, RowNames
 from sim.workload.parallel_sampling import MOST_ANSWERS
 from sim.workload.prefixes import blocks
-from sim.workload.rate_curve import Stages, times_due
-from sim.workload.sessions import Prompts, Turns, conversation_prompts, draw_turns, prompts_in_window
+from sim.workload.rate_curve import Stages, due_by_piece, times_due
+from sim.workload.sessions import Flags, Prompts, Turns, conversation_prompts, draw_turns, prompts_in_window
 from sim.workload.spec import ONCE, Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
 
@@ -79,6 +80,7 @@ def _check_in_parts(spec: WorkloadSpec) -> None:
         "turns` and `calls": spec.has_sessions,
         "stages": isinstance(spec.request_rate, Stages),
         "length_correlation": spec.length_correlation,
+        "exact": spec.exact,
         "n": spec.n != ONCE,
         "lora_modules": spec.lora_modules,
     }
@@ -112,18 +114,18 @@ def _drawn(
 ) -> Trace:
     """The requests of one class of clients, or some of them, from `first_row` on, whose sessions start then."""
     number = spec.count
-    gaps = (spec.think_time_s or spec.turn_gap_s, spec.tool_wait_s)
+    gaps = (spec.turn_gap_of_rest or spec.think_time_s or spec.turn_gap_s, spec.tool_wait_s)
     turns = draw_turns(number, spec.turns, spec.calls, gaps, (streams.turning, streams.calling))
     num_sessions = int(turns.session[-1]) + 1
     starts = _starts(spec, num_sessions, streams.arriving) if starts is None else starts
-    output_tokens = spec.output_tokens.draw(number, streams.outputs)
+    output_tokens = _lengths(spec, spec.output_tokens, np.ones(number, dtype=np.bool_), streams.outputs)
     new_tokens = _new_tokens(spec, turns, streams)
     if spec.length_correlation:
         new_tokens, output_tokens = _paired(new_tokens, output_tokens, spec.length_correlation, streams.pairing)
     prompts = _prompts(spec, turns, new_tokens, output_tokens)
     prefix = _prefix_numbers(spec, num_sessions, streams.prefixes)
     adapter = streams.adapting.integers(max(1, len(spec.lora_modules)), size=num_sessions)
-    arrival_s = starts[turns.session] + turns.since_start_s
+    arrival_s = starts[turns.session] + _since_start(spec, turns, starts)
     if spec.tick_s is not None:
         arrival_s = np.floor(arrival_s / spec.tick_s) * spec.tick_s
     segments = _segments(spec, prompts, turns, prefix, fresh or _fresh(spec)) if spec.shares_prompts else None
@@ -141,6 +143,15 @@ def _answers(spec: WorkloadSpec, rng: np.random.Generator) -> Ints:
     return answers
 
 
+def _since_start(spec: WorkloadSpec, turns: Turns, starts: Floats) -> Floats:
+    """Seconds since its session began, for each request."""
+    if spec.turn_gap_of_rest is None:
+        return turns.since_start_s
+    assert spec.duration_s is not None, "checked by the spec"
+    rest_s = np.maximum(0.0, spec.duration_s - starts[turns.session])
+    return np.asarray(rest_s * -np.expm1(-turns.since_start_s))
+
+
 def _until(trace: Trace, end_s: float) -> Trace:
     """Without what sessions have still to say at the end; one request is left whatever happens."""
     return trace.rows(np.arange(max(1, int(np.searchsorted(trace.arrival_s, end_s, side="right")))))
@@ -154,18 +165,43 @@ def _starts(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> 
         return np.concatenate([begin + spec.arrivals.times(due, step.rate, rng) for begin, step, due in steps])
     if isinstance(rate, float | int) and not spec.spikes:
         return arrival_times(spec.arrivals, num_sessions, rate / spec.calls_per_session, rng)
-    due = spec.arrivals.times(num_sessions, 1.0, rng) * (spec.count / num_sessions)
-    return times_due(rate, spec.spikes, due)
+    draw = _due_by_piece if spec.exact else _due
+    return times_due(rate, spec.spikes, draw(spec, num_sessions, rng) * (spec.count / num_sessions))
+
+
+def _due(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Floats:
+    """When sessions begin, in sessions that are due."""
+    return spec.arrivals.times(num_sessions, 1.0, rng)
+
+
+def _due_by_piece(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Floats:
+    """The same, with as many in each piece of the rate as are due in it, to the nearest."""
+    assert not isinstance(spec.request_rate, Stages), "these are begun one by one"
+    ends = due_by_piece(spec.request_rate, spec.spikes, spec.count) * (num_sessions / spec.count)
+    begins, numbers = np.append(0.0, ends[:-1]), np.diff(np.rint(ends).astype(np.int64), prepend=0)
+    own = [spec.arrivals.times(number + 1, number + 1, rng)[:-1] for number in numbers.tolist()]
+    return np.concatenate([begin + (end - begin) * due for begin, end, due in zip(begins, ends, own, strict=True)])
 
 
 def _new_tokens(spec: WorkloadSpec, turns: Turns, streams: _Streams) -> Ints:
     """What each call says that was not said before: a message, or what a tool has answered."""
-    new_tokens = spec.prompt_tokens.draw(spec.count, streams.prompts)
+    opens = turns.call == 0 if spec.opening_tokens else np.zeros(spec.count, dtype=np.bool_)
+    new_tokens = _lengths(spec, spec.prompt_tokens, turns.begins_turn & ~opens, streams.prompts)
     if not turns.begins_turn.all():
-        new_tokens = np.where(turns.begins_turn, new_tokens, spec.tool_tokens.draw(spec.count, streams.tools))
-    if spec.opening_tokens is not None:
-        new_tokens = np.where(turns.call == 0, spec.opening_tokens.draw(spec.count, streams.opening), new_tokens)
+        new_tokens += _lengths(spec, spec.tool_tokens, ~turns.begins_turn & ~opens, streams.tools)
+    if spec.opening_tokens:
+        new_tokens += _lengths(spec, spec.opening_tokens, opens, streams.opening)
     return new_tokens
+
+
+def _lengths(spec: WorkloadSpec, lengths: Lengths, wanted: Flags, rng: np.random.Generator) -> Ints:
+    """Of the requests that are wanted; 0 of all others."""
+    drawn = np.zeros(spec.count, dtype=np.int64)
+    if spec.exact:
+        drawn[wanted] = lengths.draw_evenly(int(wanted.sum()), rng)
+    else:
+        drawn[wanted] = lengths.draw(spec.count, rng)[wanted]
+    return drawn
 
 
 def _paired(prompts: Ints, outputs: Ints, correlation: float, rng: np.random.Generator) -> tuple[Ints, Ints]:

@@ -19,12 +19,20 @@ FORMS = (
 )
 
 
+NEIGHBOURS = 16
+
+
 class Lengths(ABC):
     """A distribution over integers of at least 1; its text is its written form."""
 
     @abstractmethod
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """`count` independent lengths."""
+
+    def draw_evenly(self, count: int, rng: np.random.Generator) -> Ints:
+        """Each length nearly as often as it should be, in any order: of a larger draw one of so many neighbours each."""
+        neighbours = np.sort(self.draw(NEIGHBOURS * count, rng)).reshape(count, NEIGHBOURS)
+        return rng.permutation(neighbours[np.arange(count), rng.integers(NEIGHBOURS, size=count)])
 
 
 class Counts(Lengths):
@@ -194,6 +202,13 @@ class Histogram(Lengths):
         low, high, weights = map(np.array, zip(*self.bins, strict=True))
         chosen = rng.choice(len(self.bins), size=count, p=weights / weights.sum())
         return rng.integers(low[chosen], high[chosen], endpoint=True, dtype=np.int64)
+
+    def draw_evenly(self, count: int, rng: np.random.Generator) -> Ints:
+        """As many of each bin as it should have, to the nearest."""
+        low, high, weights = map(np.array, zip(*self.bins, strict=True))
+        ends = np.cumsum(weights) / weights.sum()
+        chosen = np.searchsorted(ends[:-1], (np.arange(count) + rng.random()) / max(1, count), side="right")
+        return rng.permutation(rng.integers(low[chosen], high[chosen], endpoint=True, dtype=np.int64))
 
     def __str__(self) -> str:
         return f"histogram:{','.join(f'{low}-{high}={plain(weight)}' for low, high, weight in self.bins)}"

@@ -159,15 +159,16 @@ def num_due(rate: float | Varying, spikes: Sequence[Spike], duration_s: float) -
     return float(_lines(rate, spikes, duration_s).due[-1])
 
 
+def due_by_piece(rate: float | Varying, spikes: Sequence[Spike], due: float) -> Floats:
+    """The requests that are due where pieces end, until so many are."""
+    ends = _lines_until(rate, spikes, due * (1 - ROUNDING)).due
+    return np.append(ends[ends < due * (1 - ROUNDING)], due)
+
+
 def times_due(rate: float | Varying, spikes: Sequence[Spike], due: Floats) -> Floats:
     """When so many requests are due, in seconds; `due` ascends."""
     due = due * (1 - ROUNDING)
-    until_s = max([spike.at_s + spike.duration_s for spike in spikes], default=0.0)
-    until_s = max(until_s, 1.0 if isinstance(rate, float | int) else rate.period_s)
-    while (lines := _lines(rate, spikes, until_s)).due[-1] < due[-1]:
-        until_s *= 2
-        if until_s > MAX_SECONDS:
-            raise ConfigError(f"the rate has fewer than {due[-1]:,.0f} requests within {MAX_SECONDS:.0e} s; raise it.")
+    lines = _lines_until(rate, spikes, float(due[-1]))
     ends = lines.due
     line = np.minimum(np.searchsorted(ends, due, side="left"), len(ends) - 1)
     within = np.maximum(0.0, due - np.where(line, ends[line - 1], 0.0))
@@ -177,6 +178,17 @@ def times_due(rate: float | Varying, spikes: Sequence[Spike], due: Floats) -> Fl
     after_s = np.divide(2 * within, speed, out=np.zeros_like(within), where=speed > 0)
     times: Floats = np.minimum(lines.begin_s[line] + after_s, lines.end_s[line])
     return times
+
+
+def _lines_until(rate: float | Varying, spikes: Sequence[Spike], due: float) -> _Lines:
+    """The rate from 0 s on, until so many requests are due or longer."""
+    until_s = max([spike.at_s + spike.duration_s for spike in spikes], default=0.0)
+    until_s = max(until_s, 1.0 if isinstance(rate, float | int) else rate.period_s)
+    while (lines := _lines(rate, spikes, until_s)).due[-1] < due:
+        until_s *= 2
+        if until_s > MAX_SECONDS:
+            raise ConfigError(f"the rate has fewer than {due:,.0f} requests within {MAX_SECONDS:.0e} s; raise it.")
+    return lines
 
 
 def _lines(rate: float | Varying, spikes: Sequence[Spike], until_s: float) -> _Lines:

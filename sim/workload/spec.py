@@ -46,7 +46,8 @@ class WorkloadSpec:
     calls always do. A prompt that would be longer than `max_context_tokens` begins anew: shared prefix, a summary, what is new.
     Of `lora_modules` each session asks for one, drawn as `vllm bench serve` draws that of a request; of prefixes likewise,
     the k-th k^`prefix_zipf` times as seldom as the first. Times are as a clock that ticks every `tick_s` would have them. After `duration_s` nothing comes,
-    whatever sessions had still to say. `length_correlation` is Spearman's, of prompts and outputs; each prompt is answered `n` times.
+    whatever sessions had still to say; with `turn_gap_of_rest` a session says it all before, for its gaps are what is left of that time x (1 - exp(-wait)).
+    `exact`: chance is in the order alone, and in bursts within pieces of a rate: each piece has as many sessions, and each length comes as often, as is due. `length_correlation` is Spearman's, of prompts and outputs; each prompt is answered `n` times.
     """
 
     num_requests: int | None = None
@@ -54,6 +55,7 @@ class WorkloadSpec:
     duration_s: float | None = None
     arrivals: Arrivals = POISSON
     spikes: tuple[Spike, ...] = ()
+    exact: bool = False
     tick_s: float | None = None
     prompt_tokens: Lengths = VLLM_BENCH_PROMPT
     output_tokens: Lengths = VLLM_BENCH_OUTPUT
@@ -65,6 +67,7 @@ class WorkloadSpec:
     turns: Counts = ONCE
     opening_tokens: Lengths | None = None
     turn_gap_s: Waits = BETWEEN_TURNS
+    turn_gap_of_rest: Waits | None = None
     think_time_s: Waits | None = None
     calls: Counts = ONCE
     tool_tokens: Lengths = VLLM_BENCH_PROMPT
@@ -167,6 +170,10 @@ def _check_extent(spec: WorkloadSpec) -> None:
             )
     elif spec.request_rate == float("inf") and (spec.duration_s is not None or spec.spikes):
         raise ConfigError("a rate of `inf` sends all at once; leave out duration_s and spikes, or give a rate.")
+    if spec.turn_gap_of_rest is not None and (spec.duration_s is None or spec.waits_for_answers):
+        raise ConfigError(
+            "`turn_gap_of_rest` needs `duration_s`, and gaps between arrivals; leave out num_requests, think_time_s and calls."
+        )
     window = spec.max_context_tokens
     if window is not None and spec.prefix_tokens + spec.summary_tokens >= window:
         raise ConfigError(

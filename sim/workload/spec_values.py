@@ -63,6 +63,12 @@ def read_integer(value: Any, place: Place, _folder: Path | None = None) -> int:
     return value
 
 
+def read_flag(value: Any, place: Place, _folder: Path | None = None) -> bool:
+    if not isinstance(value, bool):
+        raise place.fault(f"must be true or false, got {show(value)}.")
+    return value
+
+
 def read_lengths(value: Any, place: Place, folder: Path) -> Lengths:
     """A written form, a list of lengths as they occur, a mapping of lengths or of ranges to weights, or `file:` and a list."""
     with place.blamed():

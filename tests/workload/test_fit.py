@@ -112,6 +112,9 @@ def test_no_number_tells_of_a_few_requests() -> None:
     for spec in workload.clients if isinstance(workload, WorkloadMix) else (workload,):
         for lengths in (spec.prompt_tokens, spec.output_tokens, spec.opening_tokens):
             assert not isinstance(lengths, Histogram) or min(count for *_, count in lengths.bins) >= LEAST
+        assert isinstance(spec.request_rate, Pieces)
+        begun = [piece.rate * piece.duration_s / spec.turns.mean for piece in spec.request_rate.pieces if piece.rate]
+        assert min(begun) > 0.99 * LEAST
         if isinstance(spec.turns, Choice):
             assert min(count for _, count in spec.turns.weights) >= LEAST
     assert "128-128" in text

@@ -1,6 +1,7 @@
 """What is generated follows the laws that were asked for: Kolmogorov-Smirnov tests with stated sizes and seeds."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -254,3 +255,66 @@ def test_a_prompt_may_have_several_answers() -> None:
     assert stats.chisquare(np.bincount(drawn)[1:]).pvalue > LEAST
     with pytest.raises(ConfigError, match="`n` must be at most 16,384 answers to a prompt, got 20,000"):
         generate(WorkloadSpec(5, n=Fixed(20_000)))
+
+
+def test_exact_workloads_leave_to_chance_the_order_alone() -> None:
+    """As many in each piece as are due, ramps and spikes too, and lengths as often as they should be; bursts are within pieces."""
+    rate = Pieces((Piece(5, 20), Piece(0, 10), Piece(1, 20, 9)))
+    lengths = Histogram(((10, 10, 1.0), (100, 199, 2.0), (5000, 5000, 1.0)))
+    spec = WorkloadSpec(
+        request_rate=rate,
+        duration_s=100,
+        arrivals=Gamma(0.3),
+        spikes=(Spike(60, 5, 3),),
+        exact=True,
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+    )
+    drawn = [generate(spec, seed) for seed in (1, 2)]
+    edges = [0, 20, 30, 50, 60, 65, 70, 80, 100]
+    for trace in drawn:
+        assert np.histogram(trace.arrival_s, edges)[0].tolist() == [100, 0, 100, 50, 75, 25, 0, 100]
+        for tokens in (trace.prompt_tokens, trace.output_tokens):
+            shares = [np.mean(tokens == 10), np.mean((tokens >= 100) & (tokens < 200)), np.mean(tokens == 5000)]
+            assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.003)
+            assert tokens.mean() == pytest.approx(0.25 * 10 + 0.5 * 149.5 + 0.25 * 5000, rel=0.01)
+    assert drawn[0].prompt_tokens.tolist() != drawn[1].prompt_tokens.tolist()
+    assert np.diff(drawn[0].arrival_s[:100]).std() > 1.3 * np.diff(drawn[0].arrival_s[:100]).mean()
+
+
+def test_turns_that_look_to_the_end_come_the_sooner_to_the_nearer_it_is() -> None:
+    """Each gap takes an exponential share of what is left, by its logarithm, and nobody is cut short."""
+    spec = WorkloadSpec(
+        request_rate=40.0, duration_s=100, turns=Fixed(4), turn_gap_of_rest=Exponential(0.5), exact=True
+    )
+    trace = generate(spec, 1)
+    assert len(trace) == 4000
+    assert trace.session_id is not None
+    order = np.lexsort((trace.arrival_s, np.array(trace.session_id)))
+    left_s = 100 - trace.arrival_s[order].reshape(-1, 4)
+    assert left_s.min() >= 0
+    left_s = left_s[left_s[:, 0] > 1]
+    taken = np.log(left_s[:, :-1] / left_s[:, 1:])
+    assert p_value(taken.ravel(), stats.expon(scale=0.5).cdf) > LEAST
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"num_requests": 9}, {"duration_s": 9.0, "think_time_s": FixedWait(1)}, {"duration_s": 9.0, "calls": Fixed(2)}],
+)
+def test_gaps_of_what_is_left_need_an_end_and_arrivals(others: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="`turn_gap_of_rest` needs `duration_s`, and gaps between arrivals"):
+        WorkloadSpec(turns=Fixed(3), turn_gap_of_rest=Exponential(0.5), **others)
+
+
+@pytest.mark.parametrize(
+    "lengths", [Lognormal(600, 1, 8192), Uniform(1, 99), Geometric(5), ParetoTail(600, 1, 0.1, 3, 10**6)]
+)
+def test_lengths_drawn_evenly_vary_less_in_the_mean(lengths: Lengths) -> None:
+    """Less than half as much, of the same law."""
+    means = [
+        [draw(100, np.random.default_rng(seed)).mean() for seed in range(200)]
+        for draw in (lengths.draw, lengths.draw_evenly)
+    ]
+    assert np.std(means[1]) < np.std(means[0]) / 2
+    assert np.mean(means[1]) == pytest.approx(np.mean(means[0]), rel=0.03)

@@ -87,6 +87,7 @@ def test_no_more_is_read_than_is_asked_for() -> None:
         ),
         (WorkloadSpec(turns=Geometric(3)), "a workload with `turns` and `calls` cannot be streamed"),
         (WorkloadSpec(length_correlation=0.5), "a workload with `length_correlation` cannot be streamed"),
+        (WorkloadSpec(exact=True), "a workload with `exact` cannot be streamed"),
         ("multi-turn.yaml", "a workload with `turns` and `calls` cannot be streamed"),
         (7, "a stream must be a path, a workload, or an iterable"),
     ],

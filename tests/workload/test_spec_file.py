@@ -301,6 +301,7 @@ def specs(draw: st.DrawFn, name: str = "") -> WorkloadSpec:
         prompt_tokens=draw(lengths),
         output_tokens=draw(lengths),
         length_correlation=draw(st.floats(-1, 1)),
+        exact=draw(st.booleans()),
         prefix_tokens=draw(st.integers(1, 1000)),
         num_prefixes=draw(st.integers(2, 9)),
         prefix_zipf=draw(st.floats(0, 3)),
