@@ -16,8 +16,7 @@ demo: .venv/installed  ## replay a bundled chat trace on Llama-3.1-8B and one H1
 	$(BIN)/servecast simulate Llama-3.1-8B --gpu h100-sxm --trace traces/chat.csv
 
 test: .venv/installed-dev  ## every check there is; what the gate runs
-	$(MAKE) --no-print-directory -j 2 compiled interpreted lint floors types
-	$(MAKE) --no-print-directory units
+	$(MAKE) --no-print-directory -j 2 units lint floors types interpreted
 
 test-quick: .venv/installed-dev  ## in less than a minute: all but the compiled engine and the slow tests
 	$(MAKE) --no-print-directory -j 2 lint floors types swift
