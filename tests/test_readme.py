@@ -1,8 +1,10 @@
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from sim.cli.app import COMMANDS, _command
 from tests.readme import PAGES, README, ROOT, comparable, rerun
 
 
@@ -11,6 +13,22 @@ def test_a_page_shows_what_its_examples_print(page: Path) -> None:
     """Every command on it runs and prints what stands below it; `make readme` renews the pages."""
     text = page.read_text(encoding="utf-8")
     assert comparable(rerun(text)) == comparable(text)
+
+
+def test_lines_that_are_shown_alone_have_flags_that_there_are() -> None:
+    """Those of which no output stands below; they are taken apart and not run."""
+    lines = [
+        line
+        for page in (README, *ROOT.glob("docs/**/*.md"))
+        for line in re.findall(
+            r"^(?: {4,})?servecast (\w.*?)(?: *#.*)?$", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if shlex.split(line)[0] in COMMANDS
+    ]
+    assert len(lines) >= 8
+    for line in lines:
+        name, *words = shlex.split(line)
+        _command(name).make_context(name, words)
 
 
 def test_the_readme_stays_short() -> None:

@@ -81,12 +81,12 @@ def test_blocks_are_taken_and_evicted_as_the_engine_says(
 
 def test_blocks_of_adapters_and_of_several_answers_too() -> None:
     """What is equal under one adapter is not under another, and answers share their prompt."""
-    turns, chat = sim.read_trace("multi-turn", limit=60), sim.read_trace("chat", limit=40)
+    turns, chat = sim.read_trace("multi-turn", limit=40), sim.read_trace("chat", limit=30)
     assert turns.session_id is not None
     adapted = replace(turns, lora_name=tuple(("", "a", "b")[int(name[-1], 36) % 3] for name in turns.session_id))
     small = {"num_gpu_blocks_override": 1100, "max_model_len": 16384}
     held_to_the_engine("Llama-3.1-8B", adapted, None, small | {"enable_lora": True, "max_loras": 2}, {})
-    held_to_the_engine("Llama-3.1-8B", replace(chat, n=np.arange(40) % 3 + 1), None, small, {})
+    held_to_the_engine("Llama-3.1-8B", replace(chat, n=np.arange(30) % 3 + 1), None, small, {})
 
 
 def held_to_the_engine(model: str, trace: Any, limit: int | None, engine: dict[str, Any], how: dict[str, Any]) -> int:
@@ -109,8 +109,8 @@ def held_to_the_engine(model: str, trace: Any, limit: int | None, engine: dict[s
 def test_a_share_of_the_blocks_is_followed() -> None:
     """The same ones each time."""
     deployed: Any = ("Llama-3.1-8B", "h100-sxm", "multi-turn")
-    engine = sim.EngineConfig(num_gpu_blocks_override=1200, max_model_len=16384)
-    result = sim.simulate(*deployed, limit=80, rate_scale=8, intervals=False, engine=engine)
+    engine = sim.EngineConfig(num_gpu_blocks_override=700, max_model_len=11184)
+    result = sim.simulate(*deployed, limit=50, rate_scale=8, intervals=False, engine=engine)
     whole, tenth, again = (sim.kv_cache_metrics(result, sample=share).evictions for share in (1.0, 0.1, 0.1))
     assert tenth == again
     assert 0.05 < len(tenth[0]) / len(whole[0]) < 0.2
