@@ -26,6 +26,10 @@ class Arrivals(ABC):
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         """Seconds, ascending, at a finite rate; the first request comes after a gap, the last at about num_requests/rate."""
 
+    @abstractmethod
+    def gaps(self, count: int, rng: Random) -> Floats:
+        """So many gaps of 1 s in the mean, which nothing rescales."""
+
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
         """The same, so many at once; a process that knows only how to draw them all does that first."""
         times = self.times(num_requests, rate_rps, rng)
@@ -60,6 +64,9 @@ class Gamma(Arrivals):
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
         return _rescaled_in_parts(partial(self._gaps, rate_rps=rate_rps), num_requests, rate_rps, rng, at_once)
 
+    def gaps(self, count: int, rng: Random) -> Floats:
+        return self._gaps(count, 1.0, rng)
+
     def _gaps(self, count: int, rate_rps: float, rng: Random) -> Floats:
         return rng.gamma(shape=self.burstiness, scale=1 / (rate_rps * self.burstiness), size=count)
 
@@ -70,6 +77,9 @@ class Poisson(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         return POISSON.times(num_requests, rate_rps, rng)
+
+    def gaps(self, count: int, rng: Random) -> Floats:
+        return POISSON.gaps(count, rng)
 
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
         return POISSON.parts(num_requests, rate_rps, rng, at_once)
@@ -93,6 +103,9 @@ class Weibull(Arrivals):
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
         return _rescaled_in_parts(self._gaps, num_requests, rate_rps, rng, at_once)
 
+    def gaps(self, count: int, rng: Random) -> Floats:
+        return self._gaps(count, rng) / math.gamma(1 + 1 / self.shape)
+
     def _gaps(self, count: int, rng: Random) -> Floats:
         return rng.weibull(self.shape, size=count)
 
@@ -103,6 +116,9 @@ class Constant(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:  # noqa: ARG002 - nothing is drawn
         return np.arange(1, num_requests + 1) / rate_rps
+
+    def gaps(self, count: int, rng: Random) -> Floats:  # noqa: ARG002
+        return np.ones(count)
 
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:  # noqa: ARG002
         for first in range(0, num_requests, at_once):

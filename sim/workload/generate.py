@@ -15,7 +15,7 @@ from sim.workload.mix import merged
 from sim.workload.names import Names, PackedNames, RowNames
 from sim.workload.parallel_sampling import MOST_ANSWERS
 from sim.workload.prefixes import blocks
-from sim.workload.rate_curve import Stages, due_by_piece, times_due
+from sim.workload.rate_curve import ByRequest, RampUp, Stages, due_by_piece, times_due
 from sim.workload.sessions import Flags, Prompts, Turns, conversation_prompts, draw_turns, prompts_in_window
 from sim.workload.spec import ONCE, Workload, WorkloadMix, WorkloadSpec
 from sim.workload.trace import Segment, Trace
@@ -79,6 +79,7 @@ def _check_in_parts(spec: WorkloadSpec) -> None:
     refused = {
         "turns` and `calls": spec.has_sessions,
         "stages": isinstance(spec.request_rate, Stages),
+        "ramp_up_strategy": isinstance(spec.request_rate, RampUp),
         "length_correlation": spec.length_correlation,
         "exact": spec.exact,
         "n": spec.n != ONCE,
@@ -91,7 +92,7 @@ def _check_in_parts(spec: WorkloadSpec) -> None:
 
 def _starts_in_parts(spec: WorkloadSpec, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
     rate, number = spec.request_rate, spec.count
-    assert not isinstance(rate, Stages), "these are refused"
+    assert not isinstance(rate, ByRequest), "these are refused"
     if isinstance(rate, float | int) and math.isinf(rate):
         yield from (np.zeros(min(at_once, number - first)) for first in range(0, number, at_once))
     elif isinstance(rate, float | int) and not spec.spikes:
@@ -163,6 +164,8 @@ def _starts(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> 
     if isinstance(rate, Stages):
         steps = zip(rate.begins_s, rate.stages, rate.counts, strict=True)
         return np.concatenate([begin + spec.arrivals.times(due, step.rate, rng) for begin, step, due in steps])
+    if isinstance(rate, RampUp):
+        return np.cumsum(spec.arrivals.gaps(num_sessions, rng) / rate.rates(num_sessions))
     if isinstance(rate, float | int) and not spec.spikes:
         return arrival_times(spec.arrivals, num_sessions, rate / spec.calls_per_session, rng)
     draw = _due_by_piece if spec.exact else _due
@@ -176,7 +179,7 @@ def _due(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Flo
 
 def _due_by_piece(spec: WorkloadSpec, num_sessions: int, rng: np.random.Generator) -> Floats:
     """The same, with as many in each piece of the rate as are due in it, to the nearest."""
-    assert not isinstance(spec.request_rate, Stages), "these are begun one by one"
+    assert not isinstance(spec.request_rate, ByRequest), "these are begun one by one"
     ends = due_by_piece(spec.request_rate, spec.spikes, spec.count) * (num_sessions / spec.count)
     begins, numbers = np.append(0.0, ends[:-1]), np.diff(np.rint(ends).astype(np.int64), prepend=0)
     own = [spec.arrivals.times(number + 1, number + 1, rng)[:-1] for number in numbers.tolist()]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from sim.errors import ConfigError
+from sim.errors import ConfigError, check_choice
 from sim.inputs import LARGEST
 from sim.workload.columns import MAX_SECONDS, Floats
 
@@ -121,6 +121,36 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
+class RampUp:
+    """As `vllm bench serve --ramp-up-strategy`: the rate goes up from request to request, by equal steps or by equal factors."""
+
+    ramp_up_strategy: str
+    ramp_up_start_rps: float
+    ramp_up_end_rps: float
+
+    def __post_init__(self) -> None:
+        check_choice("`ramp_up_strategy`", self.ramp_up_strategy, ("linear", "exponential"))
+        if not 0 < self.ramp_up_start_rps <= self.ramp_up_end_rps <= LARGEST:
+            raise ConfigError(
+                "a ramp-up needs 0 < ramp_up_start_rps <= ramp_up_end_rps, as the benchmark does, got "
+                f"{self.ramp_up_start_rps} and {self.ramp_up_end_rps}."
+            )
+
+    def rates(self, num_requests: int) -> Floats:
+        """That of each request (vLLM 0.11, vllm/benchmarks/serve.py, `_get_current_request_rate`)."""
+        along = np.arange(num_requests) / max(num_requests - 1, 1)
+        start, end = self.ramp_up_start_rps, self.ramp_up_end_rps
+        if self.ramp_up_strategy == "linear":
+            return np.asarray(start + (end - start) * along)
+        return np.asarray(start * (end / start) ** along)
+
+    def scaled(self, share: float) -> "RampUp":
+        return replace(
+            self, ramp_up_start_rps=self.ramp_up_start_rps * share, ramp_up_end_rps=self.ramp_up_end_rps * share
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Spike:
     """`times` as many requests from `at_s` on, for `duration_s`."""
 
@@ -137,7 +167,8 @@ class Spike:
 
 
 Varying: TypeAlias = Pieces | Diurnal
-RequestRate: TypeAlias = float | Varying | Stages
+ByRequest: TypeAlias = Stages | RampUp
+RequestRate: TypeAlias = float | Varying | ByRequest
 
 
 class _Lines(NamedTuple):

@@ -10,7 +10,7 @@ from sim.workload.arrivals import POISSON, Arrivals, check_rate
 from sim.workload.columns import MAX_INTEGER, MAX_SECONDS, MAX_TOKENS
 from sim.workload.lengths import Counts, Fixed, Lengths
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE
-from sim.workload.rate_curve import RequestRate, Spike, Stages, num_due
+from sim.workload.rate_curve import RampUp, RequestRate, Spike, Stages, num_due
 from sim.workload.waits import Exponential, Waits
 
 VLLM_BENCH_PROMPT = Fixed(1024)  # defaults of `vllm bench serve --dataset-name random`
@@ -95,6 +95,8 @@ class WorkloadSpec:
             return sum(self.request_rate.counts)
         if self.num_requests is not None:
             return self.num_requests
+        if isinstance(self.request_rate, RampUp):
+            return NUM_REQUESTS
         if self.duration_s is not None:
             span_s = self.duration_s
         elif isinstance(self.request_rate, float | int):
@@ -147,7 +149,7 @@ def shared_out(spec: WorkloadSpec, shares: Sequence[float]) -> list[WorkloadSpec
     counts = [end - begin for begin, end in pairwise(bounds)]
     scaled = (_scaled_rate(spec.request_rate, share / whole) for share in shares)
     keeps = spec.num_requests is None and (
-        spec.duration_s is not None or not isinstance(spec.request_rate, float | int)
+        spec.duration_s is not None or not isinstance(spec.request_rate, float | int | RampUp)
     )
     return [
         replace(spec, request_rate=rate, num_requests=None if keeps else count)
@@ -167,6 +169,11 @@ def _check_extent(spec: WorkloadSpec) -> None:
         if spec.num_requests is not None or spec.duration_s is not None or spec.spikes or spec.has_sessions:
             raise ConfigError(
                 "stages say themselves how long they are, and are of requests; leave out num_requests, duration_s, spikes, turns and calls."
+            )
+    elif isinstance(spec.request_rate, RampUp):
+        if spec.duration_s is not None or spec.spikes or spec.has_sessions:
+            raise ConfigError(
+                "a ramp-up is over a number of requests; leave out duration_s, spikes, turns and calls, and give num_requests."
             )
     elif spec.request_rate == float("inf") and (spec.duration_s is not None or spec.spikes):
         raise ConfigError("a rate of `inf` sends all at once; leave out duration_s and spikes, or give a rate.")

@@ -16,7 +16,7 @@ from sim.workload.autotuning import Autotuning, read_autotuning
 from sim.workload.bench_dataset import PARAMETERS, dataset_fields
 from sim.workload.columns import show
 from sim.workload.lengths import Choice, Fixed, Histogram
-from sim.workload.rate_curve import Diurnal, Piece, Pieces, Spike, Stages
+from sim.workload.rate_curve import Diurnal, Piece, Pieces, RampUp, Spike, Stages
 from sim.workload.source import yaml_text
 from sim.workload.spec import Workload, WorkloadMix, WorkloadSpec, shared_out
 from sim.workload.spec_values import (
@@ -30,6 +30,7 @@ from sim.workload.spec_values import (
     read_name,
     read_names,
     read_number,
+    read_ramp_up,
     read_rate,
     read_spikes,
     read_waits,
@@ -38,7 +39,8 @@ from sim.workload.waits import FixedWait
 
 FORMAT = "workload spec"
 FIRST_KEY = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:[ \t]*(?:#[^\n]*|---[ \t]*)?\r?\n)*[a-z_]+:\s")
-BENCH = ("dataset_name", "burstiness", "num_prompts", *PARAMETERS)
+RAMP_UP = tuple(one.name for one in fields(RampUp))
+BENCH = ("dataset_name", "burstiness", "num_prompts", *RAMP_UP, *PARAMETERS)
 """What `vllm bench serve` calls it, beside the names of the fields."""
 
 
@@ -185,7 +187,9 @@ def _bench_fields(values: Mapping[str, Any], place: Place) -> dict[str, Any]:
     if "burstiness" in values:
         with place.under("burstiness").blamed():
             found["arrivals"] = Gamma(read_number(values["burstiness"], place.under("burstiness")))
-    twice = {"num_prompts": "num_requests", "burstiness": "arrivals"}
+    if ramp := {key: values[key] for key in RAMP_UP if key in values}:
+        found["request_rate"] = read_ramp_up(ramp, place)
+    twice = {"num_prompts": "num_requests", "burstiness": "arrivals"} | dict.fromkeys(RAMP_UP, "request_rate")
     for bench, ours in twice.items():
         if bench in values and ours in values:
             raise place.fault(f"`{bench}` and `{ours}` say the same; leave one of them out.")
@@ -281,4 +285,5 @@ _FORMS: dict[type, Callable[[Any], Any]] = {
     Piece: _numbers,
     Spike: _numbers,
     Diurnal: _numbers,
+    RampUp: _numbers,
 }

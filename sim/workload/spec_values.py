@@ -13,11 +13,11 @@ from sim.units import MIB
 from sim.workload.arrivals import parse_arrivals
 from sim.workload.columns import show
 from sim.workload.lengths import FORMS, Choice, Counts, Lengths, parse_lengths
-from sim.workload.rate_curve import Diurnal, Piece, Pieces, RequestRate, Spike, Stages
+from sim.workload.rate_curve import Diurnal, Piece, Pieces, RampUp, RequestRate, Spike, Stages
 from sim.workload.waits import Waits, parse_waits
 
 MOST_LENGTHS_BYTES = 64 * MIB
-RATE_FORMS = "a number of requests/s, inf, a list of {rate, duration_s, to_rate}, {mean, peak, peak_at_s, period_s} or {stages, gap_s}"
+RATE_FORMS = "a number of requests/s, inf, a list of {rate, duration_s, to_rate}, {mean, peak, peak_at_s, period_s}, {stages, gap_s} or {ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps}"
 T = TypeVar("T")
 
 
@@ -134,10 +134,25 @@ def read_rate(value: Any, place: Place, _folder: Path) -> RequestRate:
                 check_keys(value, ("stages", "gap_s"), place)
                 gap = {"gap_s": read_number(value["gap_s"], place.under("gap_s"))} if "gap_s" in value else {}
                 return Stages(read_records(Piece, value["stages"], place.under("stages")), **gap)
+            if "ramp_up_strategy" in value:
+                return read_ramp_up(value, place)
             return read_record(Diurnal, value, place)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise place.fault(f"must be {RATE_FORMS}; got {show(value)}.")
     return float(value)
+
+
+def read_ramp_up(value: Mapping[str, Any], place: Place) -> RampUp:
+    """By the benchmark's names, all of which are needed."""
+    names = [one.name for one in fields(RampUp)]
+    check_keys(value, names, place)
+    for name in names:
+        if name not in value:
+            raise place.fault(f"`{name}` is required but absent.")
+    strategy, *rates = names
+    numbers = (read_number(value[name], place.under(name)) for name in rates)
+    with place.blamed():
+        return RampUp(str(value[strategy]), *numbers)
 
 
 def read_records(kind: type[T], values: Any, place: Place) -> tuple[T, ...]:

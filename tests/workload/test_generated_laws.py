@@ -1,5 +1,6 @@
 """What is generated follows the laws that were asked for: Kolmogorov-Smirnov tests with stated sizes and seeds."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from sim.workload.columns import Floats
 from sim.workload.generate import generate
 from sim.workload.lengths import Fixed, Geometric, Histogram, Lengths, Lognormal, ParetoTail, Uniform
 from sim.workload.named import named_workload, workload_names
-from sim.workload.rate_curve import Diurnal, Piece, Pieces, Spike, Stages, num_due, times_due
+from sim.workload.rate_curve import Diurnal, Piece, Pieces, RampUp, Spike, Stages, num_due, times_due
 from sim.workload.reuse import reusable_tokens
 from sim.workload.spec import WorkloadMix, WorkloadSpec
 from sim.workload.spec_file import changed
@@ -318,3 +319,37 @@ def test_lengths_drawn_evenly_vary_less_in_the_mean(lengths: Lengths) -> None:
     ]
     assert np.std(means[1]) < np.std(means[0]) / 2
     assert np.mean(means[1]) == pytest.approx(np.mean(means[0]), rel=0.03)
+
+
+@pytest.mark.parametrize("strategy", ["linear", "exponential"])
+@pytest.mark.parametrize("arrivals", [Gamma(0.5), Poisson(), Weibull(0.7), Constant()])
+def test_a_ramp_up_is_the_benchmarks(strategy: str, arrivals: Arrivals) -> None:
+    """The rate follows the number of the request, as `_get_current_request_rate` of vllm bench serve has it, and nothing is rescaled."""
+    ramp = RampUp(strategy, 2, 50)
+    found = generate(WorkloadSpec(4000, ramp, arrivals=arrivals), 1).arrival_s
+    gaps = np.diff(found, prepend=0.0)
+    progress = np.arange(4000) / 3999
+    rates = 2 + 48 * progress if strategy == "linear" else 2 * 25**progress
+    assert (gaps * rates).mean() == pytest.approx(1, abs=0.06)
+    for quarter in np.split(gaps * rates, 4):
+        assert quarter.mean() == pytest.approx(1, abs=0.12)
+    if arrivals == Constant():
+        assert gaps == pytest.approx(1 / rates)
+    if arrivals == Gamma(0.5):
+        assert p_value(gaps * rates, stats.gamma(0.5, scale=2).cdf) > LEAST
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RampUp("steep", 1, 2), "`ramp_up_strategy` must be"),
+        (lambda: RampUp("linear", 0, 2), "needs 0 < ramp_up_start_rps <= ramp_up_end_rps"),
+        (
+            lambda: WorkloadSpec(request_rate=RampUp("linear", 1, 2), duration_s=5.0),
+            "a ramp-up is over a number of requests",
+        ),
+    ],
+)
+def test_a_ramp_up_that_is_none(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

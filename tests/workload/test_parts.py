@@ -15,7 +15,7 @@ from sim.workload.generate import generate
 from sim.workload.lengths import Choice, Geometric, Lognormal, Uniform
 from sim.workload.load import StreamSha256
 from sim.workload.parts import StreamLike, trace_parts
-from sim.workload.rate_curve import Diurnal, Spike
+from sim.workload.rate_curve import Diurnal, RampUp, Spike
 from sim.workload.readers import read_trace
 from sim.workload.spec import WorkloadSpec
 from sim.workload.trace import Trace
@@ -88,6 +88,7 @@ def test_no_more_is_read_than_is_asked_for() -> None:
         (WorkloadSpec(turns=Geometric(3)), "a workload with `turns` and `calls` cannot be streamed"),
         (WorkloadSpec(length_correlation=0.5), "a workload with `length_correlation` cannot be streamed"),
         (WorkloadSpec(exact=True), "a workload with `exact` cannot be streamed"),
+        (WorkloadSpec(request_rate=RampUp("linear", 1, 2)), "a workload with `ramp_up_strategy` cannot be streamed"),
         ("multi-turn.yaml", "a workload with `turns` and `calls` cannot be streamed"),
         (7, "a stream must be a path, a workload, or an iterable"),
     ],

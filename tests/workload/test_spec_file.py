@@ -11,7 +11,7 @@ from sim.errors import TraceError
 from sim.workload.arrivals import Constant, Gamma, Poisson, Weibull
 from sim.workload.generate import generate
 from sim.workload.lengths import Choice, Counts, Fixed, Geometric, Histogram, Lengths, Lognormal, ParetoTail, Uniform
-from sim.workload.rate_curve import Diurnal, Piece, Pieces, RequestRate, Spike, Stages
+from sim.workload.rate_curve import Diurnal, Piece, Pieces, RampUp, RequestRate, Spike, Stages
 from sim.workload.readers import read_trace
 from sim.workload.spec import Workload, WorkloadMix, WorkloadSpec
 from sim.workload.spec_file import parse_spec, to_yaml
@@ -317,3 +317,18 @@ def specs(draw: st.DrawFn, name: str = "") -> WorkloadSpec:
 def test_what_is_written_is_read_again(workload: Workload) -> None:
     """Load, dump, load."""
     assert read(to_yaml(workload)) == workload
+
+
+def test_a_ramp_up_is_read_by_the_benchmarks_names_and_written() -> None:
+    """Beside the other keys or under `request_rate`; not both, and not without an end."""
+    ramp = RampUp("exponential", 1, 8)
+    text = "ramp_up_strategy: exponential\nramp_up_start_rps: 1\nramp_up_end_rps: 8\n"
+    assert read(text) == WorkloadSpec(request_rate=ramp)
+    assert read(to_yaml(WorkloadSpec(30, ramp))) == WorkloadSpec(30, ramp)
+    halves = read(f"{text}clients: [{{name: a, share: 1}}, {{name: b, share: 1}}]\n")
+    assert isinstance(halves, WorkloadMix)
+    assert {(one.count, one.request_rate) for one in halves.clients} == {(500, RampUp("exponential", 0.5, 4))}
+    with pytest.raises(TraceError, match="`ramp_up_strategy` and `request_rate` say the same"):
+        read(f"request_rate: 3\n{text}")
+    with pytest.raises(TraceError, match="`ramp_up_end_rps` is required but absent"):
+        read("ramp_up_strategy: linear\nramp_up_start_rps: 1\n")
