@@ -36,34 +36,38 @@ SHARED_WITH_0_17 = (
     "multimodal_hidden_copies",
     "non_torch_pipeline_bytes",
 )
+SAMPLER = {"sampler_logits_copies": 4.0, "hidden_copies": 1.0}
+"""What is there beside the widest layer, and about how much of it."""
 NO_EXTRA = {"unlinked_gpu_bytes": 0.0}  # before 0.17
 GRAPH_PARAMETERS = {
     "taken_gib": ("per_graph_bytes", "per_token_and_layer_bytes", "per_token_and_expert_layer_bytes"),
     "estimated_gib": ("per_graph_bytes", "per_layer_bytes", "per_expert_layer_bytes"),
 }
 
+FITTED = [point for point in POINTS["activation"] if point.get("fitted", True)]
 Terms = Mapping[str, float]
 
 
 class Equation(NamedTuple):
-    """Known bytes + sum of coefficient x parameter + the higher of sampler and layer = measured bytes."""
+    """Known bytes + sum of coefficient x parameter + the higher of sampler and layer = measured bytes; hidden states are beside the sampler."""
 
     name: str
     known_bytes: float
     terms: Terms
     bytes_per_logits_copy: float
+    hidden_bytes: float
     layer_bytes: float
     measured_bytes: float
     tolerance_bytes: float
 
 
 def main() -> None:
-    newer = solve([activation_equation(point) for point in POINTS["activation"] if not is_old(point["version"])], {})
+    newer = solve([activation_equation(point) for point in FITTED if not is_old(point["version"])], {})
     newer |= non_torch()
     starts = [logged for logged in logged_blocks() if logged.is_explained]
     newer |= solve([block_equation(start) for start in starts if not is_old(start.engine.vllm_version)], newer)
     known = {name: newer[name] for name in SHARED_WITH_0_17} | NO_EXTRA
-    old = [activation_equation(point) for point in POINTS["activation"] if is_old(point["version"])]
+    old = [activation_equation(point) for point in FITTED if is_old(point["version"])]
     old += [block_equation(start) for start in starts if is_old(start.engine.vllm_version)]
     older = known | solve(old, known)
     write({"0.15": older, "0.17": newer}, {kind: fit_graphs(f"{kind}_gib") for kind in ("taken", "estimated")})
@@ -85,13 +89,10 @@ def equation(model: ModelSpec, point: dict[str, Any], measured_bytes: float) -> 
     hidden_bytes = tokens * shape.hidden * shape.dtype_bytes
     return Equation(
         name_of(point),
-        tokens * shape.experts * shape.dtype_bytes,
-        {
-            "fixed_activation_bytes": 1.0,
-            "hidden_copies": hidden_bytes,
-            "multimodal_hidden_copies": hidden_bytes * shape.multimodal,
-        },
+        tokens * (shape.experts + shape.handed) * shape.dtype_bytes,
+        {"fixed_activation_bytes": 1.0, "multimodal_hidden_copies": hidden_bytes * shape.multimodal},
         seqs * shape.logits * FP32_BYTES,
+        hidden_bytes if shape.logits else 0.0,
         tokens * shape.layer * shape.dtype_bytes,
         measured_bytes,
         PEAK_TOLERANCE * measured_bytes,
@@ -114,22 +115,23 @@ def block_equation(start: LoggedBlocks) -> Equation:
 
 def solve(equations: list[Equation], known: Terms) -> dict[str, float]:
     """Weighted least squares for all parameters that are not in `known`."""
-    names = list(dict.fromkeys(name for each in equations for name in (*each.terms, "sampler_logits_copies")))
+    names = list(dict.fromkeys(name for each in equations for name in (*each.terms, *SAMPLER)))
     names = [name for name in names if name not in known]
-    copies = known.get("sampler_logits_copies", 4.0)
+    beside = {name: known.get(name, start) for name, start in SAMPLER.items()}
     solution: dict[str, float] = {}
     for _ in range(ROUNDS):
-        rows = [linear(each, names, known, copies) for each in equations]
+        rows = [linear(each, names, known, beside) for each in equations]
         matrix, right = np.array([row for row, _ in rows]), np.array([value for _, value in rows])
         solution = dict(zip(names, map(float, np.linalg.lstsq(matrix, right, rcond=None)[0]), strict=True))
-        copies = solution.get("sampler_logits_copies", copies)
+        beside = {name: solution.get(name, value) for name, value in beside.items()}
     return solution
 
 
-def linear(each: Equation, names: Iterable[str], known: Terms, copies: float) -> tuple[list[float], float]:
+def linear(each: Equation, names: Iterable[str], known: Terms, beside: Terms) -> tuple[list[float], float]:
     """One row and right-hand side, in units of its tolerance; the lower of sampler and layer drops out."""
-    samples = copies * each.bytes_per_logits_copy >= each.layer_bytes
-    terms = {**each.terms, "sampler_logits_copies": each.bytes_per_logits_copy * samples}
+    sampled = {"sampler_logits_copies": each.bytes_per_logits_copy, "hidden_copies": each.hidden_bytes}
+    samples = sum(beside[name] * size for name, size in sampled.items()) >= each.layer_bytes
+    terms = {**each.terms, **{name: size * samples for name, size in sampled.items()}}
     given = each.known_bytes + each.layer_bytes * (not samples)
     given += sum(value * terms.get(name, 0.0) for name, value in known.items())
     row = [terms.get(name, 0.0) / each.tolerance_bytes for name in names]

@@ -69,7 +69,10 @@ def main() -> int:
 
 
 def activations() -> list[Comparison]:
-    return [Comparison(name_of(point), predicted_activation(point), point["gib"]) for point in POINTS["activation"]]
+    return [
+        Comparison(name_of(point), predicted_activation(point), point["gib"], note_of("activation", point))
+        for point in POINTS["activation"]
+    ]
 
 
 def predicted_activation(point: dict[str, Any]) -> float:
@@ -111,7 +114,7 @@ def graph_name(point: dict[str, Any]) -> str:
 
 
 def note_of(kind: str, point: dict[str, Any]) -> str:
-    return "" if point["fitted"] or kind == "design" else "not fitted"
+    return "" if point.get("fitted", True) or kind == "design" else "not fitted"
 
 
 def predicted_graphs(kind: str, point: dict[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """Peak memory of vLLM's profiling run beyond the weights, as a function of batch limits and widths.
 
-The run is one forward pass of max_num_batched_tokens and one sampler pass over max_num_seqs rows. The higher of the
-two counts, on top of what lives through both: the hidden states, the experts' workspace and what a vision tower adds.
+The run is one forward pass of max_num_batched_tokens and one sampler pass over max_num_seqs rows of its hidden states. The higher
+of the two counts, on top of what lives through both: the experts' workspace, what a vision tower adds, and the hidden states and
+residual that stages of a pipeline hand on, for which vLLM keeps buffers of max_num_batched_tokens (make_empty_intermediate_tensors).
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ MOE_CHUNK_TOKENS = 16384  # vLLM's VLLM_FUSED_MOE_CHUNK_SIZE: more tokens go thr
 
 
 class ActivationShape(NamedTuple):
-    """Widths that decide a GPU's peak, in numbers a token; `logits` a row, 0 on a stage that does not sample."""
+    """Widths that decide a GPU's peak, in numbers a token; `logits` a row, 0 on a stage that does not sample, `handed` 0 without stages."""
 
     hidden: int
     logits: int
@@ -26,21 +27,23 @@ class ActivationShape(NamedTuple):
     multimodal: bool
     dtype_bytes: int
     num_ranks: int = 1
+    handed: int = 0
 
 
 class ActivationPeak(NamedTuple):
-    """Bytes of each part; `total_bytes` is what vLLM logs as the activation peak."""
+    """Bytes of each part; `total_bytes` is what vLLM logs as the activation peak. The sampler's are with the hidden states that it samples."""
 
     sampler_bytes: int
     layer_bytes: int
     experts_bytes: int
     lasting_bytes: int
     gathered_bytes: int = 0
+    handed_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         passing_bytes = max(self.sampler_bytes, self.layer_bytes)
-        return passing_bytes + self.experts_bytes + self.lasting_bytes + self.gathered_bytes
+        return passing_bytes + self.experts_bytes + self.lasting_bytes + self.gathered_bytes + self.handed_bytes
 
 
 def activation_shape(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> ActivationShape:
@@ -54,6 +57,7 @@ def activation_shape(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> 
         multimodal=model.num_vision_parameters > 0,
         dtype_bytes=model.dtype_bytes,
         num_ranks=engine.data_parallel_size if model.has_experts else 1,
+        handed=2 * model.hidden_size if stage.size > 1 else 0,
     )
 
 
@@ -81,11 +85,14 @@ def activation_peak(
     rows, num_all_tokens = min(max_num_seqs, max_num_batched_tokens), shape.num_ranks * max_num_batched_tokens
     at_a_time = max(max_num_batched_tokens, min(num_all_tokens, MOE_CHUNK_TOKENS))
     hidden_bytes = max_num_batched_tokens * shape.hidden * shape.dtype_bytes
-    copies = parameters.hidden_copies.value + parameters.multimodal_hidden_copies.value * shape.multimodal
+    logits_bytes = parameters.sampler_logits_copies.value * rows * shape.logits * FP32_BYTES
+    sampled_bytes = parameters.hidden_copies.value * hidden_bytes if shape.logits else 0.0
+    multimodal_bytes = parameters.multimodal_hidden_copies.value * hidden_bytes * shape.multimodal
     return ActivationPeak(
-        sampler_bytes=int(parameters.sampler_logits_copies.value * rows * shape.logits * FP32_BYTES),
+        sampler_bytes=int(logits_bytes + sampled_bytes),
         layer_bytes=max_num_batched_tokens * shape.layer * shape.dtype_bytes,
         experts_bytes=at_a_time * shape.experts * shape.dtype_bytes,
-        lasting_bytes=int(parameters.fixed_activation_bytes.value + copies * hidden_bytes),
+        lasting_bytes=int(parameters.fixed_activation_bytes.value + multimodal_bytes),
         gathered_bytes=2 * num_all_tokens * shape.hidden * shape.dtype_bytes if shape.num_ranks > 1 else 0,
+        handed_bytes=max_num_batched_tokens * shape.handed * shape.dtype_bytes,
     )

@@ -49,7 +49,10 @@ def _activation(
     peak, tokens = used.activation, engine.max_num_batched_tokens
     if peak.sampler_bytes >= peak.layer_bytes:
         copies = profiling.sampler_logits_copies
-        formula = f"{copies.value:.2f} copies x {engine.max_num_seqs} rows x {model.vocab_size:,} logits x 4 bytes"
+        formula = (
+            f"{copies.value:.2f} copies x {engine.max_num_seqs} rows x {model.vocab_size:,} logits x 4 bytes"
+            f" + {profiling.hidden_copies.value:.2f} x {tokens:,} tokens x {model.hidden_size:,} x 2 bytes"
+        )
         yield Line("activations", "sampler", peak.sampler_bytes, formula, copies.source)
     else:
         formula = f"{tokens:,} tokens x widest layer's inputs and outputs"
@@ -62,11 +65,17 @@ def _activation(
         yield Line(
             "activations", "tokens of all ranks", peak.gathered_bytes, formula, "vLLM's all-gather before experts"
         )
-    fixed, copies = profiling.fixed_activation_bytes, profiling.hidden_copies
-    formula = f"{fixed.value / MIB:.0f} MiB + {copies.value:.2f} x {tokens:,} tokens x {model.hidden_size:,} x 2 bytes"
+    if peak.handed_bytes:
+        formula = f"2 x {tokens:,} tokens x {model.hidden_size:,} x 2 bytes"
+        yield Line(
+            "activations", "handed from stage to stage", peak.handed_bytes, formula, "vLLM's intermediate tensors"
+        )
+    fixed = profiling.fixed_activation_bytes
+    formula = f"{fixed.value / MIB:.0f} MiB"
     if model.num_vision_parameters:
-        formula += f" + {profiling.multimodal_hidden_copies.value:.2f} x the same for the vision tower"
-    yield Line("activations", "hidden states and buffers", peak.lasting_bytes, formula, copies.source)
+        kept = profiling.multimodal_hidden_copies.value
+        formula += f" + {kept:.2f} x {tokens:,} tokens x {model.hidden_size:,} x 2 bytes for the vision tower"
+    yield Line("activations", "buffers", peak.lasting_bytes, formula, fixed.source)
 
 
 def _non_torch(engine: ResolvedEngine, used: Consumption, profiling: ProfilingParameters) -> Line:

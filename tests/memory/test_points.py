@@ -2,17 +2,17 @@
 
 from benchmarks.memory import Comparison, activations, graphs, non_torch
 
-FIRST_STAGE, UNFITTED = 11.0, 36.0  # per cent
+UNFITTED = 36.0  # per cent
 
 
 def test_activation_peaks() -> None:
-    """Within 6 % of the logged peak; granite's and a pipeline's first stage, where a layer decides, within 11 %."""
+    """Within 5 % of the logged peak, whether the sampler or a layer decides, and 2 % of those that were not fitted."""
 
     def accepted(point: Comparison) -> float:
-        return FIRST_STAGE if "first of" in point.name or "granite" in point.name else 6
+        return 2 if point.note else 5
 
     points = activations()
-    assert len(points) == 21
+    assert len(points) == 25
     assert [point for point in points if abs(point.error_percent) >= accepted(point)] == []
 
 

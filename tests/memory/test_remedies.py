@@ -21,7 +21,7 @@ def test_a_context_slightly_too_long_has_several_remedies() -> None:
     """Each remedy alone makes it fit, by the smallest step of its argument, and none but the last takes more GPUs."""
     model, gpu = make_model(LLAMA_8B), load_gpu("rtx-4090")
     longest = plan_memory(model, gpu, make_engine(model, gpu="rtx-4090")).longest_model_len
-    engine = make_engine(model, EngineConfig(max_model_len=longest + 64), gpu="rtx-4090")
+    engine = make_engine(model, EngineConfig(max_model_len=longest + 16), gpu="rtx-4090")
     found = remedies(model, gpu, engine)
     assert [remedy.argument for remedy in found] == [
         "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "max_cudagraph_capture_size", "max_model_len",
