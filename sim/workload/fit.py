@@ -149,14 +149,12 @@ def _in_time(spec: WorkloadSpec, begins_s: Floats, period: _Period) -> WorkloadS
     if period.tick_s is None and spread > BURSTY:
         edges = _edges(begins_s, period, finer=2)
         counts, seconds, spread = _counted(begins_s, edges, period)
-    begin_rates = counts / seconds
-    rates = begin_rates * (spec.count / len(begins_s))
+    rates = counts / seconds * (spec.count / len(begins_s))
     pieces = [Piece(_short(rate), lasting) for rate, lasting in zip(rates.tolist(), seconds.tolist(), strict=True)]
     silence = [
         Piece(0.0, lasting) if lasting > 0 else None
         for lasting in (period.begin_s, round(period.lasting_s - float(edges[-1]), 3))
     ]
-    spread = _spread_within(begins_s, edges, begin_rates, period)
     return replace(
         spec,
         num_requests=None,
