@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.replica import LiveReplica
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
-from sim.engine.config import SchedulerConfig
+from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.core import Plan
 from sim.engine.records import EngineRecords, RequestRecords
 from sim.engine.request import Request
@@ -38,6 +38,7 @@ from sim.workload.trace import Trace
 from tests.cluster.test_aborts import Patience, Service
 from tests.cluster.test_clusters_agree import gaps
 from tests.cluster.test_pipeline_agrees import Staged, workloads
+from tests.configs import changed
 from tests.conformance.case import Case, RecordedStepTime, load_case
 from tests.conformance.engines import walk
 from tests.conformance.test_recorded import GOLDEN
@@ -46,7 +47,7 @@ from tests.engine.test_modes_agree import cases
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.shared import SHARED
-from tests.workloads import step_times
+from tests.workloads import GROUPS, step_times
 
 
 def unread(_row: dict[str, Any]) -> None:
@@ -184,9 +185,12 @@ def served(
 
 
 @examples(300)
-@given(case=cases(speculates=False))
-def test_every_mode_counts_as_it_walks(case: Case) -> None:
-    """Adapters, KV from elsewhere, a CPU tier."""
+@given(case=cases(speculates=False), groups=st.sampled_from(GROUPS))
+def test_every_mode_counts_as_it_walks(case: Case, groups: tuple[KVGroup, ...]) -> None:
+    """Adapters, KV from elsewhere, a CPU tier, which takes no windows."""
+    if case.modes.transfers is None or case.modes.transfers.offload is None:
+        num_blocks = case.config.num_gpu_blocks * len(groups)
+        case = replace(case, config=changed(case.config, kv_groups=groups, num_gpu_blocks=num_blocks))
     assert_counts_as_it_walks(case)
 
 

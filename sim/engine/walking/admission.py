@@ -1,5 +1,6 @@
 """Which of the waiting requests join in a pass, and for which KV is loaded from elsewhere."""
 
+import sys
 from enum import Enum
 
 from sim.engine.kv_cache_manager import NO_HIT, PrefixHit
@@ -39,6 +40,7 @@ class Admission:
         self._ahead = speculation.num_prefill_lookahead if speculation else 0
         pads = speculation is not None and not speculation.by_batch_size
         self._num_padding = speculation.num_speculative_tokens if speculation and pads else 0
+        self.num_blocks_to_admit = sys.maxsize
         self._num_reserved_ahead = (
             1 + speculation.num_speculative_tokens + speculation.num_lookahead_tokens if speculation else 0
         )
@@ -72,8 +74,11 @@ class Admission:
 
     @property
     def admits_nobody(self) -> bool:
-        """Whether no call admits anybody before a request comes or finishes or a transfer is over, if all only decode."""
+        """Whether no call admits anybody before a request comes or finishes, a transfer is over, or windows have left `num_blocks_to_admit`
+        free, if all only decode.
+        """
         state = self._state
+        self.num_blocks_to_admit = sys.maxsize
         if state.num_waiting == 0 or len(state.running) >= self._max_running:
             return True
         loras = self._loras_in_use(None)
@@ -99,6 +104,7 @@ class Admission:
                     return False
                 if connector.find(progress, hit.num_blocks * self._block_size) < 0:
                     return False
+        self.num_blocks_to_admit = self._slots.num_blocks_to_admit(progress, hit, self._state.watermark)
         return not self._passes_gate(progress, hit)
 
     def _loras_in_use(self, batch: Batch | None) -> set[int]:

@@ -23,8 +23,9 @@ class CallsAhead:
     """So many calls from `first_call` on, by slot the decodes of each and the sum of their contexts after the first.
 
     A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
-    `num_free`, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the next
-    of these, the last one until `back_s`. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
+    `num_free`, less what windows give back, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`;
+    each call waits for the next of these, the last one until `back_s`. The call after them is made at `next_s`, and the device of a plan
+    then stands at `times_s`.
     """
 
     __slots__ = (
@@ -128,6 +129,8 @@ class LookAhead:
                     return 0
                 is_idle = False
                 limit = min(limit, decodes.ends.next_pass * num_slots + number - first_call + 1)
+        if rotation.windows is not None:
+            limit = min(limit, rotation.windows.next_begin + 1 - first_call)
         if is_idle:
             return 0
         for number, batch in enumerate(in_flight):
@@ -135,13 +138,15 @@ class LookAhead:
                 return min(limit, number + 1)
         return limit
 
-    def work_out(self, ahead: CallsAhead, most: int, until_s: float, told_s: float, now_s: float) -> None:
+    def work_out(
+        self, ahead: CallsAhead, most: int, until_s: float, told_s: float, now_s: float, num_blocks_to_admit: int
+    ) -> None:
         """Add the calls made before `until_s`, `most` or fewer, as far as there are blocks; the device runs their batches.
 
-        The last one is the first whose batch is back at `told_s` or later.
+        The last one is the first whose batch is back at `told_s` or later. None leaves so many blocks free that somebody may be admitted.
         """
         rotation, device, num_groups = self.rotation, self._device, self._num_groups
-        first_stage, last_stage, slots = device.stages[0], device.stages[-1], rotation.slots
+        first_stage, last_stage, slots, windows = device.stages[0], device.stages[-1], rotation.slots, rotation.windows
         counts, contexts, num_slots = ahead.counts, ahead.contexts.copy(), len(slots)
         decodes = [device.decodes(max(1, count)) for count in counts]  # an empty slot runs none
         call, num_free = ahead.first_call, ahead.num_free
@@ -154,6 +159,10 @@ class LookAhead:
                 num_taken = slot.decodes.block_boundaries[at % self._block_size] * num_groups
                 if num_taken > num_free:
                     break
+                if windows is not None:
+                    num_taken -= windows.num_blocks(call, 1)
+                    if num_free - num_taken >= num_blocks_to_admit:
+                        break
                 num_free -= num_taken
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, slot.sampled_s)

@@ -267,7 +267,7 @@ class WalkingCore:
         ends_s = [batch.end_s for batch in in_flight]
         ahead = CallsAhead(first_call, look_ahead.rotation, ends_s, state.num_free_blocks, is_plan=is_plan)
         told_s = self._connector.next_end_s if self._connector is not None else math.inf
-        look_ahead.work_out(ahead, most, until_s, told_s, self.now_s)
+        look_ahead.work_out(ahead, most, until_s, told_s, self.now_s, self._scheduler.num_blocks_to_admit)
         return ahead if ahead.num_calls else None
 
     def _leap(self, num_calls: int) -> Sequence[Request]:

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
+from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.engine.walking.progress import Progress
+from sim.engine.windows import WindowFrees
 
 
 def rotates(config: SchedulerConfig, modes: Modes) -> bool:
@@ -21,9 +23,9 @@ def rotates(config: SchedulerConfig, modes: Modes) -> bool:
     rules, is_async = config.engine.rules, config.engine.async_scheduling
     has_stages = modes.num_stages > 1
     is_paced = rules.paces_decodes or not has_stages
-    if config.has_windows or (is_async and not (is_paced and rules.stops_at_last_token)):
+    if is_async and not (is_paced and rules.stops_at_last_token):
         return False
-    if has_stages and modes.lora is not None:
+    if has_stages and (modes.lora is not None or config.has_windows):
         return False
     others = replace(modes, num_stages=1, idle_sleep_s=0.0, acceptance=None)
     return replace(others, lora=None, kv_transfer=None, peer=None, offload=None, store=None) == PLAIN
@@ -45,8 +47,9 @@ class Rotation:
 
     Invariants: a request is counted from the call on in which its row samples, its `counted_call`, until it has finished; what
     its Progress says is that of this call until then, or until it is *settled*, which ends the counting of all. The contents
-    that others may ask for are all registered of one that is counted, and nothing of it is left to be stored elsewhere. `last_call` is
-    the last that was launched, and `num_launched` batches did something.
+    that others may ask for are all registered of one that is counted, and nothing of it is left to be stored elsewhere; `windows`
+    counts the blocks that its windows pass, none of which others may ask for. `last_call` is the last that was launched, and
+    `num_launched` batches did something.
     """
 
     def __init__(
@@ -55,7 +58,11 @@ class Rotation:
         num_stages: int,
         progress: dict[Request, Progress],
         connector: Connector | None,
+        kv: KVCacheManager,
     ) -> None:
+        self._kv = kv
+        self._num_in_flight = config.num_batches_in_flight
+        self.windows = WindowFrees(config.passing_delays, kv.pool.passed) if config.has_windows else None
         self._num_slots = num_stages
         self._block_size = config.block_size
         self._is_async = config.engine.async_scheduling
@@ -95,6 +102,8 @@ class Rotation:
         self.last_call = batch.call
         self.number(batch)
         self.end(batch)
+        if self.windows is not None:
+            self.windows.advance(batch.call)
         batch.num_continued = batch.num_counted
         for row in batch.rows:
             if row.samples:
@@ -137,18 +146,32 @@ class Rotation:
         if decodes.ends.next_pass == self.round(batch.call):
             batch.ended = [self._progress[request] for request in decodes.pop_next_end()]
             batch.may_finish = True
+            if self.windows is not None:
+                for progress in batch.ended:
+                    self.windows.leave(progress.request, batch.call)
 
     def _has_to_be_visited(self, progress: Progress) -> bool:
-        """Whether blocks that it has yet to fill hold what others may look for, or some that are full are still to be stored."""
+        """Whether blocks that it has yet to fill, or its windows to pass, hold what others may look for, or some are still to be stored."""
         if self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks:
             return True
+        if self.windows is not None and not self._passes_steadily(progress):
+            return True
         return self._connector is not None and not self._connector.has_stored(progress)
+
+    def _passes_steadily(self, progress: Progress) -> bool:
+        """Whether windows pass blocks as those of who decodes in every call, and none that others may ask for."""
+        kv, num_in_flight = self._kv, self._num_in_flight
+        if progress.num_in_flight != num_in_flight or kv.may_pass_keys(progress.request):
+            return False
+        return not kv.passes_blocks(progress.request, progress.num_computed - num_in_flight)
 
     def _enter(self, progress: Progress, call: int) -> None:
         request = progress.request
         request.epoch = self.round(call) - progress.num_computed
         request.last_pass = request.epoch + progress.last_token - 1
         self.slot(call).decodes.enter(request)
+        if self.windows is not None:
+            self.windows.enter(request, call)
         progress.counted_call = call
         self.walked.remove(progress)
 
@@ -188,6 +211,8 @@ class Rotation:
         last_collected = self.last_call - len(in_flight)
         for progress in counted:
             self._settle(progress, last_collected, last_numbers)
+            if self.windows is not None and progress.request.last_pass > self.last_call:
+                self.windows.leave(progress.request, self.last_call)
         for slot in self.slots:
             slot.decodes = Decodes(self._block_size)
         self.walked = list(running)

@@ -5,6 +5,7 @@ from sim.engine.walking.batch import Batch
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.rotation import Rotation
 from sim.engine.walking.state import State
+from sim.engine.windows import WindowFrees
 
 
 def is_mid_prefill(progress: Progress) -> bool:
@@ -69,9 +70,20 @@ class Running:
             pool.take(num_blocks)
         if num_counted:
             batch.count(num_counted, slot.sampled_s)
-        for progress, wanted in grants:
-            batch.grant(progress, wanted, self._slots.grow(progress, wanted))
+        self._grow_all(grants, batch, rotation.windows)
         return True
+
+    def _grow_all(self, grants: list[tuple[Progress, int]], batch: Batch, windows: WindowFrees | None) -> None:
+        """Give these their blocks; those that windows of counted ones pass come free in between, all in order of admission."""
+        pool, num_passed = self._slots.pool, 0
+        for progress, wanted in grants:
+            if windows is not None:
+                num_earlier = windows.num_blocks_before(batch.call, progress.request)
+                pool.release_passed(num_earlier - num_passed)
+                num_passed = num_earlier
+            batch.grant(progress, wanted, self._slots.grow(progress, wanted))
+        if windows is not None:
+            pool.release_passed(windows.num_blocks(batch.call, 1) - num_passed)
 
     def _grant_in_order(self, batch: Batch) -> None:
         """One after the other, as vLLM does."""

@@ -153,6 +153,11 @@ class Scheduler:
             return False
         return self._admission.admits_nobody
 
+    @property
+    def num_blocks_to_admit(self) -> int:
+        """So many free blocks may let somebody in before a request comes or finishes or a transfer is over."""
+        return self._admission.num_blocks_to_admit
+
     def make_calls(self, ahead: CallsAhead) -> None:
         """Decide what these calls do."""
         state, rotation = self.state, self.state.rotation
@@ -160,7 +165,13 @@ class Scheduler:
         state.num_calls += ahead.num_calls
         state.has_told_finished = True
         rotation.last_call = state.num_calls
-        if num_taken := sum(ahead.num_taken):
+        num_taken, windows = sum(ahead.num_taken), rotation.windows
+        if windows is not None:
+            num_passed = windows.num_blocks(ahead.first_call, ahead.num_calls)
+            state.slots.pool.release_passed(num_passed)  # first, as later calls may take what earlier ones give back
+            windows.advance(state.num_calls)
+            num_taken += num_passed
+        if num_taken:
             state.slots.pool.take(num_taken)
         if state.adapters is not None:
             state.adapters.load_s(state.next_decodes)

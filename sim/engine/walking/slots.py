@@ -33,8 +33,11 @@ class Slots:
 
     def can_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
-        held = PrefixHit(progress.num_blocks, (), 0, 0) if progress.num_blocks else hit
-        return self.kv.can_admit(progress.num_tokens, held, reserve)
+        return self.kv.can_admit(progress.num_tokens, _held(progress, hit), reserve)
+
+    def num_blocks_to_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> int:
+        """Free blocks below which `can_admit` is false, of this hit and of whatever evictions will leave of it."""
+        return self.kv.num_blocks_to_admit(progress.num_tokens, _held(progress, hit), reserve)
 
     def grow(self, progress: Progress, num_tokens: int) -> int:
         """Blocks for the next tokens of one that holds some; how many are new, or -1 where they do not fit."""
@@ -122,3 +125,8 @@ class Slots:
         """The same for one that will ask for all of it again."""
         self.kv.key_all_blocks(progress.request, progress.num_full * self._block_size)
         self.free(progress)
+
+
+def _held(progress: Progress, hit: PrefixHit) -> PrefixHit:
+    """What a waiting request need not take: what it holds already, or else a hit."""
+    return PrefixHit(progress.num_blocks, (), 0, 0) if progress.num_blocks else hit

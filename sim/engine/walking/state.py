@@ -49,7 +49,7 @@ class State:
         self.progress: dict[Request, Progress] = {}
         self.rotation: Rotation | None = None
         if counts and rotates(config, modes):
-            self.rotation = Rotation(config, modes.num_stages, self.progress, connector)
+            self.rotation = Rotation(config, modes.num_stages, self.progress, connector, self.slots.kv)
         self.in_flight: list[Batch] = []
         self.spare_rows: list[Row] = []
         self.num_calls = 0
