@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,16 @@ from sim.workload.trace import Trace
 from tests.cluster.test_aborts import Patience, Service
 from tests.cluster.test_clusters_agree import gaps
 from tests.cluster.test_pipeline_agrees import Staged, workloads
-from tests.configs import changed
+from tests.configs import changed, scheduler_config
 from tests.conformance.case import Case, RecordedStepTime, load_case
 from tests.conformance.engines import walk
+from tests.conformance.modes import stages_ns
 from tests.conformance.test_recorded import GOLDEN
 from tests.engine.test_engines_agree import Telling, assert_same_steps
-from tests.engine.test_modes_agree import cases
+from tests.engine.test_modes_agree import cases, recorded
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
+from tests.reference import modes as naive
 from tests.shared import SHARED
 from tests.workloads import GROUPS, step_times
 
@@ -191,6 +194,26 @@ def test_every_mode_counts_as_it_walks(case: Case, groups: tuple[KVGroup, ...]) 
     if case.modes.transfers is None or case.modes.transfers.offload is None:
         num_blocks = case.config.num_gpu_blocks * len(groups)
         case = replace(case, config=changed(case.config, kv_groups=groups, num_gpu_blocks=num_blocks))
+    assert_counts_as_it_walks(case)
+
+
+def test_a_token_that_was_dropped_is_not_the_last_one() -> None:
+    """Who is preempted with a token on its way, which a prefill instance drops, samples it again: a later batch brings it, and no continuation."""
+    asks = [Ask("A", 1, 1), Ask("B", 1, 6), Ask("C", 6, 8), Ask("D", 12, 10)]
+    config = scheduler_config(
+        block_size=1, num_gpu_blocks=30, max_num_seqs=3, max_num_batched_tokens=16, max_model_len=22,
+        async_scheduling=False, enable_prefix_caching=False,
+    )  # fmt: skip
+    modes = naive.Modes(
+        num_batches_in_flight=2,
+        pipeline=naive.Pipeline(2, partial(stages_ns, [200, 200])),
+        transfers=naive.Transfers("nixl", role="kv_producer"),
+        idle_sleep_s=1,
+    )
+    case = Case(
+        make_trace(asks), config, RecordedStepTime(1, 0, 1), None, recorded(None), modes,
+        [naive.Script(is_remote=is_remote) for is_remote in (False, False, True, True)],
+    )  # fmt: skip
     assert_counts_as_it_walks(case)
 
 

@@ -134,12 +134,14 @@ class State:
         progress.is_running = False
 
     def preempt(self, progress: Progress) -> None:
-        """Recompute preemption: what was computed is lost, what was generated is kept; outputs on their way still come."""
+        """Recompute preemption: what was computed is lost, what was generated is kept; outputs on their way still come, or are dropped."""
         self.leave_running(progress)
         progress.request.status = RequestStatus.PREEMPTED
         progress.attempt += 1
         progress.num_computed = 0
-        progress.num_stale = 0 if self.drops_preempted_outputs else progress.num_samples_in_flight
+        progress.num_stale = progress.num_samples_in_flight
+        if self.drops_preempted_outputs:
+            progress.num_stale, progress.sampled_number = 0, progress.last_batch
         progress.num_placeholders = 0
         self.waiting.put_back(progress.request)
 
