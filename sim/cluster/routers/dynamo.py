@@ -8,7 +8,6 @@ and shared caches and the decay of credit are left out; caches are read at this 
 replicas that report answers as they were when their last leap began.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
@@ -53,7 +52,7 @@ class Dynamo(Router):
         self._prefilling = Prefilling(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._num_active_blocks: Floats = np.zeros(fleet.num_replicas)
-        self._in_flight: dict[int, Counter[int]] = {}
+        self._in_flight: dict[int, dict[int, int]] = {}
         self._sent_s: dict[int, dict[int, float]] = {}
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
@@ -84,12 +83,13 @@ class Dynamo(Router):
         return held
 
     def _costs(self, request: Request, path: Sequence[int], num_held: dict[int, int]) -> Floats:
-        """Of all replicas, by their numbers; a term is left out where it is 0 for all."""
+        """Of all replicas, by their numbers; what would change nothing is left out."""
         options = self._options
         costs = (self._prefilling.num_tokens + request.num_prompt_tokens) / self._block_size
         for replica, num_blocks in num_held.items():
             costs[replica] = max(0.0, costs[replica] - options.overlap_credit * num_blocks)
-        costs *= options.prefill_load_scale
+        if options.prefill_load_scale != 1.0:
+            costs *= options.prefill_load_scale
         costs += self._num_blocks_with(path)
         if options.request_weight:
             costs += options.request_weight * self._num_active
@@ -113,18 +113,22 @@ class Dynamo(Router):
         return self._rng.choices(range(len(weights)), weights)[0]
 
     def _sent(self, path: Sequence[int], replica: int, now_s: float) -> None:
-        self._num_active[replica] += 1
+        num_new_blocks = 0
         for node in path:
-            in_flight = self._in_flight.setdefault(node, Counter())
-            in_flight[replica] += 1
-            if in_flight[replica] == 1:
-                self._num_active_blocks[replica] += self._num_blocks[node]
+            in_flight = self._in_flight.get(node)
+            if in_flight is None:
+                in_flight = self._in_flight[node] = {}
+            count = in_flight[replica] = in_flight.get(replica, 0) + 1
+            if count == 1:
+                num_new_blocks += self._num_blocks[node]
             if not self._options.kv_events:
                 self._sent_s.setdefault(node, {})[replica] = now_s
+        self._num_active[replica] += 1
+        self._num_active_blocks[replica] += num_new_blocks
 
     def answered(self, request: Request, replica: int) -> None:
         self._prefilling.forget(request)
-        self._num_active[replica] -= 1
+        num_left_blocks = 0
         for node in self._prompts.path(request.index):
             in_flight = self._in_flight.get(node)
             if in_flight is None:
@@ -132,9 +136,11 @@ class Dynamo(Router):
             in_flight[replica] -= 1
             if not in_flight[replica]:
                 del in_flight[replica]
-                self._num_active_blocks[replica] -= self._num_blocks[node]
+                num_left_blocks += self._num_blocks[node]
             if not in_flight:
                 del self._in_flight[node]
+        self._num_active[replica] -= 1
+        self._num_active_blocks[replica] -= num_left_blocks
 
     def left(self, replica: int) -> None:
         self._sent_before.forget(replica)
