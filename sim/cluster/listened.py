@@ -76,7 +76,8 @@ class ListenedReplica(ReportingReplica):
 
     def _pass(self) -> None:
         core = self._core
-        self._open_inbox(self._asked_s)
+        if self._inbox:
+            self._open_inbox(self._asked_s)
         plan = self._plan = core.plan()
         if plan is not None:
             self.due_s = plan.end_s
