@@ -17,6 +17,8 @@ from sim.metrics.over_time import replicas_over_time
 SAMPLE = 0.01  # vLLM's --kv-cache-metrics-sample
 SEED = 0  # of which blocks are sampled
 LIKE_PLAIN: Mapping[str, Any] = {
+    "speculation": None,
+    "acceptance": None,
     "num_stages": 1,
     "lora": None,
     "idle_sleep_s": 0.0,
@@ -30,7 +32,7 @@ def kv_cache_metrics(result: Result, *, sample: float = SAMPLE) -> KVCacheMetric
     """Simulates the run again and follows `sample` of its blocks, 0 to 1, drawn as they are allocated.
 
     Raises ConfigError for a share out of range, and for runs of which a step log does not say when blocks are taken and given back: with
-    drafts, with KV from elsewhere, and with replicas that come and go.
+    drafts under async scheduling, with KV from elsewhere, and with replicas that come and go.
     """
     if not 0 < sample <= 1:
         raise ConfigError(
@@ -61,7 +63,7 @@ def _check(result: Result) -> None:
     for pool in result.fleet.pools:
         modes = pool.deployment.modes
         refused |= {
-            "drafts": modes.speculation,
+            "drafts under async scheduling": modes.speculation and pool.deployment.config.num_batches_in_flight > 1,
             "KV on the CPU": modes.offload,
             "what no vLLM has": replace(modes, **LIKE_PLAIN) != PLAIN,
         }
@@ -96,7 +98,8 @@ def _replay(
         is_sampled=lambda: rng.random() < sample,
     )
     windows = [group.window for group in config.kv_groups]
-    return BlockReplay(blocks, config.block_size, config.max_model_len, windows, prompts, key)
+    drafts = result.fleet.pools[pool].deployment.modes.speculation is not None
+    return BlockReplay(blocks, config.block_size, config.max_model_len, windows, prompts, key, drafts=drafts)
 
 
 def _hits(result: Result, num_gpu_blocks: Sequence[int]) -> Iterator[dict[str, float | None]]:

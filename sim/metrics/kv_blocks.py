@@ -130,6 +130,7 @@ class _Running:
         self.num_in_flight = 0
         self.num_known = num_prompt_tokens
         self.num_full = 0
+        self.has_sampled = False
         self.since = since
 
 
@@ -137,7 +138,8 @@ class BlockReplay:
     """Hands out the blocks of one replica again: `take` gets the rows of its step log, in order, and `finish` comes after the last.
 
     `key` tells the content of a request's block by its number; `prompts` have the lengths by request; `windows` has that of each KV group,
-    None for full attention. All groups take their blocks from one pool, as in vLLM.
+    None for full attention. All groups take their blocks from one pool, as in vLLM. How many of a request's `drafts` are accepted shows in what
+    is computed when it is next scheduled.
     """
 
     def __init__(
@@ -148,6 +150,8 @@ class BlockReplay:
         windows: Sequence[int | None],
         prompts: Mapping[str, int],
         key: Callable[[str, int], Key],
+        *,
+        drafts: bool = False,
     ) -> None:
         self.pool = pool
         self.slots: list[Slots] = []
@@ -157,6 +161,7 @@ class BlockReplay:
         self._num_blocks = len(pool.free)
         self._prompts = prompts
         self._key = key
+        self._drafts = drafts
         self._running: dict[str, _Running] = {}
         self._returned: dict[str, int] = {}
         self._on_device: deque[tuple[int, Mapping[str, Any]]] = deque()
@@ -188,6 +193,8 @@ class BlockReplay:
                 self._release(preempted.popleft())
             for table in request.tables:
                 table += [self.pool.take(now_s) for _ in range(num_new_blocks // len(request.tables))]
+            if self._drafts and request.has_sampled:
+                request.num_known = num_computed + 1
             request.num_computed = num_computed + num_tokens
             request.num_in_flight += num_tokens
             self._fill(name, min(request.num_computed, request.num_known))
@@ -199,7 +206,7 @@ class BlockReplay:
         self.slots.append(self._slots(row["end"] - row["start"]))
 
     def _admit(self, name: str, num_found: int, now_s: float) -> None:
-        num_known = self._prompts[name] + self._returned.get(name, 0)
+        num_known = self._max_model_len if self._drafts else self._prompts[name] + self._returned.get(name, 0)
         request = self._running[name] = _Running(num_known, len(self._windows), self._num_taken)
         request.num_full = num_found // self._block_size
         for group, window in enumerate(self._windows):
@@ -230,10 +237,11 @@ class BlockReplay:
         for name in row["sampled"]:
             self._returned[name] = self._returned.get(name, 0) + 1
             if name in self._running:
-                self._running[name].num_known += 1
+                self._running[name].has_sampled = True
+                self._running[name].num_known += not self._drafts
         for name in row["finished"]:
             if name in self._running:  # or it was preempted with its last token on the way
-                self._fill(name, self._running[name].num_computed)
+                self._fill(name, min(self._running[name].num_computed, self._running[name].num_known))
                 self._release(name)
 
     def _release(self, name: str) -> None:

@@ -52,7 +52,8 @@ def test_how_much_of_the_slots_holds_a_token() -> None:
     assert told["contiguous_used_slot_share"] == pytest.approx(150 / 1024)
 
 
-DRAFTING = SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 2})
+NGRAM = SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 3})
+EAGLE = SpeculativeConfig.parse({"method": "eagle3", "model": "a/head", "num_speculative_tokens": 2})
 MULTI_TURN, CHAT = ("multi-turn", 120), ("chat", 60)
 
 
@@ -66,9 +67,10 @@ MULTI_TURN, CHAT = ("multi-turn", 120), ("chat", 60)
         (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "enable_prefix_caching": False}, {}),
         (CHAT, "gpt-oss-20b", {"num_gpu_blocks_override": 2200}, {}),
         (CHAT, "gemma-3-27b-it", {"num_gpu_blocks_override": 8000, "max_model_len": 8192}, {}),
+        (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "speculative_config": NGRAM}, {"acceptance": 2.0}),
         (("chat", 30), "Qwen3-30B-A3B", {"num_gpu_blocks_override": 1100, "data_parallel_size": 2}, {}),
     ],
-    ids=["shared", "sync", "older rules", "stages", "no caching", "window", "many windows", "ranks"],
+    ids=["shared", "sync", "older rules", "stages", "no caching", "window", "many windows", "drafts", "ranks"],
 )
 def test_blocks_are_taken_and_evicted_as_the_engine_says(
     load: tuple[str, int], model: str, engine: dict[str, Any], how: dict[str, Any]
@@ -124,7 +126,7 @@ def test_a_share_of_the_blocks_is_followed() -> None:
         ({"engine": sim.EngineConfig(preemption_mode="swap")}, "what no vLLM has"),
         ({"replicas": 2, "kv_store": "capacity_gib=1"}, "a fleet that changes, hands KV over or shares it"),
         ({"fleet": {"faults": [{"at_s": 1, "replica": 0, "for_s": 1}]}}, "a fleet that changes"),
-        ({"engine": sim.EngineConfig(speculative_config=DRAFTING), "acceptance": 2.0}, "drafts"),
+        ({"engine": sim.EngineConfig(speculative_config=EAGLE)}, "drafts under async scheduling"),
     ],
 )
 def test_what_is_not_followed(how: dict[str, Any], what: str) -> None:
