@@ -23,6 +23,7 @@ NOT_FIGURES = (
     "price_usd_per_hour",
     "price_source",
     "derived",
+    "source",
 )  # of a profile: they time nothing
 
 
