@@ -26,9 +26,9 @@ class Arrivals(ABC):
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:
         """Seconds, ascending, at a finite rate; the first request comes after a gap, the last at about num_requests/rate."""
 
-    @abstractmethod
     def gaps(self, count: int, rng: Random) -> Floats:
-        """So many gaps of 1 s in the mean, which nothing rescales."""
+        """So many gaps of 1 s in the mean; a process that rescales its times has others, which nothing rescales."""
+        return np.diff(self.times(count, 1.0, rng), prepend=0.0)
 
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:
         """The same, so many at once; a process that knows only how to draw them all does that first."""
@@ -116,9 +116,6 @@ class Constant(Arrivals):
 
     def times(self, num_requests: int, rate_rps: float, rng: Random) -> Floats:  # noqa: ARG002 - nothing is drawn
         return np.arange(1, num_requests + 1) / rate_rps
-
-    def gaps(self, count: int, rng: Random) -> Floats:  # noqa: ARG002
-        return np.ones(count)
 
     def parts(self, num_requests: int, rate_rps: float, rng: np.random.Generator, at_once: int) -> Iterator[Floats]:  # noqa: ARG002
         for first in range(0, num_requests, at_once):

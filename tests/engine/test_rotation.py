@@ -217,6 +217,34 @@ def test_a_token_that_was_dropped_is_not_the_last_one() -> None:
     assert_counts_as_it_walks(case)
 
 
+def test_who_decodes_past_blocks_that_others_may_ask_for_is_walked() -> None:
+    """When a window passes such a block decides what of it is still there for the next who asks."""
+    prompt, first = ((0, 9),), ((0, 1),)
+    asks = [
+        Ask("A", prompt, 3),
+        Ask("B", first, 1),
+        Ask("C", first, 1),
+        Ask("D", prompt, 1),
+        Ask("E", first, 1),
+        Ask("F", first, 1),
+    ]
+    config = scheduler_config(
+        kv_groups=(KVGroup(window=5),), block_size=1, num_gpu_blocks=20, max_num_seqs=2, max_num_batched_tokens=16,
+        max_model_len=12, async_scheduling=False, enable_prefix_caching=True,
+    )  # fmt: skip
+    assert_counts_as_it_walks(
+        Case(
+            make_trace(asks),
+            config,
+            RecordedStepTime(1, 0, 0),
+            None,
+            recorded(None),
+            naive.Modes(),
+            [naive.Script()] * 6,
+        )
+    )
+
+
 def lone_request() -> tuple[WalkingCore, Request]:
     """An engine with two stages, and who asks it for 400 tokens."""
     config = make_config(max_model_len=500, num_gpu_blocks=600)
