@@ -1,7 +1,7 @@
-"""Replicas that a router listens to and nobody else: what happens at each before a request comes, it does when that request comes.
+"""Replicas that only a router listens to: it acts on what it hears when a request comes, and so they catch up then.
 
 They do the same passes at the same times as replicas that are processes (replica.py), and the router hears of the same ends before it
-chooses. But what would be events of the environment are a few numbers of each replica.
+chooses. Time is that of the arrivals, a process on SimPy's clock; the agenda only spares a look at those that have nothing to do by then.
 """
 
 import math
