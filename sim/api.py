@@ -33,7 +33,7 @@ from sim.metrics.offload import offload_columns
 from sim.metrics.over_time import ReplicasOverTime, replica_columns, replicas_over_time
 from sim.metrics.sent_late import sent_late
 from sim.metrics.sharing import pull_columns, sharing_figures
-from sim.metrics.slo import Slo, judged_by_request, limits_json, parse_slos, slo_figures
+from sim.metrics.slo_classes import limit_figures
 from sim.metrics.stages import stage_figures
 from sim.metrics.timeline import Timeline, timeline
 from sim.metrics.what_limits import what_limits
@@ -47,6 +47,7 @@ from sim.specs.fleet_file import FleetLike
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.sampling import Sampling
+from sim.specs.slo import Slo, judged_by_request, limits_json, parse_slos
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, step_time_options
 from sim.steptime.protocol import StepTimeModel
@@ -553,7 +554,7 @@ class _Replayed(NamedTuple):
 
     def figures(self, run: ClusterRecords) -> dict[str, Any]:
         figures = fleet_summary(self.fleet, run)
-        return figures | slo_figures(self.slos, run.merged, figures["duration"])
+        return figures | limit_figures(self.load.trace, self.slos, run.merged, figures["duration"])
 
     def at(self, factor: float, rate_share: float) -> dict[str, Any]:
         """The figures of such a replay."""
@@ -572,7 +573,7 @@ def _summary(replayed: _Replayed, given: EngineConfig, run: ClusterRecords) -> d
         "vllm_version": fleet.first.engine.vllm_version,
         "servecast_version": __version__,
         "notes": list(dict.fromkeys(note for pool in fleet.pools for note in pool.deployment.run_notes)),
-        **({"slo": limits_json(replayed.slos)} if replayed.slos else {}),
+        **({"slo": limits_json(replayed.slos)} if replayed.slos and trace.slo_class is None else {}),
         **figures,
         **fleet_parts(fleet, run),
         **fleet_over_time(fleet, run, paid_s),

@@ -12,8 +12,8 @@ from sim.measure.forecast import confidence_json, confidence_of
 from sim.metrics.cost import cost
 from sim.metrics.fleet import deployed_json
 from sim.metrics.run_sketch import RunSketch
-from sim.metrics.slo import Slo, limits_json
 from sim.specs.engine import EngineConfig
+from sim.specs.slo import Slo, limits_json
 from sim.version import __version__
 from sim.workload.frames import is_frame
 from sim.workload.load import StreamSha256
@@ -62,6 +62,10 @@ def run_stream(
 
     def told() -> Iterator[Trace]:
         for part in parts:
+            if part.slo_class is not None:
+                raise ConfigError(
+                    "a trace whose classes have limits of their own (`slo`) cannot be streamed; leave `stream` out."
+                )
             run.sha256.add(part)
             run.source, run.notes = part.source, part.notes
             yield part

@@ -21,12 +21,13 @@ from sim.metrics.over_windows import OverWindows
 from sim.metrics.overload import Overload, judged
 from sim.metrics.quantile_sketch import ERROR, QuantileSketch, TailShare
 from sim.metrics.replicas import FIGURES
-from sim.metrics.slo import Slo, num_good
+from sim.metrics.slo import num_good
 from sim.metrics.statistics import parts_of
 from sim.metrics.step_samples import StepSamples
 from sim.metrics.summary import in_ms, kv_cache_usage, ratio, totals_json
 from sim.metrics.utilization import Work, possible, shares, work_of
 from sim.metrics.what_limits import Limited, limits_json
+from sim.specs.slo import Slo
 from sim.units import MS
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")

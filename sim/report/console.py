@@ -90,9 +90,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield title.center(WIDTH, "-")
         labels = {f"{figure} {name.upper()} (ms)": f"{key}_{name}_ms" for figure, key in FIGURES.items()}
         yield from _section(labels, summary)
-    if "slo" in summary:
+    if "slo" in summary or "slo_classes" in summary:
         yield "Service-level Objectives".center(WIDTH, "-")
-        yield from _section(_objectives(summary["slo"]), {**summary, **_infinite(summary)})
+        yield from _kept(summary)
     yield "Engine".center(WIDTH, "-")
     yield from _section(ENGINE, {**summary, **_elsewhere(summary)})
     if "spec_decode_num_drafts" in summary:
@@ -129,6 +129,14 @@ def _speculation(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{f'  Position {position} (%):':<{LABEL_WIDTH}} {_figure(rate, 100)}"
 
 
+def _kept(summary: Mapping[str, Any]) -> Iterator[str]:
+    """How far limits are kept, class by class where classes have their own."""
+    for part in summary.get("slo_classes", ()):
+        labels = {f"{part['class']}: {label}": key for label, key in _objectives(part["slo"]).items()}
+        yield from _section(labels, {**part, **_infinite(part)})
+    yield from _section(_objectives(summary.get("slo", {})), {**summary, **_infinite(summary)})
+
+
 def _objectives(slo: Mapping[str, float]) -> dict[str, str]:
     """Each limited percentile over all requests, beside its limit, and how many requests are within every limit."""
     labels = {f"{name}, limit {limit_ms:g} (ms)": f"slo_{name}_ms" for name, limit_ms in slo.items()}
@@ -137,7 +145,7 @@ def _objectives(slo: Mapping[str, float]) -> dict[str, str]:
 
 def _infinite(summary: Mapping[str, Any]) -> dict[str, float]:
     """The limited percentiles that are infinite because requests were not served; JSON has null for them."""
-    keys = (f"slo_{name}_ms" for name in summary["slo"])
+    keys = (f"slo_{name}_ms" for name in summary.get("slo", ()))
     return {key: math.inf for key in keys if summary[key] is None and summary["completed"] < summary["arrived"]}
 
 

@@ -38,6 +38,12 @@ STAGES: Columns = {
     "P99 TTFT ms": ("p99_ttft_ms", 1),
     "mean TPOT ms": ("mean_tpot_ms", 1),
 }
+SLO_CLASSES: Columns = {
+    "requests": ("arrived", 1),
+    "completed": ("completed", 1),
+    "goodput/s": ("request_goodput", 1),
+    "within limits %": ("slo_attainment", 100),
+}
 MOST_ROWS = 16
 """Of a larger fleet the first and the last are shown."""
 

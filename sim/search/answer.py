@@ -9,7 +9,6 @@ from sim.errors import ConfigError, nearest
 from sim.fleet import DeployedFleet
 from sim.memory.plan import MemoryPlan
 from sim.metrics.fleet import same
-from sim.metrics.slo import limits_json
 from sim.search.bench_load import BenchLoad, Verification
 from sim.search.candidate_json import candidate_row, config_json, deploy_commands, portable_fleet, sensitivity_rows
 from sim.search.evaluate import Outcome, Scenario
@@ -18,6 +17,7 @@ from sim.search.optimize import BASELINE, Findings
 from sim.search.ranking import Candidate
 from sim.search.uncertainty import step_times_off
 from sim.specs.hardware import load_gpu
+from sim.specs.slo import limits_json
 from sim.version import __version__
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from sim.fleet import DeployedFleet
-from sim.metrics.slo import Slo
 from sim.outputs import writing
 from sim.search.evaluate import Scenario
 from sim.specs.releases import parse_version
+from sim.specs.slo import Slo
 from sim.workload.arrivals import MIN_BURSTINESS, Gamma, arrival_times
 from sim.workload.columns import Floats
 from sim.workload.describe import describe

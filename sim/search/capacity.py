@@ -9,7 +9,6 @@ from sim.fleet import DeployedFleet, DeployedPool
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.measure.forecast import confidence_json, confidence_of, forecast_of, least_known
 from sim.metrics.fleet import layout_json, same
-from sim.metrics.slo import limits_json
 from sim.search.answer import unservable_json
 from sim.search.bench_load import DATASET, BenchLoad, Verification, verification
 from sim.search.candidate_json import serve_lines
@@ -19,6 +18,7 @@ from sim.search.objectives import share_unserved
 from sim.search.rate_probe import Probe, RateProber
 from sim.search.sizing import prober_of, size_json, sizing
 from sim.specs.fleet_file import MOST_REPLICAS
+from sim.specs.slo import limits_json
 from sim.steptime.perturbed import all_off_by
 from sim.units import MS
 from sim.version import __version__

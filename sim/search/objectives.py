@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from sim.errors import ConfigError, TraceError, nearest
 from sim.metrics.goals import GOALS, Goal, Metrics
-from sim.metrics.slo import Slo, judged_by_request
 from sim.specs.model import ModelSpec
+from sim.specs.slo import Slo, judged_by_request
 from sim.workload.trace import Trace
 
 

@@ -13,8 +13,9 @@ from sim.engine.records import RequestRecords
 from sim.errors import ConfigError, DoesNotFitError
 from sim.fleet import DeployedFleet
 from sim.metrics.overload import is_backlog
-from sim.metrics.slo import Slo, is_over
+from sim.metrics.slo import is_over
 from sim.search.evaluate import Scenario
+from sim.specs.slo import Slo
 from sim.steptime.perturbed import AS_MODELLED, Perturbation
 from sim.workload.rates import scale_rate
 from sim.workload.tile import tile

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from sim.errors import listed
 from sim.memory.plan import MemoryPlan
-from sim.metrics.slo import Slo
 from sim.search.blueprint import OF_ANSWERS, REPLICAS, Params
 from sim.search.evaluate import Outcome
 from sim.search.neighbours import Sensitivity
@@ -14,6 +13,7 @@ from sim.search.ranking import Candidate
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import ResolvedEngine
 from sim.specs.online_quantization import AHEAD_OF_TIME
+from sim.specs.slo import Slo
 from sim.units import GIB
 
 HIGH_KV_USAGE = 0.95

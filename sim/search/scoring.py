@@ -11,7 +11,6 @@ from sim.cluster.routers.table import router_options
 from sim.deployment import DEFAULTS, GpuLike, ModelLike, as_gpu, as_model
 from sim.errors import ConfigError
 from sim.fleet import DEFAULT_ROUTER
-from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Outcome, Scenario, Task
 from sim.search.objectives import parse_target, unservable
 from sim.specs.acceptance import AcceptanceLike
@@ -19,6 +18,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetLike, read_fleet
 from sim.specs.hardware import HardwareProfile
 from sim.specs.sampling import Sampling
+from sim.specs.slo import parse_slos
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.options import Composition, StepTimeOptions, step_time_options
 from sim.steptime.protocol import StepTimeModel
@@ -85,6 +85,11 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         source=model,
     )
     found.clients.check(found.trace)
+    if found.trace.slo_class is not None:
+        limited = ", ".join(one.name for one in found.trace.slo_classes if one.slos)
+        raise ConfigError(
+            f"the workload's classes have limits of their own (`slo` of {limited}), and a search holds all requests to the same; take `slo` out and give --slo, or simulate."
+        )
     unservable(found.trace, found.model, target.limits)  # to refuse a trace of which nothing can be served
     return found
 

@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 
 from sim.errors import ConfigError
+from sim.specs.slo import SloClass, parse_slos
 from sim.workload.arrivals import arrival_times
 from sim.workload.columns import MAX_SECONDS, MAX_TOKENS, Floats, Ints
 from sim.workload.lengths import Lengths
@@ -58,7 +59,16 @@ def generate(workload: Workload, seed: int = 0) -> Trace:
     for number, client in enumerate(clients):
         own = children[number * NUM_STREAMS : (number + 1) * NUM_STREAMS]
         parts.append(_drawn(client, _Streams(*map(np.random.default_rng, own))))
-    return merged(parts) if len(parts) > 1 else parts[0]
+    if any(client.slo for client in clients):
+        parts = [
+            replace(part, slo_class=np.full(len(part), number, dtype=np.int64)) for number, part in enumerate(parts)
+        ]
+    found = merged(parts) if len(parts) > 1 else parts[0]
+    return found if found.slo_class is None else replace(found, slo_classes=tuple(map(_limits, clients)))
+
+
+def _limits(client: WorkloadSpec) -> SloClass:
+    return SloClass(client.name or "all", parse_slos(client.slo))
 
 
 def drawn_parts(spec: WorkloadSpec, seed: int, at_once: int) -> Iterator[Trace]:
@@ -84,6 +94,7 @@ def _check_in_parts(spec: WorkloadSpec) -> None:
         "exact": spec.exact,
         "n": spec.n != ONCE,
         "lora_modules": spec.lora_modules,
+        "slo": spec.slo,
     }
     what = next((name for name, is_there in refused.items() if is_there), None)
     if what:

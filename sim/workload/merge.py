@@ -51,6 +51,10 @@ def _check(traces: Sequence[Trace]) -> None:
             raise TraceError(
                 f"{_named(trace)}: stages begin when the one before has ended and have no place on a clock; merge traces without `stage`."
             )
+        if trace.slo_class is not None:
+            raise TraceError(
+                f"{_named(trace)}: classes with limits of their own (`slo`) are those of one workload; merge without `slo`, or write one workload."
+            )
     drafting = [trace.acceptance_length is not None for trace in traces]
     if any(drafting) and not all(drafting):
         raise _unlike(traces[drafting.index(False)], traces[drafting.index(True)], "acceptance_length")

@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from sim.errors import ConfigError
+from sim.specs.slo import judged_by_request, parse_slos
 from sim.workload.arrivals import POISSON, Arrivals, check_rate
 from sim.workload.columns import MAX_INTEGER, MAX_SECONDS, MAX_TOKENS
 from sim.workload.lengths import Counts, Fixed, Lengths
@@ -48,6 +49,7 @@ class WorkloadSpec:
     the k-th k^`prefix_zipf` times as seldom as the first. Times are as a clock that ticks every `tick_s` would have them. After `duration_s` nothing comes,
     whatever sessions had still to say; with `turn_gap_of_rest` a session says it all before, for its gaps are what is left of that time x (1 - exp(-wait)).
     `exact`: chance is in the order alone, and in bursts within pieces of a rate: each piece has as many sessions, and each length comes as often, as is due. `length_correlation` is Spearman's, of prompts and outputs; each prompt is answered `n` times.
+    `slo` are limits as `--slo` has them, to which these requests are held instead of the run's.
     """
 
     num_requests: int | None = None
@@ -77,6 +79,7 @@ class WorkloadSpec:
     hash_block_size: int = DEFAULT_HASH_BLOCK_SIZE
     lora_modules: tuple[str, ...] = ()
     priority: int | None = None
+    slo: tuple[str, ...] = ()
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -84,6 +87,7 @@ class WorkloadSpec:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"`{name}` must be from {least} to {most:.10g}, got {value}.")
+        judged_by_request(parse_slos(self.slo))
         _check_extent(self)
         if isinstance(self.request_rate, float | int):
             check_rate(self.count, self.request_rate)

@@ -32,6 +32,7 @@ from sim.workload.spec_values import (
     read_number,
     read_ramp_up,
     read_rate,
+    read_slos,
     read_spikes,
     read_waits,
 )
@@ -225,6 +226,7 @@ READERS: dict[str, Reader] = {
     "hash_block_size": read_integer,
     "lora_modules": read_names,
     "priority": read_integer,
+    "slo": read_slos,
     "name": read_name,
 }
 SPEC_KEYS = (*READERS, *BENCH)

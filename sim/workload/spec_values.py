@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sim.errors import ConfigError, SimError, TraceError, listed, nearest
 from sim.inputs import read_text
+from sim.specs.slo import judged_by_request, parse_slos
 from sim.units import MIB
 from sim.workload.arrivals import parse_arrivals
 from sim.workload.columns import show
@@ -188,6 +189,16 @@ def read_names(value: Any, place: Place, _folder: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise place.fault(f"must be a list of names, got {show(value)}.")
     return tuple(value)
+
+
+def read_slos(value: Any, place: Place, _folder: Path) -> tuple[str, ...]:
+    """One limit or a list of them, as `--slo` has them."""
+    limits = [value] if isinstance(value, str) else value
+    if not isinstance(limits, list) or not all(isinstance(limit, str) for limit in limits):
+        raise place.fault(f"must be a limit such as ttft_p99=500ms, or a list of them, got {show(value)}.")
+    with place.blamed():
+        judged_by_request(parse_slos(limits))
+    return tuple(limits)
 
 
 def read_name(value: Any, place: Place, _folder: Path) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from sim.specs.slo import SloClass
 from sim.workload.names import Names, PackedNames
 
 Segment = tuple[int, int]
@@ -15,7 +16,7 @@ Segment = tuple[int, int]
 
 COLUMNS = (
     "request_id", "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "lora_name", "session_id", "think_time_s", "stage",
-    "acceptance_length",
+    "acceptance_length", "slo_class",
     "segments",
 )  # fmt: skip
 
@@ -30,7 +31,8 @@ class Trace:
     trace; the engine gives private prompts and outputs negative ones. `lora_name` is empty for requests of the base model;
     equal tokens under different adapters have different KV. `n` answers are generated for a prompt, each of `output_tokens`, one where it
     is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
-    yields in the mean, where it is served with any. `notes` are sentences on what the file
+    yields in the mean, where it is served with any. `slo_class` is whose limits a request is held to, a number in `slo_classes`;
+    no file has a column for it. `notes` are sentences on what the file
     left open and what was taken for it, `read_with` the options of `read_trace` that were given. Raises TraceError for columns that break this.
     """
 
@@ -45,7 +47,9 @@ class Trace:
     think_time_s: NDArray[np.float64] | None = None
     stage: NDArray[np.int64] | None = None
     acceptance_length: NDArray[np.float64] | None = None
+    slo_class: NDArray[np.int64] | None = None
     segments: Sequence[tuple[Segment, ...]] | None = None
+    slo_classes: tuple[SloClass, ...] = ()
     source: str = ""
     format: str = "native"
     notes: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 import pytest
 
 from sim.errors import ConfigError
-from sim.metrics.slo import Slo, judged_by_request, parse_slo, parse_slos, slo_figures
+from sim.metrics.slo import slo_figures
+from sim.specs.slo import Slo, judged_by_request, parse_slo, parse_slos
 from tests.metrics.makers import Life, make_records
 
 BAD_SLOS = {

@@ -1,6 +1,7 @@
-from sim.metrics.slo import Slo, limits_json, slo_figures
+from sim.metrics.slo import slo_figures
 from sim.metrics.summary import summarize
 from sim.report.console import WIDTH, result_table
+from sim.specs.slo import Slo, limits_json
 from tests.metrics.makers import DISPATCH, Life, Step, make_records
 
 COMPLETED = Life(first_token_s=0.25, finish_s=2.25, prompt_tokens=300, output_tokens=101)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.metrics.slo import parse_slos
 from sim.search.evaluate import Scenario
 from sim.search.objectives import parse_target
 from sim.search.runner import Runner, Serial
@@ -14,6 +13,7 @@ from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
+from sim.specs.slo import parse_slos
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import StepTimeOptions
 from sim.workload.load import Load

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from sim.errors import ConfigError
-from sim.metrics.slo import measured_ms, parse_slo, parse_slos
+from sim.metrics.slo import measured_ms
 from sim.search.evaluate import Task
 from sim.search.objectives import pareto, parse_target
+from sim.specs.slo import parse_slo, parse_slos
 from tests.metrics.makers import make_records
 from tests.search.makers import make_scenario
 

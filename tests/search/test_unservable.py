@@ -8,13 +8,14 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, TraceError
-from sim.metrics.slo import is_over, judged_ms, measured_ms, parse_slo
+from sim.metrics.slo import is_over, judged_ms, measured_ms
 from sim.report.search import capacity_text, optimization_text
 from sim.search import objective
 from sim.search.evaluate import Task
 from sim.search.objectives import unservable
 from sim.search.ranking import is_near
 from sim.specs.engine import EngineConfig
+from sim.specs.slo import parse_slo
 from sim.workload.trace import Trace
 from tests.metrics.makers import Life, make_records
 from tests.search.makers import STEPS, gpu, make_scenario, make_trace, model

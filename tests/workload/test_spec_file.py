@@ -224,6 +224,9 @@ def test_a_file_is_a_trace_wherever_one_is_asked_for(tmp_path: Path) -> None:
         ("request_rate: inf\nspikes: [{at_s: 1, duration_s: 1, times: 2}]", "a rate of `inf` sends all at once"),
         ("spikes: [{at_s: 1, duration_s: 1, times: -2}]", r"`spikes\.0`: a spike needs"),
         ("lora_modules: sql", "`lora_modules`: must be a list of names, got sql"),
+        ("slo: 5", "`slo`: must be a limit such as ttft_p99=500ms, or a list of them, got 5"),
+        ("slo: [ttft_p99=1s, ttft_p99=2s]", "`slo`: --slo limits ttft_p99 twice"),
+        ("clients: [{name: a, share: 1, slo: itl_p99=5ms}]", r"`clients\.0\.slo`: --slo itl_p99=5ms: goodput judges single requests"),
         ("dataset_name: randm", r"`dataset_name` must be random.* got 'randm'.*Did you mean random"),
         ("random_input_len: 5", "`random_input_len` is a parameter of a dataset; give its `dataset_name`"),
         ("dataset_name: sonnet\nrandom_input_len: 5", "`random_input_len` is not a parameter of the dataset sonnet"),
@@ -307,6 +310,7 @@ def specs(draw: st.DrawFn, name: str = "") -> WorkloadSpec:
         prefix_zipf=draw(st.floats(0, 3)),
         lora_modules=tuple(draw(st.lists(st.text("abc.1", min_size=1), max_size=3))),
         priority=draw(st.none() | st.integers(-9, 9)),
+        slo=draw(st.sampled_from([(), ("ttft_p99=500ms",), ("ttft_p99=500ms", "e2el_p99.9=2.5s")])),
         name=name,
         **(in_sessions if sessions else {}),  # type: ignore[arg-type]
     )

@@ -45,7 +45,7 @@ from sim.report.page.shared import (
     provenance,
     title_lines,
 )
-from sim.report.parts import POOLS, REPLICAS, STAGES, parts_table
+from sim.report.parts import POOLS, REPLICAS, SLO_CLASSES, STAGES, parts_table
 from sim.report.run_title import run_title
 from sim.report.tables import Table, cell_text
 from sim.workload.trace import Trace
@@ -132,6 +132,15 @@ def _latency(run: Run) -> Iterator[Block]:
     if "slo" in run.summary:
         rows = [(name, run.summary[f"slo_{name}_ms"], limit_ms) for name, limit_ms in run.summary["slo"].items()]
         yield Grid(Table(("limit", "ms", "at most"), rows), "Service-level objectives")
+    if "slo_classes" in run.summary:
+        classes = run.summary["slo_classes"]
+        of_classes = [
+            (part["class"], name, part[f"slo_{name}_ms"], limit_ms)
+            for part in classes
+            for name, limit_ms in part["slo"].items()
+        ]
+        yield Grid(Table(("class", "limit", "ms", "at most"), of_classes), "Service-level objectives")
+        yield Grid(parts_table("class", SLO_CLASSES, classes), "Requests within all limits of their class")
     found = distributions(run.seen.merged)
     yield Charts([Chart(latency_figure(name, one)) for name, one in found.items() if one])
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from sim.deployment import GpuLike, ModelLike, as_gpu, as_model
 from sim.errors import ConfigError, DoesNotFitError, nearest
-from sim.metrics.slo import Slo
 from sim.search.analytic.default_space import CONSERVATIVE_SIZES, MODEL_LENGTHS, captured_sizes
 from sim.search.analytic.performance_model import SpecConfig, vLLMPerformanceModel
 from sim.search.analytic.workload_profile import WorkloadProfile
@@ -21,6 +20,7 @@ from sim.search.objectives import parse_target
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
 from sim.specs.serve_command import serve_command
+from sim.specs.slo import Slo
 from sim.units import GIB, MS
 from sim.workload.load import Load
 
