@@ -276,10 +276,11 @@ def serve_open(
     gateway: Gateway,
     requests: Iterable[Request],
     others: Sequence[Replica] = (),
+    at_once: int = ROWS_AT_ONCE,
 ) -> None:
     """Submit requests at the trace's times; limits of what is taken in wait for their answers, and a router may listen.
 
-    `others` are replicas that serve elsewhere.
+    `others` are replicas that serve elsewhere. So many requests are read `at_once` where nobody looks at the clock between them.
     """
     if gateway.has_limits or any(member.limits for member in members):
         gateway.replicas = sorted((*live_replicas(env, members, gateway), *others), key=number_of)
@@ -287,12 +288,12 @@ def serve_open(
     elif gateway.router.listens:
         fleet = ListenedReplicas(((member.core, member.pool) for member in members), gateway)
         gateway.replicas = fleet.replicas
-        _send(env, requests, fleet.arrive, at_once=ROWS_AT_ONCE)
+        _send(env, requests, fleet.arrive, at_once=at_once)
         fleet.finish()
     else:
         lazy = [LazyReplica(env, *member[:3]) for member in members]
         gateway.replicas = sorted((*lazy, *others), key=number_of)
-        _send(env, requests, gateway.submit, at_once=ROWS_AT_ONCE if gateway.is_blind else 1)
+        _send(env, requests, gateway.submit, at_once=at_once if gateway.is_blind else 1)
         for replica in lazy:
             replica.finish()
 

@@ -99,7 +99,7 @@ class _Stream:
 
     def run(self) -> None:
         members = [Member(core, number) for number, core in enumerate(self._cores)]
-        serve_open(self._env, members, self._gateway, self._requests())
+        serve_open(self._env, members, self._gateway, self._requests(), at_once=1)
         self._hand_on(tuple(core.records() for core in self._cores))
 
     def _requests(self) -> Iterator[Request]:

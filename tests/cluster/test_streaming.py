@@ -105,6 +105,17 @@ def test_requests_that_wait_from_part_to_part() -> None:
     assert parts[-1].ended.requests.finish_s.tolist() == [30.0, 32.0, 34.0, 36.0, 38.0, 40.0, 42.0]
 
 
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_part_is_sent_before_the_next_is_read(router: str) -> None:
+    """Whoever ended before the last request of a part came is told of with that part."""
+    trace = make_trace([Ask(f"r{at}", 4, 1, 10.0 * at) for at in range(4)])
+    parts = streamed(trace, FleetPlan.alike(make_config(), ONE_SECOND, 2, router), [1])
+    ended = np.cumsum([len(part.ended.requests) for part in parts])
+    assert (ended[:-1] <= [1, 2, 3]).all()
+    assert ended[-2] > 0
+    assert ended[-1] == 4
+
+
 def test_a_prompt_is_found_parts_later_and_forgotten_when_it_is_evicted() -> None:
     """Room for two prompts of three blocks: the third evicts the first."""
     shared = ((0, 12),)
