@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from sim.cluster.clock import last_multiple
+from sim.cluster.clock import Ticks
 from sim.cluster.gateway import Gateway
 from sim.cluster.replica import Core, ReportingReplica
 from sim.engine.metrics import Metrics
@@ -104,8 +104,8 @@ class ListenedReplicas:
         self._agenda: Agenda = []
         self.replicas = [ListenedReplica(core, number, pool, self._agenda) for number, (core, pool) in enumerate(cores)]
         self._gateway = gateway
-        self._interval_s = gateway.router.scrape_interval_s
-        self._shown_at_s = -math.inf
+        interval_s = gateway.router.scrape_interval_s
+        self._scrapes = None if interval_s is None else Ticks(interval_s)
 
     def arrive(self, request: Request) -> None:
         """A request comes: route it by what is known."""
@@ -118,14 +118,11 @@ class ListenedReplicas:
         self._reach(math.inf)
 
     def _show(self, now_s: float) -> None:
-        if self._interval_s is None:
-            return
-        at_s = last_multiple(now_s, self._interval_s)
-        if at_s > self._shown_at_s:
-            self._shown_at_s = at_s
-            self._reach(at_s)
+        scrapes = self._scrapes
+        if scrapes is not None and scrapes.passed(now_s):
+            self._reach(scrapes.last_s)
             for replica in self.replicas:
-                replica.show(at_s)
+                replica.show(scrapes.last_s)
 
     def _reach(self, time_s: float) -> None:
         told: list[Told] = []

@@ -11,7 +11,7 @@ from typing import Protocol
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, last_multiple
+from sim.cluster.clock import ANSWER, PASS, At, Ticks
 from sim.cluster.gateway import Gateway
 from sim.cluster.replica import NOTHING_SHOWN, Core
 from sim.engine.metrics import Metrics
@@ -49,7 +49,8 @@ class Rank:
 
     def metrics(self, at_s: float) -> Metrics:
         self._ranks.show()
-        assert at_s == self._ranks.shown_at_s, "metrics are those of the last scrape"
+        assert self._ranks.scrapes is not None, "a router scrapes"
+        assert at_s == self._ranks.scrapes.last_s, "metrics are those of the last scrape"
         return self.shown
 
     def num_cached_blocks(self, request: Request) -> int:
@@ -66,10 +67,9 @@ class Ranks:
         self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener, scrape_interval_s: float | None = None
     ) -> None:
         self.ranks = [Rank(self, core, number) for number, core in enumerate(cores)]
-        self.shown_at_s = -math.inf
         self._group = group
         self._on_finished = on_finished
-        self._scrape_interval_s = scrape_interval_s
+        self.scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
         self._plan: StepsAhead | None = None
 
     @property
@@ -86,14 +86,11 @@ class Ranks:
 
     def _show(self, now_s: float) -> None:
         """Keep every rank's metrics of the last multiple of the scrape interval, if nothing has changed since."""
-        if self._scrape_interval_s is None:
-            return
-        at_s = last_multiple(now_s, self._scrape_interval_s)
-        if at_s > self.shown_at_s:
-            self.shown_at_s = at_s
-            self._reach(at_s, keeps_plan=True)
+        scrapes = self.scrapes
+        if scrapes is not None and scrapes.passed(now_s):
+            self._reach(scrapes.last_s, keeps_plan=True)
             for rank in self.ranks:
-                rank.shown = self.metrics_before(rank, at_s).with_waiting(len(rank.inbox))
+                rank.shown = self.metrics_before(rank, scrapes.last_s).with_waiting(len(rank.inbox))
 
     def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
         """Do the steps that begin before a time that has passed, as far as no plan tells of them."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, call_at, last_multiple
+from sim.cluster.clock import ANSWER, PASS, At, Ticks, call_at
 from sim.engine.core import Abort, Plan
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
@@ -193,8 +193,7 @@ class LiveReplica(ReportingReplica):
         super().__init__(core, number, pool)
         self._env = env
         self._on_finished = on_finished
-        self._scrape_interval_s = scrape_interval_s
-        self._shown_at_s = -math.inf
+        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
         self._is_woken = False
         self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
@@ -250,7 +249,8 @@ class LiveReplica(ReportingReplica):
 
     def metrics(self, at_s: float) -> Metrics:
         self._show()
-        assert at_s == self._shown_at_s, "metrics are those of the last scrape"
+        assert self._scrapes is not None, "a router scrapes"
+        assert at_s == self._scrapes.last_s, "metrics are those of the last scrape"
         return self._shown
 
     @property
@@ -262,12 +262,9 @@ class LiveReplica(ReportingReplica):
 
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
-        if self._scrape_interval_s is None:
-            return
-        at_s = last_multiple(self._env.now, self._scrape_interval_s)
-        if at_s > self._shown_at_s:
-            self._shown_at_s = at_s
-            self._shown = self._shown_before(at_s)
+        scrapes = self._scrapes
+        if scrapes is not None and scrapes.passed(self._env.now):
+            self._shown = self._shown_before(scrapes.last_s)
 
     def _run(self) -> Process:
         try:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.cluster.clock import last_multiple
+from sim.cluster.clock import Ticks
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.prompts import PromptTree
@@ -47,7 +47,7 @@ class SglangCacheAware(Router):
         self._num_in_flight = [0] * fleet.num_replicas
         self._prompts = fleet.prompts
         self._tree = WorkerTree(fleet.prompts, fleet.num_replicas)
-        self._evicted_at_s = 0.0
+        self._evictions = Ticks(options.eviction_interval_s, last_s=0.0)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         now_s, path = request.arrival_s, self._prompts.path(request.index)
@@ -75,9 +75,7 @@ class SglangCacheAware(Router):
         return worker if share > self._options.cache_threshold else self._tree.smallest()
 
     def _evict(self, now_s: float) -> None:
-        at_s = last_multiple(now_s, self._options.eviction_interval_s)
-        if at_s > self._evicted_at_s:
-            self._evicted_at_s = at_s
+        if self._evictions.passed(now_s):
             self._tree.evict(self._options.max_tree_size // CHARS_PER_TOKEN)
 
     def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - a router's interface

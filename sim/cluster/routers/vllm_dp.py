@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import ClassVar
 
-from sim.cluster.clock import last_multiple
+from sim.cluster.clock import Ticks
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
@@ -91,11 +91,11 @@ class VllmDataParallel(Router):
     listens = True
 
     def __init__(self, num_engines: int, num_clients: int, interval_s: float) -> None:
-        self.scrape_interval_s = self._interval_s = interval_s
+        self.scrape_interval_s = interval_s
         self._balancers = [Balancer(num_engines, num_clients, client) for client in range(num_clients)]
         self._turns = cycle(self._balancers)
         self._owners: dict[Request, Balancer] = {}
-        self._counted_at_s: float | None = None
+        self._updates = Ticks(interval_s)
         self._counts = [NOTHING] * num_engines
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
@@ -107,13 +107,11 @@ class VllmDataParallel(Router):
 
     def _take_counts(self, now_s: float, replicas: Sequence[Replica]) -> None:
         """Apply the counts that the coordinator has sent by now."""
-        at_s = last_multiple(now_s, self._interval_s)
-        if at_s == self._counted_at_s:
+        if not self._updates.passed(now_s):
             return
-        self._counted_at_s = at_s
         counts = list(self._counts)
         for replica in replicas:
-            counts[replica.number] = replica.metrics(at_s)
+            counts[replica.number] = replica.metrics(self._updates.last_s)
         if counts != self._counts:
             self._counts = counts
             for balancer in self._balancers:
