@@ -43,7 +43,7 @@ def resolve_engine(
     on_cpu = gpu.architecture == "CPU"
     context = _max_model_len(engine, model)
     batch = batch_limits(engine, gpu, release, usage, context or model.max_model_len)
-    mode = _cudagraph_mode(engine, release, on_cpu=on_cpu)
+    mode = _cudagraph_mode(engine, model, release, on_cpu=on_cpu)
     speculation = resolve_speculation(
         engine.speculative_config, model, vllm_version=version, tensor_parallel_size=engine.tensor_parallel_size
     )
@@ -153,10 +153,15 @@ def _default_block_size(model: ModelSpec, *, on_cpu: bool) -> int:
     return 128 if on_cpu and not is_mla else 16
 
 
-def _cudagraph_mode(engine: EngineConfig, release: Release, *, on_cpu: bool) -> CudagraphMode:
-    if engine.enforce_eager or on_cpu:
+def _cudagraph_mode(engine: EngineConfig, model: ModelSpec, release: Release, *, on_cpu: bool) -> CudagraphMode:
+    if engine.enforce_eager or on_cpu or _exchanges_without_graphs(engine, model):
         return "NONE"
     return engine.cudagraph_mode or release.cudagraph_mode
+
+
+def _exchanges_without_graphs(engine: EngineConfig, model: ModelSpec) -> bool:
+    """DeepEP's kernels for much at once go with no CUDA graph (config/compilation.py), be experts sliced or whole."""
+    return engine.all2all_backend == "deepep_high_throughput" and engine.data_parallel_size > 1 and model.has_experts
 
 
 def _capture_sizes(

@@ -17,6 +17,7 @@ from sim.specs.capture_sizes import full_graph_sizes
 from sim.specs.engine import EngineConfig, ResolvedEngine, UsageContext
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import AttentionKind
+from sim.specs.models import load_model
 from sim.specs.releases import KNOWN_VERSIONS, NEWEST, parse_version, release_for
 from sim.specs.vllm import resolve_engine
 from tests.shared import SHARED, needs_shared
@@ -245,6 +246,24 @@ def test_without_graphs_nothing_is_captured(arguments: dict[str, Any]) -> None:
     """Eager execution and mode NONE both mean no sizes."""
     engine = resolve(**arguments)
     assert (engine.cudagraph_mode, engine.cudagraph_capture_sizes) == ("NONE", ())
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "graphs"), [("Qwen3-30B-A3B", 2, False), ("Qwen3-30B-A3B", 1, True), ("Llama-3.1-8B", 2, True)]
+)
+def test_deepep_high_throughput_goes_with_no_graph(model: str, ranks: int, graphs: bool) -> None:
+    """Of ranks with experts, whatever is asked for; the others do not use it."""
+    asked = EngineConfig(
+        data_parallel_size=ranks,
+        enable_expert_parallel=True,
+        all2all_backend="deepep_high_throughput",
+        cudagraph_mode="FULL_DECODE_ONLY",
+    )
+    engine = resolve_engine(asked, load_model(model), load_gpu("h100-sxm"))
+    assert (engine.cudagraph_mode, bool(engine.cudagraph_capture_sizes)) == (
+        "FULL_DECODE_ONLY" if graphs else "NONE",
+        graphs,
+    )
 
 
 def test_given_sizes_lose_what_no_batch_reaches() -> None:
