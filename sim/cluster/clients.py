@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import simpy
 
 from sim.cluster.arrivals import Process, arrivals
-from sim.cluster.concurrency import MaxConcurrency
+from sim.cluster.concurrency import Holding, Lines, MaxConcurrency
 from sim.cluster.conversations import Conversations
 from sim.cluster.front_end import Clock, FrontEnd, SeenLate
 from sim.cluster.records import ClusterRecords
@@ -27,8 +27,8 @@ Arriving = Callable[[Iterable[Request], Callable[[Request], object]], Process]
 class Clients(NamedTuple):
     """How requests are sent: `Users` who take them in order, or at the trace's times, at most `max_concurrency` in flight.
 
-    Unless the loop is open, a turn of a session waits for the answer to the turn before it, and a stage until the stage
-    before has drained. By the client's `clock` answers end as clients see them, and who waits for one waits for that. `check` raises
+    Unless the loop is open, a turn of a session waits for the answer to the turn before it, a stage until the stage
+    before has drained, and requests of a line for a place in it. By the client's `clock` answers end as clients see them, and who waits for one waits for that. `check` raises
     ConfigError for options that contradict each other.
     """
 
@@ -41,7 +41,12 @@ class Clients(NamedTuple):
         """Returns itself if the options fit that trace."""
         if self.max_concurrency is not None and not 1 <= self.max_concurrency <= MAX_TOKENS:
             raise ConfigError(f"`max_concurrency` must be from 1 to {MAX_TOKENS:,}, got {self.max_concurrency}.")
-        others = {"max_concurrency": self.max_concurrency, "open_loop": self.open_loop, "a `stage` column": trace.stage}
+        others = {
+            "max_concurrency": self.max_concurrency,
+            "open_loop": self.open_loop,
+            "a `stage` column": trace.stage,
+            "a `max_concurrency` column": trace.max_concurrency,
+        }
         given = next((name for name, other in others.items() if other is not None and other is not False), None)
         if self.users and given:
             raise ConfigError(
@@ -51,7 +56,8 @@ class Clients(NamedTuple):
 
     def wait_for_answers(self, trace: Trace) -> bool:
         """Whether the time at which a request is sent depends on when others end."""
-        is_closed = (trace.session_id is not None or trace.stage is not None) and not self.open_loop
+        waiting = (trace.session_id, trace.stage, trace.max_concurrency)
+        is_closed = any(column is not None for column in waiting) and not self.open_loop
         return self.users is not None or self.max_concurrency is not None or is_closed
 
     def start(
@@ -60,6 +66,8 @@ class Clients(NamedTuple):
         """Begin to send the requests of a trace, in order of arrival."""
         if self.clock == "client":
             ask = SeenLate(env, front_end, ask).ask
+        if trace.hold_s is not None and not self.open_loop:
+            ask = Holding(env, trace.hold_s.tolist(), ask).ask
         if self.users:
             start_users(env, self.users, trace, requests, ask)
             return
@@ -69,8 +77,11 @@ class Clients(NamedTuple):
         if trace.stage is not None and not self.open_loop:
             stages = Stages(env, trace.stage.tolist(), ask)
             ask, arriving = stages.ask, stages.arrivals
+        lines = None if trace.max_concurrency is None or self.open_loop else Lines(env, trace, ask)
+        ask = lines.ask if lines else ask
         has_turns = trace.session_id is not None and not self.open_loop
-        env.process(arriving(requests, Conversations(env, trace, ask).arrive if has_turns else ask))
+        send = Conversations(env, trace, ask).arrive if has_turns else ask
+        env.process(arriving(requests, lines.before(send) if lines else send))
 
     def seen(self, run: ClusterRecords, front_end: FrontEnd) -> ClusterRecords:
         """A run by the clock that is asked for."""

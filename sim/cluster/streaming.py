@@ -28,7 +28,7 @@ from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
 from sim.workload.trace import Trace
 
-UNSTREAMED = ("n", "lora_name", "session_id", "stage")
+UNSTREAMED = ("n", "lora_name", "session_id", "stage", "max_concurrency")
 """Columns that tie requests to others, or that the plain engine does not serve."""
 
 

@@ -38,6 +38,7 @@ STAGES: Columns = {
     "P99 TTFT ms": ("p99_ttft_ms", 1),
     "mean TPOT ms": ("mean_tpot_ms", 1),
 }
+LIMITED_STAGES: Columns = {"most in flight": ("max_concurrency", 1), **STAGES}
 SLO_CLASSES: Columns = {
     "requests": ("arrived", 1),
     "completed": ("completed", 1),
@@ -82,9 +83,15 @@ def pool_rows(pools: Parts) -> Iterator[str]:
 
 def stage_rows(stages: Parts) -> Iterator[str]:
     """The same for all stages."""
-    yield _head("stage", STAGES)
+    columns = stage_columns(stages)
+    yield _head("stage", columns)
     for stage in stages:
-        yield _row(stage["stage"], "stage", STAGES, stage)
+        yield _row(stage["stage"], "stage", columns, stage)
+
+
+def stage_columns(stages: Parts) -> Columns:
+    """With the limits of stages that have any."""
+    return STAGES if all(stage["max_concurrency"] is None for stage in stages) else LIMITED_STAGES
 
 
 def _head(name: str, columns: Columns) -> str:

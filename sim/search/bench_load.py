@@ -88,7 +88,8 @@ def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
     is_timed = version >= _TIMED_TRACE_OF_IDS or version < _CUSTOM
     count = MOST_PROMPTS if is_timed else _num_texts(trace)
     sent = replace(
-        trace.first(count), n=None, priority=None, lora_name=None, session_id=None, think_time_s=None, stage=None, acceptance_length=None
+        trace.first(count), n=None, priority=None, lora_name=None, session_id=None, think_time_s=None, hold_s=None, stage=None,
+        line=None, max_concurrency=None, acceptance_length=None,
     )  # fmt: skip
     notes = tuple(_notes(trace, sent, version))
     return _timed(sent, notes) if is_timed else _custom(sent, version, notes)
@@ -99,6 +100,16 @@ def _num_texts(trace: Trace) -> int:
     return max(1, min(MOST_PROMPTS, fitting))
 
 
+UNSENT = {
+    "priority": "the bench sends no priorities",
+    "lora_name": "the bench draws the adapter of each request from --lora-modules; this load asks for the base model",
+    "session_id": "the bench knows no sessions: turns do not wait for the answer before them, and repeat no answers",
+    "stage": "the bench does not wait for a stage to drain",
+    "max_concurrency": "the bench has one limit of requests in flight for all (`--max-concurrency`)",
+}
+"""Columns of a trace that the bench has nothing for."""
+
+
 def _notes(trace: Trace, sent: Trace, version: Version) -> Iterator[str]:
     if version < _CUSTOM:
         yield "this version's bench sends random prompts only: run that of vLLM 0.28.0 or newer against the server"
@@ -106,14 +117,7 @@ def _notes(trace: Trace, sent: Trace, version: Version) -> Iterator[str]:
         yield f"the first {len(sent):,} of {len(trace):,} requests"
     if len(trace.more_answers):
         yield "the bench asks for one answer to each prompt"
-    if trace.priority is not None:
-        yield "the bench sends no priorities"
-    if trace.lora_name is not None:
-        yield "the bench draws the adapter of each request from --lora-modules; this load asks for the base model"
-    if trace.session_id is not None:
-        yield "the bench knows no sessions: turns do not wait for the answer before them, and repeat no answers"
-    if trace.stage is not None:
-        yield "the bench does not wait for a stage to drain"
+    yield from (sentence for column, sentence in UNSENT.items() if getattr(trace, column) is not None)
     if _CUSTOM <= version < _OUTPUT_TOKENS:
         yield "this version's bench has one output length for all prompts, here their mean"
     if _CUSTOM <= version < _TIMED_TRACE_OF_IDS:

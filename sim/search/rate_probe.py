@@ -53,6 +53,11 @@ class RateProber:
             raise DoesNotFitError(f"{self.scenario.model.name} on {self.scenario.gpu.name}: {reason}")
         if self.scenario.trace.duration_s <= 0:
             raise ConfigError("a trace whose requests all come at once has no rate to scale; use one with gaps.")
+        if self.scenario.trace.max_concurrency is not None and not self.scenario.clients.open_loop:
+            raise ConfigError(
+                "a trace with limits of requests in flight (`max_concurrency`) is sent as fast as answers come, at no rate that could be "
+                "scaled; use one without them, or `open_loop`."
+            )
 
     @cached_property
     def fleet(self) -> DeployedFleet:

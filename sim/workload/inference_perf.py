@@ -1,9 +1,9 @@
-"""Files of inference-perf: stages of Poisson or even load, and prompts that share system prompts or nothing.
+"""Files of inference-perf: stages of Poisson or even load, or with so many requests in flight, and the prompts that these send.
 
-Drawn by its rules (kubernetes-sigs/inference-perf: loadgen/load_timer.py at 0949afc8, datagen/shared_prefix_datagen.py at
-0ba9aceb), not with its generator: times and lengths are of the same distributions. A stage sends int(rate x duration)
-requests. Prompts that share are made and shuffled once; each stage begins with the first of them. After a stage has drained, `interval`
-and a second pass; that it looks only once a second whether it has, is left out.
+Drawn by its rules (kubernetes-sigs/inference-perf: loadgen/load_timer.py at 0949afc8, loadgen/load_generator.py of 2026), not with its generator:
+times are of the same distributions. A stage sends int(rate x duration) requests, or `num_requests`, which are due within a second and
+wait for places: of `concurrency_level` each worker has an equal part, those with low numbers the rest. Prompts of no worker in particular
+go to whoever has a place. After a stage has drained, `interval` and a second pass; that it looks only once a second whether it has, is left out.
 """
 
 import io
@@ -14,30 +14,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, create_model
 
-from sim.errors import TraceError
+from sim.errors import TraceError, listed
 from sim.inputs import parse_yaml
 from sim.specs.strict_yaml import NotNegative, Strict, checked
-from sim.workload.columns import MAX_TOKENS, Floats, Ints
+from sim.workload.columns import Floats, Ints
+from sim.workload.inference_perf_prompts import KINDS, Data, Tokens, drawn_prompts, num_slots
 from sim.workload.names import RowNames
-from sim.workload.prefixes import blocks
 from sim.workload.source import yaml_text
-from sim.workload.trace import Segment, Trace
+from sim.workload.trace import Trace
 
 FORMAT = "inference-perf"
 LEAD_S = 1.0  # between the interval and the first request's clock
+BURST_S = 1.0  # in which requests of a concurrent stage come due
 MAX_REQUESTS = 10_000_000  # as of generated traces
 SECTION = re.compile(rb"^(load|data):\s*(#.*)?$", re.MULTILINE)
-READ = "of inference-perf, a load of type poisson or constant is read with data of type shared_prefix or random"
-
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
-class Stage(Strict):
+class RateStage(Strict):
     rate: Annotated[float, Field(gt=0, le=1e6)]
     duration: Annotated[float, Field(gt=0, le=1e6)]
-    num_requests: None = None  # of closed loads
+    num_requests: None = None  # of concurrent loads
     concurrency_level: None = None
 
     @property
@@ -45,82 +43,43 @@ class Stage(Strict):
         return int(self.rate * self.duration)
 
 
-class LoadSection(Strict):
-    """What its workers may do at a time, and their timeouts, are not simulated."""
+class ConcurrentStage(Strict):
+    num_requests: Tokens
+    concurrency_level: Tokens
+    rate: None = None  # of the others
+    duration: None = None
 
-    type: Literal["poisson", "constant"]
+    @property
+    def count(self) -> int:
+        return self.num_requests
+
+
+class LoadSection(Strict):
+    """What all loads may say; timeouts are not simulated."""
+
     interval: NotNegative = 1.0
-    stages: Annotated[list[Stage], Field(min_length=1)]
-    num_workers: Any = None
     worker_max_concurrency: Any = None
     worker_max_tcp_connections: Any = None
     request_timeout: Any = None
     base_seed: Any = None
 
 
-class SharedPrefix(Strict):
-    num_groups: Tokens
-    num_prompts_per_group: Tokens
-    system_prompt_len: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
-    question_len: Tokens
-    question_len_std: NotNegative = 0.0
-    question_len_min: Tokens | None = None
-    question_len_max: Tokens | None = None
-    output_len: Tokens
-    output_len_std: NotNegative = 0.0
-    output_len_min: Tokens | None = None
-    output_len_max: Tokens | None = None
-    enable_multi_turn_chat: Literal[False] = False
+class RateLoad(LoadSection):
+    """What its workers may do at a time is not simulated."""
 
-    @property
-    def num_prompts(self) -> int:
-        return self.num_groups * self.num_prompts_per_group
+    type: Literal["poisson", "constant"]
+    stages: Annotated[list[RateStage], Field(min_length=1)]
+    num_workers: Any = None
 
 
-class Distribution(Strict):
-    """Normal, clipped and rounded."""
-
-    min: Tokens
-    max: Tokens
-    mean: NotNegative
-    std_dev: NotNegative = 0.0
-
-    def drawn(self, count: int, rng: np.random.Generator) -> Ints:
-        return _lengths(self.mean, self.std_dev, self.min, self.max, count, rng)
+class ConcurrentLoad(LoadSection):
+    type: Literal["concurrent"]
+    stages: Annotated[list[ConcurrentStage], Field(min_length=1)]
+    num_workers: Tokens | None = None
 
 
-class SharedPrefixes(Strict):
-    type: Literal["shared_prefix"]
-    shared_prefix: SharedPrefix
-
-
-class RandomPrompts(Strict):
-    """Every prompt by itself."""
-
-    type: Literal["random"]
-    input_distribution: Distribution
-    output_distribution: Distribution
-
-
-class SharedPrefixLoad(Strict):
-    load: LoadSection
-    data: SharedPrefixes
-
-
-class RandomLoad(Strict):
-    load: LoadSection
-    data: RandomPrompts
-
-
-Workload = SharedPrefixLoad | RandomLoad
-
-
-class Prompts(NamedTuple):
-    """One entry a request; `segments` None where nothing is shared."""
-
-    prompt_tokens: Ints
-    output_tokens: Ints
-    segments: tuple[tuple[Segment, ...], ...] | None = None
+Load = RateLoad | ConcurrentLoad
+LOADS: dict[str, type[Load]] = {"poisson": RateLoad, "constant": RateLoad, "concurrent": ConcurrentLoad}
 
 
 def is_workload(stream: io.BufferedReader) -> bool:
@@ -130,95 +89,78 @@ def is_workload(stream: io.BufferedReader) -> bool:
 
 def read_workload(stream: io.BufferedReader, name: str, seed: int) -> Trace:
     """Its requests; equal seeds give equal ones. Raises TraceError, naming the key, for what is not read."""
-    found = _checked(parse_yaml(yaml_text(stream, name), TraceError, name), name)
+    load, data = _checked(parse_yaml(yaml_text(stream, name), TraceError, name), name)
     prompting, arriving = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
-    counts = [stage.count for stage in found.load.stages]
-    prompts = _prompts(found.data, counts, prompting)
+    counts = [stage.count for stage in load.stages]
+    prompts = drawn_prompts(data, counts, prompting)
+    notes = [f"{name} is a load of inference-perf: its times and prompts are drawn with seed {seed}."]
+    if isinstance(load, ConcurrentLoad) and prompts.slot is not None and load.num_workers is None:
+        notes.append(
+            f"{name} does not say `num_workers`, of which inference-perf has as many as the machine has CPUs; here it is one."
+        )
+    workers = _workers(load, counts, prompts.slot) if isinstance(load, ConcurrentLoad) else NOBODY
     return Trace(
         request_id=RowNames(range(sum(counts))),
-        arrival_s=_arrivals(found.load, arriving),
+        arrival_s=_arrivals(load, arriving),
         prompt_tokens=prompts.prompt_tokens,
         output_tokens=prompts.output_tokens,
+        session_id=prompts.session_id,
+        hold_s=prompts.hold_s,
         stage=np.repeat(np.arange(len(counts)), counts),
         segments=prompts.segments,
         source=name,
         format=FORMAT,
-        notes=(f"{name} is a load of inference-perf: its times and prompts are drawn with seed {seed}.",),
+        notes=tuple(notes),
+        line=workers.line,
+        max_concurrency=workers.limit,
     )
 
 
-def _checked(values: Any, name: str) -> Workload:
+def _checked(values: Any, name: str) -> tuple[Load, Data]:
     """The sections that make requests; those on the server, the API, reports and storage say nothing here."""
     sections = {key: values[key] for key in ("load", "data") if key in values}
-    _check_kind(sections, name)
-    kind: type[Workload] = RandomLoad if sections["data"]["type"] == "random" else SharedPrefixLoad
-    found = checked(sections, kind, Path(name), TraceError)
-    counts = [stage.count for stage in found.load.stages]
-    num_prompts = found.data.shared_prefix.num_prompts if isinstance(found.data, SharedPrefixes) else 0
-    if min(counts) < 1 or sum(counts) > MAX_REQUESTS or num_prompts > MAX_REQUESTS:
+    kinds = {section: _kind(sections, section, kinds, name) for section, kinds in (("load", LOADS), ("data", KINDS))}
+    fields: dict[str, Any] = {section: (kind, ...) for section, kind in kinds.items()}
+    found: Any = checked(sections, create_model("File", __base__=Strict, **fields), Path(name), TraceError)
+    load, data = found.load, found.data
+    counts = [stage.count for stage in load.stages]
+    if min(counts) < 1 or sum(counts) > MAX_REQUESTS or num_slots(data) > MAX_REQUESTS:
         raise TraceError(
             f"{name}: `load.stages` must each have a request at least, rate x duration, and all together, as the prompts, "
             f"{MAX_REQUESTS:,} at most; got {min(counts):,} in the smallest, {sum(counts):,} in all."
         )
+    return load, data
+
+
+def _kind(sections: dict[str, Any], section: str, kinds: dict[str, Any], name: str) -> type[Strict]:
+    """Raises TraceError for loads and data that are another program's work to read."""
+    kind = sections[section].get("type") if isinstance(sections.get(section), dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        got = "nothing" if kind is None else str(kind)[:40]
+        raise TraceError(
+            f"{name}: of inference-perf, a load of type {listed(list(LOADS), 'or')} is read with data of type {listed(list(KINDS), 'or')}, "
+            f"got {got} in `{section}.type`; write such a load as rows of a trace."
+        )
+    found: type[Strict] = kinds[kind]
     return found
 
 
-def _check_kind(sections: dict[str, Any], name: str) -> None:
-    """Raises TraceError for loads and data that are another program's work to read."""
-    for section, read in (("load", ("poisson", "constant")), ("data", ("shared_prefix", "random"))):
-        kind = sections[section].get("type") if isinstance(sections.get(section), dict) else None
-        if kind not in read:
-            got = "nothing" if kind is None else str(kind)[:40]
-            raise TraceError(f"{name}: {READ}, got {got} in `{section}.type`; write such a load as rows of a trace.")
-    shared = sections["data"].get("shared_prefix")
-    if isinstance(shared, dict) and shared.get("enable_multi_turn_chat"):
-        raise TraceError(f"{name}: {READ} and no `enable_multi_turn_chat`; write such chats as sessions of a trace.")
-
-
-def _prompts(data: SharedPrefixes | RandomPrompts, counts: Sequence[int], rng: np.random.Generator) -> Prompts:
-    """Those of the requests of all stages."""
-    if isinstance(data, RandomPrompts):
-        count = sum(counts)
-        return Prompts(data.input_distribution.drawn(count, rng), data.output_distribution.drawn(count, rng))
-    prompt_tokens, output_tokens, segments = _shared_prompts(data.shared_prefix, rng)
-    order = np.concatenate([np.arange(count) % len(segments) for count in counts])
-    return Prompts(prompt_tokens[order], output_tokens[order], tuple(segments[row] for row in order.tolist()))
-
-
-def _shared_prompts(spec: SharedPrefix, rng: np.random.Generator) -> tuple[Ints, Ints, list[tuple[Segment, ...]]]:
-    """Prompts, answers and what prompts are made of, shuffled. Each group's system prompt before a question of its own; a question is as many blocks as a system prompt's length asks."""
-    count, size = spec.num_prompts, spec.system_prompt_len
-    questions = _lengths(
-        spec.question_len, spec.question_len_std, spec.question_len_min, spec.question_len_max, count, rng
-    )
-    outputs = _lengths(spec.output_len, spec.output_len_std, spec.output_len_min, spec.output_len_max, count, rng)
-    block_size = size or int(questions.max())
-    most_blocks = -(-int(questions.max()) // block_size)
-    segments = []
-    for number, tokens in enumerate(questions.tolist()):
-        first = spec.num_groups + number * most_blocks
-        shared = [number // spec.num_prompts_per_group] if size else []
-        segments.append(blocks([*shared, *range(first, first + -(-tokens // block_size))], size + tokens, block_size))
-    order = rng.permutation(count)
-    return size + questions[order], outputs[order], [segments[row] for row in order.tolist()]
-
-
-def _lengths(mean: float, std: float, low: int | None, high: int | None, count: int, rng: np.random.Generator) -> Ints:
-    drawn = rng.normal(mean, std, count)
-    return np.clip(np.rint(drawn), low or 1, high or MAX_TOKENS).astype(np.int64)
-
-
-def _arrivals(load: LoadSection, rng: np.random.Generator) -> Floats:
+def _arrivals(load: Load, rng: np.random.Generator) -> Floats:
     """Stage after stage, as if none had anything to drain."""
     begin_s, arrivals = 0.0, []
     for stage in load.stages:
-        after_s = _poisson(stage, rng) if load.type == "poisson" else _spread(stage.count, stage.duration, rng)
+        if isinstance(stage, ConcurrentStage):
+            after_s = _spread(stage.count, BURST_S, rng)
+        elif load.type == "poisson":
+            after_s = _poisson(stage, rng)
+        else:
+            after_s = _spread(stage.count, stage.duration, rng)
         arrivals.append(begin_s + after_s)
         begin_s = float(arrivals[-1][-1]) + load.interval + LEAD_S
     return np.concatenate(arrivals)
 
 
-def _poisson(stage: Stage, rng: np.random.Generator) -> Floats:
+def _poisson(stage: RateStage, rng: np.random.Generator) -> Floats:
     """Second after second with a number drawn for each, until the stage has all its requests."""
     seconds: list[Floats] = []
     num_drawn = 0
@@ -232,3 +174,22 @@ def _spread(count: int, duration_s: float, rng: np.random.Generator) -> Floats:
     """Exponential gaps that fill the time."""
     gaps = rng.exponential(size=count)
     return np.cumsum(gaps) * (duration_s / gaps.sum()) if count else gaps
+
+
+class Workers(NamedTuple):
+    """Who sends each request, and how many that one has in flight."""
+
+    line: Ints | None = None
+    limit: Ints | None = None
+
+
+NOBODY = Workers()
+
+
+def _workers(load: ConcurrentLoad, counts: Sequence[int], slot: Ints | None) -> Workers:
+    level = np.repeat([stage.concurrency_level for stage in load.stages], counts)
+    if slot is None:
+        return Workers(limit=level)
+    number = load.num_workers or 1
+    worker = slot % np.minimum(number, level)
+    return Workers(worker, level // number + (worker < level % number))

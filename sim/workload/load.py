@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike
 
 from sim.workload.rates import rate_json
 from sim.workload.readers import TraceLike, as_trace
-from sim.workload.trace import Trace
+from sim.workload.trace import COLUMNS, Trace
+from sim.workload.trace_builder import NAMES
 
 flattened = chain.from_iterable
+HASHED = [name for name in COLUMNS if name not in {"request_id", "slo_class", "segments"}]
+FLOATS = ("arrival_s", "think_time_s", "hold_s", "acceptance_length")
 
 
 class Load(NamedTuple):
@@ -46,7 +49,7 @@ def as_load(
 def trace_sha256(trace: Trace) -> str:
     """SHA-256 over the columns that a replay reads, in hexadecimal.
 
-    These are arrival times as replayed (after any scaling or limit), lengths, numbers of answers, priorities, adapters, sessions, think times, stages, how
+    These are arrival times as replayed (after any scaling or limit), lengths, numbers of answers, priorities, adapters, sessions, think times, stages, lines, how
     drafts fare, and what prompts share;
     the requests' own names, the file and its format are left out.
     """
@@ -77,23 +80,14 @@ class StreamSha256:
 
 
 def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
-    yield "arrival_s", _packed(trace.arrival_s + 0.0, "<f8")  # -0.0 is 0.0
-    yield "prompt_tokens", _packed(trace.prompt_tokens, "<i8")
-    yield "output_tokens", _packed(trace.output_tokens, "<i8")
-    if trace.n is not None and trace.n.max() > 1:
-        yield "n", _packed(trace.n, "<i8")
-    if trace.priority is not None:
-        yield "priority", _packed(trace.priority, "<i8")
-    if trace.lora_name is not None:
-        yield "lora_name", _names(trace.lora_name)
-    if trace.session_id is not None:
-        yield "session_id", _names(trace.session_id)
-    if trace.think_time_s is not None:
-        yield "think_time_s", _packed(trace.think_time_s + 0.0, "<f8")
-    if trace.stage is not None:
-        yield "stage", _packed(trace.stage, "<i8")
-    if trace.acceptance_length is not None:
-        yield "acceptance_length", _packed(trace.acceptance_length + 0.0, "<f8")
+    for name in HASHED:
+        column = getattr(trace, name)
+        if column is None or (name == "n" and not len(trace.more_answers)):
+            continue
+        if name in NAMES:
+            yield name, _names(column)
+        else:
+            yield name, _packed(column + 0.0, "<f8") if name in FLOATS else _packed(column, "<i8")  # -0.0 is 0.0
     if trace.segments is not None:
         yield "segments", _packed(np.fromiter(map(len, trace.segments), dtype=np.int64), "<i8")
         yield "contents", _packed(np.fromiter(flattened(flattened(trace.segments)), dtype=np.int64), "<i8")

@@ -21,7 +21,7 @@ from sim.workload.trace_builder import Format, Part
 
 SHORT = {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_tokens", "session": "session_id"}
 LENGTHS = ("prompt_tokens", "output_tokens")
-TIMES = ("arrival_s", "think_time_s")
+TIMES = ("arrival_s", "think_time_s", "hold_s")
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 ABSENT = object()
 FORM = "arrival=COLUMN[:UNIT],prompt=COLUMN,output=COLUMN[,session=COLUMN,...]"

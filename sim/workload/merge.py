@@ -34,6 +34,7 @@ def merge(traces: Sequence[Trace], *, from_zero: bool = False) -> Trace:
         "lora_name": _adapters(traces),
         "session_id": _sessions(traces),
         "think_time_s": _filled(traces, "think_time_s", 0.0),
+        "hold_s": _filled(traces, "hold_s", 0.0),
         "acceptance_length": _filled(traces, "acceptance_length", 1.0),
         "segments": _segments(traces),
     }
@@ -50,6 +51,10 @@ def _check(traces: Sequence[Trace]) -> None:
         if trace.stage is not None:
             raise TraceError(
                 f"{_named(trace)}: stages begin when the one before has ended and have no place on a clock; merge traces without `stage`."
+            )
+        if trace.max_concurrency is not None:
+            raise TraceError(
+                f"{_named(trace)}: limits of requests in flight (`max_concurrency`) are those of one benchmark; merge traces without them."
             )
         if trace.slo_class is not None:
             raise TraceError(

@@ -23,9 +23,11 @@ from sim.workload.trace_builder import Format, Part
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
-    "request_id", "n", "priority", "lora_name", "session_id", "think_time_s", "stage", "acceptance_length", "hash_ids", "hash_block_size",
-    "measured",
+    "request_id", "n", "priority", "lora_name", "session_id", "think_time_s", "hold_s", "stage", "line", "max_concurrency", "acceptance_length",
+    "hash_ids", "hash_block_size", "measured",
 )  # fmt: skip
+NEEDED = {"hash_block_size": "hash_ids", "think_time_s": "session_id", "line": "max_concurrency"}
+"""Columns that mean nothing without another."""
 
 
 def _parts(sheet: Sheet) -> Iterator[Part]:
@@ -34,7 +36,7 @@ def _parts(sheet: Sheet) -> Iterator[Part]:
     Raises TraceError with the line of the first cell that is wrong.
     """
     sheet.check_columns(COLUMNS, OPTIONAL)
-    for column, needed in (("hash_block_size", "hash_ids"), ("think_time_s", "session_id")):
+    for column, needed in NEEDED.items():
         if column in sheet.columns and needed not in sheet.columns:
             raise sheet.fault(1, f"`{column}` means nothing without `{needed}`; add that column or remove this one.")
     for chunk in sheet.chunks:
@@ -58,7 +60,12 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         lora_name=optional_name_column(sheet, chunk, "lora_name") if "lora_name" in has else None,
         session_id=name_column(sheet, chunk, "session_id") if "session_id" in has else None,
         think_time_s=second_column(sheet, chunk, "think_time_s") if "think_time_s" in has else None,
+        hold_s=second_column(sheet, chunk, "hold_s") if "hold_s" in has else None,
         stage=integer_column(sheet, chunk, "stage", 0, MAX_TOKENS) if "stage" in has else None,
+        line=integer_column(sheet, chunk, "line", 0, MAX_TOKENS) if "line" in has else None,
+        max_concurrency=integer_column(sheet, chunk, "max_concurrency", 1, MAX_TOKENS)
+        if "max_concurrency" in has
+        else None,
         acceptance_length=_lengths(sheet, chunk) if "acceptance_length" in has else None,
         segments=_segments(sheet, chunk, prompt_tokens) if "hash_ids" in has else None,
     )

@@ -30,7 +30,10 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         lora_name=None if trace.lora_name is None else PackedNames.of(list(trace.lora_name) * copies),
         session_id=None if trace.session_id is None else _numbered(trace.session_id, copies),
         think_time_s=None if trace.think_time_s is None else np.tile(trace.think_time_s, copies),
+        hold_s=None if trace.hold_s is None else np.tile(trace.hold_s, copies),
         stage=None if trace.stage is None else _stages_on(trace.stage, copies),
+        line=None if trace.line is None else np.tile(trace.line, copies),
+        max_concurrency=None if trace.max_concurrency is None else np.tile(trace.max_concurrency, copies),
         acceptance_length=None if trace.acceptance_length is None else np.tile(trace.acceptance_length, copies),
         segments=None if trace.segments is None else _copied(trace.segments, copies, share=share_prefixes),
     )

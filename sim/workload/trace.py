@@ -1,6 +1,6 @@
 """A trace: arrival times and sizes of requests, in columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,12 @@ Segment = tuple[int, int]
 """`(content id, number of tokens)`: token k of a segment is the pair (content id, k); equal pairs are equal tokens."""
 
 COLUMNS = (
-    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "lora_name", "session_id", "think_time_s", "stage",
-    "acceptance_length", "slo_class",
+    "request_id", "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "lora_name", "session_id", "think_time_s", "hold_s", "stage",
+    "line", "max_concurrency", "acceptance_length", "slo_class",
     "segments",
 )  # fmt: skip
+
+LEAST = {"n": 1, "think_time_s": 0, "hold_s": 0, "stage": 0, "line": 0, "max_concurrency": 1, "acceptance_length": 1}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Trace:
     that equal prefixes can be found; None where `session_id` alone says what is shared, or nothing does. Content ids of at least 0 belong to the
     trace; the engine gives private prompts and outputs negative ones. `lora_name` is empty for requests of the base model;
     equal tokens under different adapters have different KV. `n` answers are generated for a prompt, each of `output_tokens`, one where it
-    is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended. `acceptance_length` is what a verification of its drafts
+    is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended.
+    Of the requests of one `stage` and `line` at most `max_concurrency` are in flight, first come, first served; `hold_s` after its answer a request still is. `acceptance_length` is what a verification of its drafts
     yields in the mean, where it is served with any. `slo_class` is whose limits a request is held to, a number in `slo_classes`;
     no file has a column for it. `notes` are sentences on what the file
     left open and what was taken for it, `read_with` the options of `read_trace` that were given. Raises TraceError for columns that break this.
@@ -45,7 +48,10 @@ class Trace:
     lora_name: Sequence[str] | None = None
     session_id: Sequence[str] | None = None
     think_time_s: NDArray[np.float64] | None = None
+    hold_s: NDArray[np.float64] | None = None
     stage: NDArray[np.int64] | None = None
+    line: NDArray[np.int64] | None = None
+    max_concurrency: NDArray[np.int64] | None = None
     acceptance_length: NDArray[np.float64] | None = None
     slo_class: NDArray[np.int64] | None = None
     segments: Sequence[tuple[Segment, ...]] | None = None
@@ -65,19 +71,24 @@ class Trace:
             raise TraceError("`arrival_s` of a trace must be finite and must not fall from one request to the next.")
         if min(self.prompt_tokens.min(), self.output_tokens.min()) < 0:
             raise TraceError("`prompt_tokens` and `output_tokens` of a trace must not be negative in any request.")
-        if self.n is not None and self.n.min() < 1:
-            raise TraceError("`n` of a trace must be at least 1 in each request.")
-        if self.think_time_s is not None and not (np.isfinite(self.think_time_s) & (self.think_time_s >= 0)).all():
-            raise TraceError("`think_time_s` of a trace must be finite and at least 0 in each request.")
-        if self.lora_name is not None and self.session_id is not None:
-            _check_one_adapter(self.session_id, self.lora_name)
-        if (
-            self.acceptance_length is not None
-            and not (np.isfinite(self.acceptance_length) & (self.acceptance_length >= 1)).all()
-        ):
-            raise TraceError("`acceptance_length` of a trace must be finite and at least 1 in each request.")
-        if self.stage is not None and (self.stage[0] < 0 or (np.diff(self.stage) < 0).any()):
-            raise TraceError("`stage` of a trace must be at least 0 and must not fall from one request to the next.")
+        for name, least in LEAST.items():
+            column = getattr(self, name)
+            if column is not None and not (np.isfinite(column) & (column >= least)).all():
+                rule = f"finite and at least {least}" if column.dtype.kind == "f" else f"at least {least}"
+                raise TraceError(f"`{name}` of a trace must be {rule} in each request.")
+        if self.stage is not None and (np.diff(self.stage) < 0).any():
+            raise TraceError("`stage` of a trace must not fall from one request to the next.")
+        if self.max_concurrency is not None and unlike_limits(self.lines, self.max_concurrency):
+            raise TraceError("`max_concurrency` of a trace must be one in all requests of a stage and line.")
+        self._check_sessions()
+
+    def _check_sessions(self) -> None:
+        if self.session_id is None:
+            return
+        if self.lora_name is not None:
+            _check_one("lora_name", self.session_id, self.lora_name, "adapter")
+        if self.line is not None:
+            _check_one("line", self.session_id, self.line.tolist(), "line")
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -101,6 +112,11 @@ class Trace:
     def request_rate(self) -> float | None:
         """Requests a second between the first and the last arrival; None where all come at once."""
         return (len(self) - 1) / self.duration_s if self.duration_s else None
+
+    @property
+    def lines(self) -> NDArray[np.int64]:
+        """The number of each request's line: requests of one `stage` and `line` wait behind each other."""
+        return line_numbers(len(self), self.stage, self.line)
 
     @property
     def more_answers(self) -> NDArray[np.int64]:
@@ -128,13 +144,29 @@ class Trace:
         return {name: column for name, column in columns.items() if column is not None}
 
 
-def _check_one_adapter(session_id: Sequence[str], lora_name: Sequence[str]) -> None:
-    adapters: dict[str, str] = {}
-    for session, name in zip(session_id, lora_name, strict=True):
-        if adapters.setdefault(session, name) != name:
+def line_numbers(count: int, stage: NDArray[np.int64] | None, line: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Lines from 0 on, one a stage and line."""
+    columns = [column for column in (stage, line) if column is not None]
+    if not columns:
+        return np.zeros(count, dtype=np.int64)
+    return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def unlike_limits(lines: NDArray[np.int64], limits: NDArray[np.int64]) -> tuple[int, int] | None:
+    """The first row whose limit is not that of its line, and the line's first row; None if there is none."""
+    firsts = np.unique(lines, return_index=True)[1][lines]
+    unlike = np.flatnonzero(limits != limits[firsts])
+    return (int(unlike[0]), int(firsts[unlike[0]])) if len(unlike) else None
+
+
+def _check_one(column: str, session_id: Sequence[str], values: Iterable[str | int], what: str) -> None:
+    """Raises TraceError where a session's turns have several."""
+    found: dict[str, str | int] = {}
+    for session, value in zip(session_id, values, strict=True):
+        if found.setdefault(session, value) != value:
             raise TraceError(
-                f"`lora_name` of a trace must be one in all turns of a session, got {adapters[session]!r} and {name!r} in"
-                f" {session!r}; give the turns with another adapter a session of their own."
+                f"`{column}` of a trace must be one in all turns of a session, got {found[session]!r} and {value!r} in"
+                f" {session!r}; give the turns with another {what} a session of their own."
             )
 
 

@@ -12,7 +12,7 @@ from sim.errors import TraceError
 from sim.workload.columns import Floats, Ints
 from sim.workload.names import NamePacker, RowNames
 from sim.workload.table import Sheet
-from sim.workload.trace import Segment, Trace, picked
+from sim.workload.trace import Segment, Trace, line_numbers, picked, unlike_limits
 
 NAMES = ("request_id", "lora_name", "session_id")
 
@@ -30,7 +30,10 @@ class Part(NamedTuple):
     lora_name: list[str] | None = None
     session_id: list[str] | None = None
     think_time_s: Floats | None = None
+    hold_s: Floats | None = None
     stage: Ints | None = None
+    line: Ints | None = None
+    max_concurrency: Ints | None = None
     acceptance_length: Floats | None = None
     segments: list[tuple[Segment, ...]] | None = None
 
@@ -64,6 +67,8 @@ def assemble(sheet: Sheet, form: Format, limit: int | None = None) -> Trace:
     _check_order(sheet, places, arrival_s)
     if "stage" in columns:
         _check_stages(sheet, places, columns["stage"])
+    if "max_concurrency" in columns:
+        _check_limits(sheet, places, columns)
     if "request_id" in columns:
         _check_unique(sheet, places, columns["request_id"])
     else:
@@ -146,6 +151,18 @@ def _check_stages(sheet: Sheet, places: Ints, stage: Ints) -> None:
         raise sheet.fault(
             int(places[row]),
             f"`stage` must not fall from one request to the next, got {stage[row]} after {stage[row - 1]}; number stages in order.",
+        )
+
+
+def _check_limits(sheet: Sheet, places: Ints, columns: dict[str, Any]) -> None:
+    limits = columns["max_concurrency"]
+    unlike = unlike_limits(line_numbers(len(limits), columns.get("stage"), columns.get("line")), limits)
+    if unlike:
+        row, first = unlike
+        raise sheet.fault(
+            int(places[row]),
+            f"`max_concurrency` must be one in all requests of a `stage` and `line`, got {limits[row]} after {limits[first]} in "
+            f"{sheet.unit} {places[first]}; correct it, or give the request a line of its own.",
         )
 
 

@@ -8,9 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sim.errors import ConfigError
 from sim.outputs import writing
-from sim.workload.trace import Segment, Trace
+from sim.workload.trace import COLUMNS, Segment, Trace
+
+WRITTEN = [name for name in COLUMNS if name not in {"slo_class", "segments"}]
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
@@ -43,23 +47,15 @@ def _encoded(trace: Trace, target: Path) -> bytes:
 
 def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
     """The columns of the native format that the trace has something for."""
-    columns: dict[str, Sequence[Any] | None] = {
-        "request_id": trace.request_id,
-        "arrival_s": trace.arrival_s.tolist(),
-        "prompt_tokens": trace.prompt_tokens.tolist(),
-        "output_tokens": trace.output_tokens.tolist(),
-        "n": None if trace.n is None else trace.n.tolist(),
-        "priority": None if trace.priority is None else trace.priority.tolist(),
-        "lora_name": trace.lora_name,
-        "session_id": trace.session_id,
-        "think_time_s": None if trace.think_time_s is None else trace.think_time_s.tolist(),
-        "stage": None if trace.stage is None else trace.stage.tolist(),
-        "acceptance_length": None if trace.acceptance_length is None else trace.acceptance_length.tolist(),
-    }
+    columns: dict[str, Sequence[Any]] = {}
+    for name in WRITTEN:
+        values = getattr(trace, name)
+        if values is not None:
+            columns[name] = values.tolist() if isinstance(values, np.ndarray) else values
     if trace.segments is not None:
         columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]
         columns["hash_block_size"] = block_sizes(trace.segments)
-    return {name: values for name, values in columns.items() if values is not None}
+    return columns
 
 
 def block_sizes(segments: Iterable[tuple[Segment, ...]]) -> list[int]:

@@ -71,6 +71,46 @@ def test_a_turn_takes_its_place_in_the_line_when_it_may_be_sent() -> None:
     assert found.arrival_s.tolist() == [0, 7, 5]
 
 
+def in_lines(trace: Trace, limits: list[int], line: list[int] | None = None, hold_s: tuple[float, ...] = ()) -> Trace:
+    return replace(
+        trace,
+        line=None if line is None else np.array(line),
+        max_concurrency=np.array(limits),
+        hold_s=np.array(hold_s) if hold_s else None,
+    )
+
+
+def test_each_line_of_a_trace_has_a_limit_of_its_own() -> None:
+    """Line 7 has one place, and line 0 two: nobody waits behind those of the other line."""
+    trace = in_lines(asked([0, 0, 0, 0, 0], [4, 4, 3, 3, 3]), [1, 1, 2, 2, 2], [7, 7, 0, 0, 0])
+    assert served(trace).arrival_s.tolist() == [0, 4, 0, 0, 3]
+    assert served(trace, Clients(open_loop=True)).arrival_s.tolist() == [0] * 5
+
+
+def test_a_turn_of_a_line_has_its_place_while_it_waits_for_the_turn_before_it() -> None:
+    """As inference-perf's workers: the stranger who came after it waits behind it, where `--max-concurrency 2` lets him pass."""
+    trace = asked([0, 1, 2], [5, 4, 2], "aab")
+    assert served(in_lines(trace, [2, 2, 2])).arrival_s.tolist() == [0, 5, 5]
+    assert served(trace, Clients(max_concurrency=2)).arrival_s.tolist() == [0, 5, 2]
+
+
+def test_a_request_is_held_after_its_answer_by_place_session_and_stage() -> None:
+    """Ten seconds of a tool after each answer but the last, which nothing waits for."""
+    held = (10.0, 10.0, 0.5)
+    assert served(in_lines(asked([0, 0, 0], [5, 4, 2]), [1, 1, 1], hold_s=held)).arrival_s.tolist() == [0, 15, 29]
+    talked = replace(asked([0, 0, 0], [5, 4, 2], "aaa", (0, 1, 1)), hold_s=np.array(held))
+    assert served(talked).arrival_s.tolist() == [0, 16, 31]
+    staged = replace(asked([0, 2, 3], [5, 4, 2]), stage=np.array([0, 0, 1]), hold_s=np.array(held))
+    assert served(staged).arrival_s.tolist() == [0, 2, 17]
+    assert served(staged, Clients(open_loop=True)).arrival_s.tolist() == [0, 2, 3]
+
+
+def test_a_stage_has_a_limit_of_its_own() -> None:
+    """One at a time, then two."""
+    trace = in_lines(replace(asked([0, 0, 5, 5], [3, 3, 4, 4]), stage=np.array([0, 0, 1, 1])), [1, 1, 2, 2])
+    assert served(trace).arrival_s.tolist() == [0, 3, 11, 11]
+
+
 def test_users_take_requests_in_order_and_think() -> None:
     """Two users; the trace's times do not count."""
     trace = asked([3, 100, 200, 300], [5, 2, 2, 1])
@@ -163,5 +203,7 @@ def test_what_contradicts_itself_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=what):
             served(trace, clients)
+    with pytest.raises(ConfigError, match="a `max_concurrency` column means nothing"):
+        served(in_lines(trace, [1, 1]), Clients(Users(1)))
     with pytest.raises(ConfigError, match="a `stage` column means nothing"):
         served(replace(trace, stage=np.array([0, 1])), Clients(Users(1)))

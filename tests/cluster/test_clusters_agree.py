@@ -102,14 +102,19 @@ def test_requests_of_clients(
 
 @st.composite
 def closed_loops(draw: st.DrawFn, trace: Trace) -> tuple[Trace, Clients]:
-    """Sessions or not, with think times or not, in stages or not; at their times, so many at a time, or by users."""
+    """Sessions or not, with think times or not, in stages or not, in lines with limits or not; at their times, so many at a time, or by users."""
     count = len(trace)
     kind = draw(st.sampled_from(("users", "limit", "limit", "times", "times", "open")))
     has_stages = kind != "users" and draw(st.booleans())
     pauses = st.lists(st.sampled_from((0.0, 0.0, 1.0, 5.0, 40.0)), min_size=count, max_size=count)
     stages = st.lists(st.integers(0, 2), min_size=count, max_size=count).map(sorted)
+    has_lines = kind != "users" and draw(st.booleans())
+    line = np.array([sum(name.encode()) % 2 for name in trace.session_id or trace.request_id]) if has_lines else None
     trace = replace(
         trace,
+        hold_s=np.array(draw(pauses)) if draw(st.booleans()) else None,
+        line=line,
+        max_concurrency=None if line is None else np.array(draw(st.tuples(*2 * [st.integers(1, 4)])))[line],
         think_time_s=np.array(draw(pauses)) if draw(st.booleans()) else None,
         stage=np.array(draw(stages)) if has_stages else None,
     )

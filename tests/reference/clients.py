@@ -21,6 +21,9 @@ class Senders:
         self._limit = limit
         self._in_flight = 0
         self._line: list[simpy.Event] = []
+        self._in_line: dict[tuple[int, int], list[simpy.Event]] = {}
+        self._places_taken: dict[tuple[int, int], int] = {}
+        self.hold_s: list[float] | None = None
         self._tokens_back: dict[int, simpy.Event] = {}
         self.num_arrived = 0
         self.ended: dict[int, simpy.Event] = {}
@@ -44,6 +47,8 @@ class Senders:
         self._submit(request)
         yield self._tokens_back[request.index]
         yield Due(self._env, 0, ANSWERED)
+        if self.hold_s and self.hold_s[request.index]:
+            yield Due(self._env, self.hold_s[request.index], ANSWERED)
         self._in_flight -= 1
         if self._line:
             self._line.pop(0).succeed()
@@ -55,6 +60,8 @@ class Senders:
     def replay(self, trace: Trace, requests: Sequence[Request], *, open_loop: bool) -> Process:
         """Each request in its time: that of the trace, later by as much as the stages before it took longer."""
         shift_s, last_s = 0.0, 0.0
+        if trace.hold_s is not None and not open_loop:
+            self.hold_s = trace.hold_s.tolist()
         stages = [0] * len(trace) if trace.stage is None or open_loop else trace.stage.tolist()
         for number, request in enumerate(requests):
             before = requests[:number]
@@ -67,7 +74,26 @@ class Senders:
             if last_s + shift_s > self._env.now:
                 yield Due(self._env, last_s + shift_s - self._env.now)
             previous = None if open_loop else _turn_before(trace, before, request)
-            self._env.process(self._turn(trace, request, previous))
+            if trace.max_concurrency is None or open_loop:
+                self._env.process(self._turn(trace, request, previous))
+            else:
+                self._env.process(self._with_place(trace, request, previous, int(trace.max_concurrency[request.index])))
+
+    def _with_place(self, trace: Trace, request: Request, previous: Request | None, limit: int) -> Process:
+        """A turn that waits for a place in its line first, and keeps it until it has ended."""
+        stage = 0 if trace.stage is None else int(trace.stage[request.index])
+        line = stage, 0 if trace.line is None else int(trace.line[request.index])
+        waiting = self._in_line.setdefault(line, [])
+        if self._places_taken.get(line, 0) == limit:
+            waiting.append(self._env.event())
+            yield waiting[-1]
+        else:
+            self._places_taken[line] = self._places_taken.get(line, 0) + 1
+        yield from self._turn(trace, request, previous)
+        if waiting:
+            waiting.pop(0).succeed()
+        else:
+            self._places_taken[line] -= 1
 
     def _turn(self, trace: Trace, request: Request, previous: Request | None) -> Process:
         """Wait for the answer before, think, send."""
@@ -84,6 +110,7 @@ class Senders:
 
     def user(self, trace: Trace, work: Iterator[list[Request]], think_time_s: float) -> Process:
         """A session, or a request, after the other."""
+        self.hold_s = None if trace.hold_s is None else trace.hold_s.tolist()
         for turns in work:
             for request, following in zip(turns, [*turns[1:], None], strict=True):
                 yield from self.send(request)

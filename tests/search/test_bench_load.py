@@ -128,6 +128,8 @@ def test_what_the_bench_cannot_send_is_said() -> None:
     assert note.startswith("the bench knows no sessions")
     (note,) = bench_load(replace(make_trace(3), stage=np.array([0, 0, 1])), "0.33.0").notes
     assert note == "the bench does not wait for a stage to drain"
+    (note,) = bench_load(replace(make_trace(3), max_concurrency=np.array([2, 2, 2])), "0.33.0").notes
+    assert note == "the bench has one limit of requests in flight for all (`--max-concurrency`)"
     assert any("one output length" in note for note in bench_load(make_trace(), "0.12.0").notes)
     assert any("random prompts only" in note for note in bench_load(make_trace(), "0.8.5").notes)
 

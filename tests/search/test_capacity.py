@@ -1,7 +1,9 @@
 """The highest rate within limits, and the replicas that a rate takes."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sim
@@ -128,6 +130,8 @@ def test_bad_questions_are_refused() -> None:
         answer(rate=1.0, request_rate=2.0)
     with pytest.raises(ConfigError, match="--replicas must be"):
         answer(replicas=0)
+    with pytest.raises(ConfigError, match=r"limits of requests in flight .* at no rate that could be scaled"):
+        answer(replace(steady_trace(), max_concurrency=np.full(200, 4)))
     with pytest.raises(ConfigError, match="all come at once"):
         answer(steady_trace(1))
     with pytest.raises(DoesNotFitError, match="too short"):

@@ -1,5 +1,6 @@
 """Several traces on one clock."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_turns_without_hash_ids_go_with_single_requests() -> None:
     assert reusable_tokens(merged) == reusable_tokens(turns)
 
 
-@given(trace=traces().filter(lambda trace: trace.stage is None))
+@given(trace=traces().filter(lambda trace: trace.stage is None and trace.max_concurrency is None))
 @examples(60)
 def test_one_trace_stays_as_it_is_but_for_names(trace: Trace) -> None:
     """Contents are numbered as they come."""
@@ -82,6 +83,10 @@ def test_what_has_nothing_to_stand_for_it_is_an_error() -> None:
     staged = make_trace(stage=np.array([0, 1, 2]), source="staged.csv")
     with pytest.raises(TraceError, match=r"^staged\.csv: stages begin when the one before has ended"):
         merge([plain, staged])
+    with pytest.raises(
+        TraceError, match=r"limits of requests in flight \(`max_concurrency`\) are those of one benchmark"
+    ):
+        merge([plain, replace(plain, max_concurrency=np.full(len(plain), 4))])
     turns = make_trace(session_id=("a", "a", "b"), source="turns.csv")
     hashed = make_trace((0.0,), segments=[((1, 5),)], source="hashed.csv")
     with pytest.raises(

@@ -151,6 +151,11 @@ TEXTS = {
         "t, line 1: `think_time_s` must be a finite number of seconds .*got nan",
     ),
     "negative think": (jsonl(ROW | {"session_id": 1, "think_time_s": -1}), "`think_time_s` must be .*from 0 .*got -1"),
+    "a line's limit": (
+        jsonl(ROW | {"max_concurrency": 4}, ROW | {"max_concurrency": 5}),
+        "t, line 2: `max_concurrency` must be one in all requests of a `stage` and `line`, got 5 after 4 in line 1",
+    ),
+    "line without limit": (jsonl(ROW | {"line": 4}), "`line` means nothing without `max_concurrency`"),
     "stages back": (jsonl(ROW | {"stage": 1}, ROW | {"stage": 0}), "t, line 2: `stage` must not fall .*got 0 after 1"),
     "json id list": (jsonl(ROW | {"request_id": ["a"]}), "t, line 1: `request_id` must be a name or an integer"),
     "mooncake missing": (

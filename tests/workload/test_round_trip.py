@@ -54,8 +54,19 @@ def traces(draw: st.DrawFn) -> Trace:
         else None,
         n=np.array(column(st.integers(1, 16_384)), dtype=np.int64) if draw(st.booleans()) else None,
         stage=np.array(sorted(column(lengths)), dtype=np.int64) if draw(st.booleans()) else None,
+        hold_s=np.array(column(seconds)) if draw(st.booleans()) else None,
+        **draw(limits(count)),
         **draw(sessions(count)),
     )
+
+
+@st.composite
+def limits(draw: st.DrawFn, count: int) -> dict[str, Any]:
+    """One line or two for all, or no limit."""
+    if draw(st.booleans()):
+        return {}
+    line = draw(st.none() | st.integers(0, 2**31 - 1).map(lambda number: np.full(count, number)))
+    return {"line": line, "max_concurrency": np.full(count, draw(lengths))}
 
 
 @st.composite
@@ -76,7 +87,9 @@ def same(left: Trace, right: Trace) -> bool:
     assert left.session_id == right.session_id
     assert left.lora_name == right.lora_name
     assert (left.segments and list(left.segments)) == (right.segments and list(right.segments))
-    for column in ("arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "think_time_s", "stage"):
+    for column in (
+        "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "think_time_s", "hold_s", "stage", "line", "max_concurrency"
+    ):  # fmt: skip
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
     return True
 

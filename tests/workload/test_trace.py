@@ -1,5 +1,7 @@
 """A trace made in Python is held to the rules of one read from a file."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -33,9 +35,25 @@ def test_the_first_requests_keep_all_columns() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0, -1.0, 0.0], [0.0, np.inf, 0.0]])
-def test_think_times_are_finite_and_not_negative(values: list[float]) -> None:
-    with pytest.raises(TraceError, match="`think_time_s` of a trace must"):
-        make_trace(think_time_s=np.array(values))
+@pytest.mark.parametrize("column", ["think_time_s", "hold_s"])
+def test_times_after_answers_are_finite_and_not_negative(column: str, values: list[float]) -> None:
+    with pytest.raises(TraceError, match=f"`{column}` of a trace must"):
+        make_trace(**dict[str, Any]({column: np.array(values)}))
+
+
+def test_requests_of_a_line_have_one_limit() -> None:
+    """A line is a stage's, or the whole trace's; a session has one."""
+    limits = np.array([2, 2, 3])
+    assert make_trace(max_concurrency=limits, stage=np.array([0, 0, 1])).lines.tolist() == [0, 0, 1]
+    assert make_trace(max_concurrency=limits, line=np.array([5, 5, 2])).lines.tolist() == [1, 1, 0]
+    with pytest.raises(
+        TraceError, match="`max_concurrency` of a trace must be one in all requests of a stage and line"
+    ):
+        make_trace(max_concurrency=limits)
+    with pytest.raises(TraceError, match="`max_concurrency` of a trace must be at least 1"):
+        make_trace(max_concurrency=np.array([0, 0, 0]))
+    with pytest.raises(TraceError, match="`line` of a trace must be one in all turns of a session, got 5 and 2 in 'a'"):
+        make_trace(max_concurrency=limits, line=np.array([5, 5, 2]), session_id=("a", "b", "a"))
 
 
 def test_a_prompt_has_at_least_one_answer() -> None:

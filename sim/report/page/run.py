@@ -45,7 +45,7 @@ from sim.report.page.shared import (
     provenance,
     title_lines,
 )
-from sim.report.parts import POOLS, REPLICAS, SLO_CLASSES, STAGES, parts_table
+from sim.report.parts import POOLS, REPLICAS, SLO_CLASSES, parts_table, stage_columns
 from sim.report.run_title import run_title
 from sim.report.tables import Table, cell_text
 from sim.workload.trace import Trace
@@ -78,8 +78,8 @@ def run_page(run: Run) -> Page:
         Section("requests", "Slowest requests", list(_slowest(run))),
         *([Section("fleet", "Fleet", list(_fleet(run)))] if run.replicas else []),
         *(
-            [Section("stages", "Stages", [Grid(parts_table("stage", STAGES, run.summary["stages"]))])]
-            if "stages" in run.summary
+            [Section("stages", "Stages", [Grid(parts_table("stage", stage_columns(stages), stages))])]
+            if (stages := run.summary.get("stages"))
             else []
         ),
         Section(
