@@ -24,7 +24,7 @@ from sim.workload.inspection import inspect as inspect_trace
 from sim.workload.lengths import FORMS, Geometric, parse_lengths
 from sim.workload.named import find_workload
 from sim.workload.readers import read_trace
-from sim.workload.source import find_trace
+from sim.workload.source import STDIN, find_trace
 from sim.workload.spec import Workload, WorkloadSpec
 from sim.workload.spec_file import changed, to_yaml
 from sim.workload.waits import Exponential
@@ -93,7 +93,7 @@ def generate_command(
         list[str],
         typer.Argument(
             metavar="[WORKLOAD] FILE",
-            help="A workload to start from, a YAML file or by name, and the trace to write: .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.",
+            help="A workload to start from, a YAML file, by name, or -, and the trace to write: .csv, .jsonl or .parquet, also .csv.gz and .jsonl.gz.",
             autocompletion=workload_names,
         ),
     ],
@@ -144,18 +144,23 @@ def generate_command(
 @app.command("fit")
 def fit_command(
     source: Source,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The workload that is written, in YAML.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The workload that is written, in YAML.", show_default=False)
+    ] = None,
+    *,
+    out: Annotated[Path | None, typer.Option(help="The same as FILE.", show_default=False)] = None,
     columns: Columns = None,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a workload that is like a trace, and print figures of the trace beside those of what is drawn from it."""
+    target = _one_of(file, out)
     check_target(target, source)
     trace = read_trace(source, columns=columns, limit=limit)
     warn(trace.notes)
     workload = fit(trace)
-    with writing(target) as file:
-        file.write_text(to_yaml(workload), encoding="utf-8")
+    with writing(target) as written:
+        written.write_text(to_yaml(workload), encoding="utf-8")
     typer.echo(f"Wrote {target}.", err=True)
     own, drawn = describe(trace), describe(generate(workload))
     both = {"trace": asdict(own), "drawn": asdict(drawn)}
@@ -165,6 +170,14 @@ def fit_command(
 app.command("slice")(slice_command)
 app.command("merge")(merge_command)
 app.command("anonymise")(anonymise_command)
+
+
+def _one_of(file: Path | None, out: Path | None) -> Path:
+    """Raises ConfigError unless one is given."""
+    given = [path for path in (file, out) if path is not None]
+    if len(given) != 1:
+        raise ConfigError(f"the workload goes into one file, got {len(given)} of FILE and --out; name one.")
+    return given[0]
 
 
 def _arrivals(arrivals: str | None, burstiness: float | None) -> Arrivals | None:
@@ -180,7 +193,7 @@ def _workload_and_target(files: list[str], profile: str | None) -> tuple[Workloa
     names = [*given, *([] if profile is None else [profile])]
     if len(names) > 1:
         raise ConfigError(f"a trace is generated from one workload, got {', '.join(names)}; leave out all but one.")
-    check_apart({"FILE": Path(target)}, [Path(name) for name in given])
+    check_apart({"FILE": Path(target)}, [Path(name) for name in given if name != STDIN])
     check_writable(Path(target))
     return find_workload(names[0]).workload if names else WorkloadSpec(), Path(target)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from sim.errors import ConfigError, nearest
 from sim.inputs import is_there
 from sim.specs.data import data_dir
-from sim.workload.spec_file import SpecFile, read_spec
+from sim.workload.source import STDIN, open_trace, yaml_text
+from sim.workload.spec_file import SpecFile, parse_spec, read_spec
 
 
 def workload_names() -> list[str]:
@@ -22,5 +23,8 @@ def named_workload(name: str) -> SpecFile:
 
 
 def find_workload(given: str) -> SpecFile:
-    """A YAML file as it is, or by name one that comes with Servecast. Raises SimError for anything else."""
+    """A YAML file as it is, `-` for standard input, or by name one that comes with Servecast. Raises SimError for anything else."""
+    if given == STDIN:
+        with open_trace(Path(STDIN)) as stream:
+            return parse_spec(yaml_text(stream, "stdin"), "stdin", Path())
     return read_spec(Path(given)) if is_there(Path(given), Path.is_file) else named_workload(given)

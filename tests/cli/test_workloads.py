@@ -1,6 +1,8 @@
 """A workload's file on the command line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,19 @@ def test_a_workload_is_fitted_to_a_trace(tmp_path: Path, servecast: Servecast) -
     both = json.loads(servecast("trace", "fit", "chat", target, "--json").out)
     assert both["drawn"]["prompt_tokens"]["mean"] == pytest.approx(both["trace"]["prompt_tokens"]["mean"], rel=0.05)
     assert "would overwrite what is read" in servecast("trace", "fit", target, target).err
+    ran = servecast("trace", "fit", "chat", "--out", tmp_path / "again.yaml", "--limit", "200")
+    assert ran.status == 0
+    assert len(read_trace(tmp_path / "again.yaml")) == 200
+    for given in ((), (target, "--out", target)):
+        ran = servecast("trace", "fit", "chat", *given)
+        assert (ran.status, f"got {len(given) and 2} of FILE and --out" in ran.err) == (2, True)
+
+
+def test_a_workload_comes_from_standard_input(tmp_path: Path) -> None:
+    """As a trace does."""
+    process = [sys.executable, "-c", "from sim.cli import main; main()"]
+    command = [*process, "trace", "generate", "-", str(tmp_path / "t.csv")]
+    subprocess.run(command, input=b"num_requests: 7\n", check=True, capture_output=True)
+    assert len(read_trace(tmp_path / "t.csv")) == 7
+    ran = subprocess.run(command, input=b"num_request: 7\n", check=False, capture_output=True)
+    assert (ran.returncode, b"stdin: `num_request` is not a known key" in ran.stderr) == (2, True)
