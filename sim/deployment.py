@@ -11,6 +11,7 @@ from sim.cluster.adapters import lora_slots
 from sim.engine.config import SchedulerConfig, scheduler_config
 from sim.engine.kv_cache_manager import can_ever_fit
 from sim.engine.rank_group import LockStepRules
+from sim.engine.rank_steps import DualBatches
 from sim.engine.records import Floats
 from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.modes import PLAIN, POLLING_S, Modes
@@ -29,7 +30,7 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.model import ModelSpec
 from sim.specs.models import load_model
-from sim.specs.notes import engine_notes, layout_notes
+from sim.specs.notes import engine_notes, layout_notes, ranks_notes
 from sim.specs.releases import release_for
 from sim.specs.vllm import resolve_engine
 from sim.steptime.graphs import GraphDispatch
@@ -96,6 +97,9 @@ class Deployment:
             engine.prefill_schedule_interval,
             None if self.step_times.given else self.graph_dispatch,
             engine.uniform_query_len - 1,
+            DualBatches(engine.dbo_decode_token_threshold, engine.dbo_prefill_token_threshold)
+            if engine.enable_dbo
+            else None,
         )
 
     @cached_property
@@ -197,6 +201,8 @@ class Deployment:
                 f"all2all_backend {engine.all2all_backend} goes over NVLink, which joins {self.gpu.num_linked_gpus} {self.gpu.name}, got"
                 f" {engine.num_expert_ranks}; choose another one."
             )
+        if engine.enable_dbo:
+            self._check_dual_batches()
         beside = self._beside
         if engine.async_scheduling and not engine.rules.stops_at_last_token:
             beside.append("async_scheduling before vLLM 0.11.1")
@@ -207,6 +213,15 @@ class Deployment:
                 f"{beside[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
                 " tensor_parallel_size in place of data_parallel_size."
             )
+
+    def _check_dual_batches(self) -> None:
+        """What overlaps with computing is what ranks send each other."""
+        if not self.engine.enable_expert_parallel:
+            raise ConfigError(
+                "enable_dbo computes while tokens are on their way to whole experts, got no enable_expert_parallel; add it."
+            )
+        if self.step_times.given is not None:
+            raise ConfigError("enable_dbo is timed by the roofline, and step times are given; leave one of them out.")
 
     def _check_speculation(self) -> None:
         """No schedule with both was recorded, or none is simulated."""
@@ -304,7 +319,7 @@ def deploy(
     plan = plan_memory(spec, profile, resolved, graph_memory=graph_memory, drafter=drafter)
     fitted = replace(resolved, max_model_len=plan.max_model_len)
     assumed = (drafter.assumed,) if drafter and drafter.assumed else ()
-    notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile), *assumed)
+    notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile), *ranks_notes(engine, spec), *assumed)
     return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile), drafter)
 
 

@@ -7,6 +7,7 @@ import pytest
 import sim
 from sim.errors import ConfigError
 from sim.specs.serve_command import parse_serve_command, serve_command
+from sim.steptime.linear import LinearStepTime
 from tests.workload.makers import make_trace
 
 TRACE = make_trace([0.1 * number for number in range(40)], prompt_tokens=[500] * 40, output_tokens=[50] * 40)
@@ -64,8 +65,6 @@ def test_ranks_on_several_nodes_were_never_measured() -> None:
 
 def test_given_step_times_know_of_no_other_rank() -> None:
     """The step of all takes what the longest takes by itself."""
-    from sim.steptime.linear import LinearStepTime
-
     linear = LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)
     found = sim.simulate(
         MOE,
@@ -100,11 +99,49 @@ def test_prompts_come_in_every_so_many_th_step() -> None:
     assert prefilling[1] <= prefilling[0]
 
 
+def split(trace: Any = TRACE, **arguments: Any) -> sim.Result:
+    return ran(
+        trace, data_parallel_size=2, enable_expert_parallel=True, all2all_backend="deepep_low_latency", **arguments
+    )
+
+
+def test_steps_below_the_thresholds_are_not_split() -> None:
+    """They are those of ranks without dual-batch overlap."""
+    whole = split()
+    found = split(enable_dbo=True, dbo_decode_token_threshold=1000, dbo_prefill_token_threshold=5000)
+    assert found.requests.equals(whole.requests)
+    assert found.steps.equals(whole.steps)
+    assert found.summary["microbatched_step_share"] == 0
+    assert "microbatched_step_share" not in whole.summary
+
+
+def test_steps_above_the_thresholds_are_split() -> None:
+    """On one node that takes longer; the table says how many, and the forecast that nothing like it was measured."""
+    whole, found = split(), split(enable_dbo=True, dbo_decode_token_threshold=2, dbo_prefill_token_threshold=2)
+    share = found.summary["microbatched_step_share"]
+    assert share > 0.5
+    assert found.summary["mean_tpot_ms"] > whole.summary["mean_tpot_ms"]
+    assert f"Steps in two micro-batches (%):{share * 100:>16.2f}".split() in [
+        line.split() for line in str(found).splitlines()
+    ]
+    assert "dual-batch overlap" in found.summary["confidence"]["text"]
+
+
+def test_one_rank_with_little_to_do_keeps_all_from_splitting() -> None:
+    """The other's prompt of 4,000 tokens is computed as a whole; decodes of 32 requests and more lose their graph, which is of two halves."""
+    found, whole = split(LOPSIDED, enable_dbo=True), split(LOPSIDED)
+    assert found.summary["microbatched_step_share"] == 0
+    assert found.requests.equals(whole.requests)
+    crowd = make_trace([0.0] * 80, prompt_tokens=[10] * 80, output_tokens=[2, 100] * 40)
+    found, whole = split(crowd, enable_dbo=True), split(crowd)
+    assert found.summary["mean_tpot_ms"] > 1.2 * whole.summary["mean_tpot_ms"]
+
+
 def test_a_line_of_vllm_serve_says_it_all() -> None:
     """Read and written; two old names of the default backend are that."""
     line = (
         "vllm serve M --data-parallel-size 8 --enable-expert-parallel --all2all-backend deepep_low_latency --enable-eplb"
-        " --eplb-config.num_redundant_experts=32 --prefill-schedule-interval 4"
+        " --eplb-config.num_redundant_experts=32 --enable-dbo --dbo-decode-token-threshold 64 --prefill-schedule-interval 4"
     )
     parsed = parse_serve_command(line)
     assert parsed.engine == sim.EngineConfig(
@@ -113,6 +150,8 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
         all2all_backend="deepep_low_latency",
         enable_eplb=True,
         num_redundant_experts=32,
+        enable_dbo=True,
+        dbo_decode_token_threshold=64,
         prefill_schedule_interval=4,
     )
     assert serve_command("M", parsed.engine) == line
@@ -144,6 +183,24 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {},
             "goes over NVLink, which joins 8 h100-sxm, got 16",
         ),
+        (
+            MOE,
+            {"enable_dbo": True, "enable_expert_parallel": True},
+            {},
+            "enable_dbo needs all2all_backend deepep_low_latency or .*, got allgather_reducescatter",
+        ),
+        (
+            MOE,
+            {"enable_dbo": True, "all2all_backend": "deepep_low_latency"},
+            {},
+            "enable_dbo computes while tokens .* got no enable_expert_parallel",
+        ),
+        (
+            MOE,
+            {"enable_dbo": True, "all2all_backend": "deepep_low_latency", "enable_expert_parallel": True},
+            {"step_time_model": LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)},
+            "enable_dbo is timed by the roofline",
+        ),
         (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
     ],
 )
@@ -160,6 +217,7 @@ def test_what_is_not_simulated_is_refused(
     ("arguments", "message"),
     [
         ({"all2all_backend": "nixl_ep"}, "all2all_backend must be .*deepep_low_latency.* got 'nixl_ep'"),
+        ({"dbo_decode_token_threshold": 1}, "dbo_decode_token_threshold must be an integer of at least 2"),
         ({"enable_eplb": True}, "enable_eplb places whole experts"),
         ({"enable_expert_parallel": True, "num_redundant_experts": 8}, "are placed by enable_eplb"),
     ],

@@ -14,7 +14,7 @@ from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
 from sim.engine.metrics import Metrics
 from sim.engine.rank_records import RankRecords
-from sim.engine.rank_steps import RanksDecoding, RankSteps, dummy_batch
+from sim.engine.rank_steps import DualBatches, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepShape, StepTimeModel
@@ -25,7 +25,7 @@ class LockStepRules:
     """Ranks look at each other after every `sync_interval`-th step of a wave, and after the first if `looks_at_once`.
 
     With a `prefill_interval` above 1, prefills may begin or go on in every so many-th step of a wave alone. `dispatch` is that
-    of step times which know of other ranks; a dummy batch has `num_drafts`.
+    of step times which know of other ranks; a dummy batch has `num_drafts`. Steps are split in two by `dbo`, if at all.
     """
 
     sync_interval: int = 16
@@ -33,6 +33,7 @@ class LockStepRules:
     prefill_interval: int = 1
     dispatch: GraphDispatch | None = None
     num_drafts: int = 0
+    dbo: DualBatches | None = None
 
 
 class LockStepCore(Protocol):
@@ -105,14 +106,14 @@ class RankGroup:
         log: RankLogger | None = None,
     ) -> None:
         self.cores = list(cores)
-        self.records = RankRecords(len(self.cores))
+        self.records = RankRecords(len(self.cores), may_split=rules.dbo is not None)
         self.num_passes = 0
         self.is_paused = True
         self.now_s = start_s
         self.ends_s: list[float] = []
         self.most_in_flight = num_batches_in_flight
         self._rules = rules
-        self._steps = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts))
+        self._steps = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts), rules.dbo)
         self._log = log
         self._device_free_s = start_s
         self.ahead: StepsAhead | None = None

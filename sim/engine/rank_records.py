@@ -7,13 +7,16 @@ class RankRecords:
     """Of all ranks: `num_steps` that they took together, in so many waves, and `dummy_steps` of each.
 
     `step_s` is how long the steps lasted, `own_s` how long ranks would have taken for theirs by themselves, over all ranks.
-    Of `num_computed_tokens`, padding included, requests asked for `num_tokens`.
+    Of `num_computed_tokens`, padding included, requests asked for `num_tokens`. Where they `may_split`, `num_split_steps` ran as two
+    micro-batches.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, *, may_split: bool = False) -> None:
         self.num_ranks = num_ranks
+        self.may_split = may_split
         self.num_waves = 0
         self.num_steps = 0
+        self.num_split_steps = 0
         self.step_s = 0.0
         self.own_s = 0.0
         self.num_tokens = 0
@@ -30,6 +33,8 @@ class RankRecords:
     ) -> None:
         """Steps that are alike but for contexts, of so many tokens of each rank, 0 for dummies; each takes `seconds` for the first."""
         self.num_steps += num_steps
+        if agreement is not None and agreement.num_ubatches > 1:
+            self.num_split_steps += num_steps
         self.step_s += duration_s
         least = max(1, agreement.num_tokens) if agreement is not None else 1
         all_s, slowest_s, num_asked, num_computed = 0.0, 0.0, 0, 0

@@ -2,8 +2,13 @@
 
 Mirrors vLLM's v1/worker/dp_utils.py (0.33), which is taken for all versions: the ranks run the smallest CUDA graph that any of
 them could, all padded to the most tokens that any of them is padded to; where one runs without a graph, all do, and nobody pads.
+
+With dual-batch overlap a step is split in two if every rank has tokens enough, and for its second half too. Of the sizes from the threshold
+on the full graphs of decodes are of split steps alone: others of these sizes run without. Deliberate difference: vLLM 0.33 does
+not split a step in which a request reads blocks that another one writes in the same step.
 """
 
+import sys
 from typing import NamedTuple, cast
 
 from sim.engine.leaps import DecodeSteps, Leap
@@ -13,6 +18,14 @@ from sim.steptime.protocol import AgreedStepTime, Agreement, DecodeCurve, GraphK
 MOST_KEPT = 1 << 14
 """Of what was worked out: without graphs nearly every step has an agreement of its own."""
 LEAST_FIRST: tuple[GraphKind, ...] = ("none", "piecewise", "full")
+FULL = 2
+
+
+class DualBatches(NamedTuple):
+    """From so many tokens of a rank on a step may be split in two: where all that it does is decode, and where not."""
+
+    decode_token_threshold: int = 32
+    prefill_token_threshold: int = 512
 
 
 def dummy_batch(num_drafts: int = 0) -> StepShape:
@@ -85,10 +98,13 @@ class RanksDecoding:
 class RankSteps:
     """Step times of ranks together. Without a `dispatch` nobody pads, and step times know of no other rank."""
 
-    def __init__(self, step_time: StepTimeModel, dispatch: GraphDispatch | None, dummy: StepShape) -> None:
+    def __init__(
+        self, step_time: StepTimeModel, dispatch: GraphDispatch | None, dummy: StepShape, dbo: DualBatches | None = None
+    ) -> None:
         self.dummy = dummy
         self._step_time = step_time
         self._dispatch = dispatch
+        self._dbo = dbo
         self._graphs: dict[int, tuple[int, int]] = {}
         self._decoding: dict[tuple[int, ...], RanksDecoding] = {}
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
@@ -99,15 +115,27 @@ class RankSteps:
         if dispatch is None:
             return None
         num_tokens, num_padded, least = 0, 0, len(LEAST_FIRST) - 1
+        fewest, all_split = sys.maxsize, True
         for shape in shapes:
-            own_tokens = shape.num_tokens
-            own_least, padded = self._dispatched(dispatch, own_tokens, dispatch.is_uniform(shape))
+            own_tokens, is_uniform = shape.num_tokens, dispatch.is_uniform(shape)
+            own_least, padded = self._dispatched(dispatch, own_tokens, is_uniform)
             num_tokens += own_tokens
             num_padded = max(num_padded, padded)
             least = min(least, own_least)
+            if self._dbo is not None:
+                fewest = min(fewest, own_tokens)
+                all_split = all_split and own_tokens >= self._dbo[0 if is_uniform else 1]
+        if self._dbo is not None and all_split and fewest > num_padded // 2:
+            return Agreement("full" if least == FULL else "none", num_padded, num_padded * len(shapes), 2)
         if least == 0:
             return Agreement("none", 0, num_tokens)
+        if least == FULL and self._captures_split(dispatch, num_padded):
+            return Agreement("none", num_padded, num_padded * len(shapes))
         return Agreement(LEAST_FIRST[least], num_padded, num_padded * len(shapes))
+
+    def _captures_split(self, dispatch: GraphDispatch, num_tokens: int) -> bool:
+        """Whether the only full graph of that size is of two micro-batches."""
+        return self._dbo is not None and dispatch.mode != "FULL" and num_tokens >= self._dbo.decode_token_threshold
 
     def _dispatched(self, dispatch: GraphDispatch, num_tokens: int, is_uniform: bool) -> tuple[int, int]:
         """A rank's own graph, as a place in LEAST_FIRST, and the tokens that it is padded to."""

@@ -176,6 +176,7 @@ def traits_of(deployment: Deployment, metrics: Mapping[str, Any] | None = None) 
 def _beside(of: Deployment) -> str:
     """What is loaded, read or kept beside a model and its KV cache that lie on the GPU."""
     has = {
+        "dual-batch overlap": of.lock_step is not None and of.engine.enable_dbo,
         "LoRA adapters": of.engine.enable_lora,
         "weights in host memory": of.engine.cpu_offload_gb > 0 or of.engine.offload_group_size > 0,
         "KV in host memory": of.offload is not None or of.host_kv is not None,

@@ -46,6 +46,7 @@ ENGINE = {
     "Dummy steps of ranks (%)": "dummy_step_share",
     "Ranks waiting for the slowest (%)": "rank_waiting_share",
     "Tokens that are padding (%)": "rank_padding_share",
+    "Steps in two micro-batches (%)": "microbatched_step_share",
     "Model FLOPs utilization (%)": "model_flops_utilization",
     "Memory bandwidth utilization (%)": "memory_bandwidth_utilization",
     "Arithmetic intensity (FLOPs/byte)": "arithmetic_intensity",

@@ -46,6 +46,9 @@ All2AllBackend = Literal[
 ]
 """Those whose times were measured; vLLM has others."""
 
+DUAL_BATCH_BACKENDS = ("deepep_low_latency", "deepep_high_throughput")
+"""Of those the ones that go with dual-batch overlap."""
+
 KV_CACHE_DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
@@ -74,6 +77,13 @@ class EngineConfig:
     all2all_backend: All2AllBackend = choice("allgather_reducescatter", get_args(All2AllBackend))
     enable_eplb: bool = switch(False, "place experts by their load, the busiest on several GPUs")
     num_redundant_experts: int = count(0, "copies of experts that it may place", at_least=0, is_flag=False)
+    enable_dbo: bool = switch(
+        False, "split large steps of data-parallel ranks in two, to compute while tokens are sent", since="0.11.0"
+    )
+    dbo_decode_token_threshold: int = count(
+        32, "tokens of a rank from which on steps that only decode are split", at_least=2, since="0.11.0"
+    )
+    dbo_prefill_token_threshold: int = count(512, "the same of other steps", at_least=2, since="0.11.0")
     prefill_schedule_interval: int = count(
         1, "steps of data-parallel ranks of which one lets prompts in", since="0.32.0"
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import HardwareProfile
-from sim.specs.model import ceil_div
+from sim.specs.model import ModelSpec, ceil_div
 from sim.specs.releases import (
     NEWEST,
     OLDEST,
@@ -16,6 +16,7 @@ from sim.specs.releases import (
 from sim.units import GIGA
 
 LORA_ARGUMENTS = ("max_loras", "max_lora_rank", "max_cpu_loras", "fully_sharded_loras")
+DUAL_BATCH_ARGUMENTS = ("dbo_decode_token_threshold", "dbo_prefill_token_threshold")
 GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 
@@ -88,10 +89,25 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
             yield f"{name} changes nothing here: without enable_lora there are no adapters."
     if engine.enable_lora:
         yield "intervals do not cover what LoRA adapters add to a step: two measured runs alone say that it is about right."
+    yield from _of_ranks(engine)
+
+
+def _of_ranks(engine: EngineConfig) -> Iterator[str]:
     if engine.all2all_backend != "allgather_reducescatter" and not (
-        engine.enable_expert_parallel and engine.data_parallel_size > 1
+        engine.data_parallel_size > 1
+        and (engine.enable_expert_parallel or engine.all2all_backend == "deepep_high_throughput")
     ):
         yield "all2all_backend changes nothing here: data-parallel ranks with enable_expert_parallel use it."
+    if not engine.enable_dbo:
+        for name in filter(engine.given.__contains__, DUAL_BATCH_ARGUMENTS):
+            yield f"{name} changes nothing here: without enable_dbo no step is split."
+
+
+def ranks_notes(engine: EngineConfig, model: ModelSpec) -> tuple[str, ...]:
+    """On arguments of data-parallel ranks that share experts."""
+    if engine.enable_dbo and not (engine.data_parallel_size > 1 and model.has_experts):
+        return ("enable_dbo changes nothing here: it splits steps of data-parallel ranks that share experts.",)
+    return ()
 
 
 def _of_host_memory(engine: EngineConfig) -> Iterator[str]:

@@ -126,7 +126,7 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
     "enable-elastic-ep": UnsimulatedFlag("expert parallelism", "none"),
-    "enable-dbo": UnsimulatedFlag("dual-batch overlap", "none"),
+    "ubatch-size": UnsimulatedFlag("micro-batches other than the two of --enable-dbo", harmless=("0", "1")),
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
     "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
     "kv-offloading-backend": UnsimulatedFlag("KV offloading other than vLLM's own", harmless=("native",)),
@@ -182,8 +182,7 @@ _IGNORED: Mapping[Arity, str] = {
     "one": """
         additional-config allowed-local-media-path api-server-count aux-output-config chat-template
         chat-template-content-format code-revision config-format cpu-distributed-timeout-seconds
-        data-parallel-address data-parallel-backend data-parallel-rpc-port dbo-decode-token-threshold
-        dbo-prefill-token-threshold default-chat-template-kwargs disable-access-log-for-endpoints
+        data-parallel-address data-parallel-backend data-parallel-rpc-port default-chat-template-kwargs disable-access-log-for-endpoints
         distributed-executor-backend distributed-timeout-seconds download-dir
         expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config
         guided-decoding-backend h11-max-header-count h11-max-incomplete-event-size hf-config-path hf-token host
@@ -197,7 +196,7 @@ _IGNORED: Mapping[Arity, str] = {
         reasoning-parser-plugin renderer-num-workers response-role revision root-path safetensors-load-strategy
         seed show-hidden-metrics-for-version shutdown-timeout sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs
         ssl-certfile ssl-ciphers ssl-keyfile structured-outputs-config tokenizer tokenizer-mode
-        tokenizer-revision tool-call-parser tool-parser-plugin tool-server tool-strict-level ubatch-size uds
+        tokenizer-revision tool-call-parser tool-parser-plugin tool-server tool-strict-level uds
         uvicorn-log-level weight-transfer-config worker-cls worker-extension-cls
         """,
     "many": """

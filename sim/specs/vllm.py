@@ -5,7 +5,15 @@ from typing import Any
 from sim.errors import ConfigError
 from sim.specs.batch_limits import BatchLimits, batch_limits, splits_prompts
 from sim.specs.capture_sizes import default_sizes, listed_sizes, rounded_to_drafts
-from sim.specs.engine import ARGUMENTS, KV_CACHE_DTYPE_BYTES, CudagraphMode, EngineConfig, ResolvedEngine, UsageContext
+from sim.specs.engine import (
+    ARGUMENTS,
+    DUAL_BATCH_BACKENDS,
+    KV_CACHE_DTYPE_BYTES,
+    CudagraphMode,
+    EngineConfig,
+    ResolvedEngine,
+    UsageContext,
+)
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import check_kernels
 from sim.specs.model import ModelSpec
@@ -39,6 +47,7 @@ def resolve_engine(
     _check_known(engine, version)
     _check_tensor_parallel(engine.tensor_parallel_size, model)
     _check_pipeline_parallel(engine, model, release)
+    _check_dual_batches(engine)
     check_kernels(model, gpu, version)
     on_cpu = gpu.architecture == "CPU"
     context = _max_model_len(engine, model)
@@ -116,6 +125,13 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
         raise ConfigError(
             f"async_scheduling does not work with pipeline_parallel_size {stages} in vLLM {release.version}, "
             "but does from 0.15.0 to 0.30.0 and from 0.33.0 on; leave one of them out or choose another vllm_version."
+        )
+
+
+def _check_dual_batches(engine: EngineConfig) -> None:
+    if engine.enable_dbo and engine.all2all_backend not in DUAL_BATCH_BACKENDS:
+        raise ConfigError(
+            f"enable_dbo needs all2all_backend {' or '.join(DUAL_BATCH_BACKENDS)}, got {engine.all2all_backend}; choose one of them."
         )
 
 

@@ -71,8 +71,18 @@ NVLINK: Mapping[str, OneWays] = {
 MEASURED_ELSEWHERE = "Hopper"
 
 
+class Way(NamedTuple):
+    """One way of a layer's tokens: what it takes whatever their number, and by their bytes."""
+
+    base_s: float
+    bytes_s: float
+
+
 class AllToAll:
-    """Dispatch and combine of one layer's tokens among the GPUs of its experts, by the tokens of all ranks."""
+    """Dispatch and combine of one layer's tokens among the GPUs of its experts, by the tokens of all ranks.
+
+    `kernels_write` the bytes themselves, over NVLink, where low-latency ones of several nodes leave that to the network.
+    """
 
     def __init__(self, experts: Experts, num_gpus: int, gpu: HardwareProfile, backend: str) -> None:
         self._num_gpus = num_gpus
@@ -83,18 +93,27 @@ class AllToAll:
         self._num_nodes, _ = nodes_of(num_gpus, gpu)
         self._fit = _fit(backend, gpu, is_near=self._num_nodes == 1)
         self._sends_each = backend == "deepep_low_latency"
+        self.kernels_write = self._sends_each and self._num_nodes == 1
 
     def seconds(self, num_all_tokens: float) -> float:
         """There and back."""
         if self._fit is None:
             gathered_bytes = num_all_tokens * self._hidden_size * ACTIVATION_BYTES
             return 2 * gathered_s(gathered_bytes, self._num_gpus, self._gpu)
+        dispatch, combine = self.ways(num_all_tokens)
+        return dispatch.base_s + dispatch.bytes_s + combine.base_s + combine.bytes_s
+
+    def ways(self, num_all_tokens: float) -> tuple[Way, Way]:
+        """There, and back, with kernels that are measured one way at a time: not NCCL's."""
+        assert self._fit is not None, "NCCL's collectives are alike both ways"
         there, back = self._fit
         numbers = num_all_tokens / self._num_gpus * self._hidden_size * self._num_copies
         bytes_per_s = self._gpu.link_bytes_per_s if self._num_nodes == 1 else self._gpu.network_bytes_per_s
         there_bytes = numbers * (SCALE_SHARE if self._sends_fp8 else ACTIVATION_BYTES)
-        there_s = there.base_s + there_bytes / (bytes_per_s * there.efficiency)
-        return there_s + back.base_s + numbers * ACTIVATION_BYTES / (bytes_per_s * back.efficiency)
+        return (
+            Way(there.base_s, there_bytes / (bytes_per_s * there.efficiency)),
+            Way(back.base_s, numbers * ACTIVATION_BYTES / (bytes_per_s * back.efficiency)),
+        )
 
     @property
     def _num_copies(self) -> float:

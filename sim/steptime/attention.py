@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,9 @@ class AttentionWork:
         self._prefill_speed = prefill_speed(gpu)
         self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
         self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
+        self.decode = cache(self._time_decode)
 
-    def decode(self, num_decodes: int, num_drafts: int = 0) -> DecodeCurve:
+    def _time_decode(self, num_decodes: int, num_drafts: int = 0) -> DecodeCurve:
         """Seconds of attention alone, by the decodes' summed context; a constant 0 without decodes."""
         if num_decodes == 0:
             return DecodeCurve(0.0, ())
@@ -117,6 +119,24 @@ class AttentionWork:
             for count, attention, _ in self._layers
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))
+
+    def seconds(
+        self, num_decodes: int, context_tokens: float, chunks: tuple[tuple[int, int], ...] = (), num_drafts: int = 0
+    ) -> tuple[float, float]:
+        """For the chunks and for the decodes; a step that has both pays its launches once.
+
+        Decodes that run in the chunks' kernel cost what they add to it.
+        """
+        decode_s = self.decode(num_decodes, num_drafts).at(context_tokens)
+        if not chunks:
+            return 0.0, decode_s
+        prefill_s = self.prefill_s(chunks)
+        if not num_decodes:
+            return prefill_s + self.prefill_launch_s, 0.0
+        if self.decodes_ride_along:
+            mixed_s = self.mixed_s(chunks, num_decodes, context_tokens) + self.prefill_launch_s
+            decode_s = max(decode_s, mixed_s - prefill_s)
+        return prefill_s, decode_s
 
     def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Seconds for the chunks together, without launches."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
@@ -12,6 +13,15 @@ from sim.steptime.busiest_rank import busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.operators import Kernel, experts_kernel, routed_experts
 from sim.steptime.parts import Bound
+
+
+class Exchange(NamedTuple):
+    """Seconds that tokens are on their way to experts and back beside other kernels, and those of kernels that nothing runs beside."""
+
+    dispatch_s: float
+    combine_s: float
+    dispatch_kernel_s: float
+    combine_kernel_s: float
 
 
 class ExpertsWork:
@@ -38,17 +48,37 @@ class ExpertsWork:
             if engine.data_parallel_size > 1
             else []
         )
-        self.num_exchanges = 2 * sum(count for _, count in self._exchanges)
+        self.num_exchanging_layers = sum(count for _, count in self._exchanges)
 
     def kernels(self, num_all_tokens: int) -> list[tuple[str, Bound, float]]:
         """Each different kernel's name, bound and seconds over all layers."""
+        found = self.routed(num_all_tokens)
+        for exchange, count in self._exchanges:
+            found.append(("all_to_all", "link", count * exchange.seconds(float(num_all_tokens))))
+        return found
+
+    def routed(self, num_all_tokens: int) -> list[tuple[str, Bound, float]]:
+        """The same without what is exchanged."""
         found: list[tuple[str, Bound, float]] = []
         for whole, mine, count in self._experts:
             seconds, bound = self._kernel(float(num_all_tokens), whole, mine)
             found.append(("experts", bound, count * seconds))
-        for exchange, count in self._exchanges:
-            found.append(("all_to_all", "link", count * exchange.seconds(float(num_all_tokens))))
         return found
+
+    def exchange(self, num_all_tokens: int) -> Exchange:
+        """What is exchanged over all layers."""
+        dispatch_s = combine_s = dispatch_kernel_s = combine_kernel_s = 0.0
+        for exchange, count in self._exchanges:
+            dispatch, combine = exchange.ways(float(num_all_tokens))
+            dispatch_s += count * dispatch.base_s
+            combine_s += count * combine.base_s
+            if exchange.kernels_write:
+                dispatch_kernel_s += count * dispatch.bytes_s
+                combine_kernel_s += count * combine.bytes_s
+            else:
+                dispatch_s += count * dispatch.bytes_s
+                combine_s += count * combine.bytes_s
+        return Exchange(dispatch_s, combine_s, dispatch_kernel_s, combine_kernel_s)
 
     def _kernel(self, tokens: float, whole: Experts, mine: Experts) -> Kernel:
         engine = self._engine

@@ -12,12 +12,14 @@ GraphKind = Literal["full", "piecewise", "none"]
 class Agreement(NamedTuple):
     """What data-parallel ranks that step together agree on before a step: its CUDA graph, and the tokens of all of them.
 
-    Each computes `num_tokens`, padding included; 0 where nobody pads, so that each computes its own.
+    Each computes `num_tokens`, padding included; 0 where nobody pads, so that each computes its own. Of two `num_ubatches` one
+    computes while the other's tokens are on their way to experts.
     """
 
     graph: GraphKind
     num_tokens: int
     num_all_tokens: int
+    num_ubatches: int = 1
 
 
 class StepShape(NamedTuple):

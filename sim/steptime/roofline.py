@@ -17,9 +17,11 @@ from sim.steptime.attention import AttentionWork, DecodeCurve, seconds_at
 from sim.steptime.drafting import Drafting
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.lora import LoraWork
+from sim.steptime.micro_batches import MicroBatches, SplitLayers
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
 from sim.steptime.protocol import Agreement, FloatArray, GraphKind, StepShape
+from sim.steptime.protocol import DecodeCurve as AnyDecodeCurve
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
@@ -29,6 +31,16 @@ class Batch(NamedTuple):
 
     tokens_s: float
     launches_s: float
+
+
+class SplitCurve(NamedTuple):
+    """A DecodeCurve of steps in two micro-batches."""
+
+    seconds_at: Callable[[float], float]
+
+    def at(self, context_tokens: float) -> float:
+        """Seconds at one sum of contexts."""
+        return self.seconds_at(context_tokens)
 
 
 class RooflineStepTime:
@@ -61,6 +73,11 @@ class RooflineStepTime:
         self._drafting = (
             Drafting(engine.speculation, drafter, gpu, engine, options.expert_routing) if engine.speculation else None
         )
+        self._micro_batches = (
+            MicroBatches(self._token_work, self._attention, gpu, stage.stop - stage.start, engine.all2all_backend)
+            if engine.enable_dbo and engine.data_parallel_size > 1 and model.has_experts
+            else None
+        )
         self._host = gpu.operators.host
         self._is_async = engine.async_scheduling
         self._is_first = stage.is_first
@@ -69,21 +86,37 @@ class RooflineStepTime:
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling_s = cache(sampling.seconds)
         self._samplers = cache(sampling.kernels)
-        self._decode_attention = cache(self._attention.decode)
         self._curve = cache(self._time_decodes)
         self.decode_curve: Callable[[int], DecodeCurve] = cache(lambda num_decodes: self._curve(num_decodes, 0, None))
 
     def step_s(self, shape: StepShape) -> float:
         """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
         num_decodes, context_tokens, chunks, num_sampled, num_drafts, agreement = shape
+        if agreement is not None and agreement.num_ubatches > 1:
+            return self._split_s(shape, self._split(shape), context_tokens)
         if not chunks and num_sampled == num_decodes:
             return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
         gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
         return self._with_host_s(gpu_s + self._drafting_s(shape), num_decodes + len(chunks))
 
-    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> AnyDecodeCurve:
         """That of a rank in lock step with others."""
-        return self._curve(num_decodes, 0, agreement)
+        if agreement.num_ubatches == 1:
+            return self._curve(num_decodes, 0, agreement)
+        shape = StepShape(num_decodes, 0, (), num_decodes, 0, agreement)
+        layers = self._split(shape)
+        return SplitCurve(lambda context_tokens: self._split_s(shape, layers, context_tokens))
+
+    def _split(self, shape: StepShape) -> SplitLayers:
+        assert self._micro_batches is not None, "ranks without enable_dbo agree on whole steps"
+        return self._micro_batches.layers(shape)
+
+    def _split_s(self, shape: StepShape, layers: SplitLayers, context_tokens: float) -> float:
+        """Duration of a step in two micro-batches, which are put together before tokens are sampled."""
+        assert shape.agreement is not None, "ranks agree to split"
+        launches_s = shape.agreement.num_ubatches * self._launches_s(shape.agreement.graph)
+        gpu_s = max(layers.at(context_tokens) + self._sampling_s(shape.num_sampled + shape.num_drafts), launches_s)
+        return self._with_host_s(gpu_s + self._drafting_s(shape), shape.num_requests)
 
     def _drafting_s(self, shape: StepShape) -> float:
         return self._drafting.seconds(shape) if self._drafting else 0.0
@@ -112,7 +145,7 @@ class RooflineStepTime:
     def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
         """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
         batch, whole = self._batch(num_decodes, self._graphs.query_len == 1), self.decode_curve(num_decodes)
-        attention_s, computes = seconds_at(self._decode_attention(num_decodes), context_tokens)
+        attention_s, computes = seconds_at(self._attention.decode(num_decodes), context_tokens)
         decode_s = batch.tokens_s + self._sampling_s(num_decodes) + attention_s
         after_s = self._after_s(num_decodes)
         by_bound = dict.fromkeys(BOUNDS, np.zeros(len(context_tokens)))
@@ -139,26 +172,13 @@ class RooflineStepTime:
         return max(tokens_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
 
     def _attention_s(self, shape: StepShape) -> tuple[float, float]:
-        """Seconds of attention for the chunks and for the decodes; a step that has both pays its launches once.
-
-        Decodes that run in the chunks' kernel cost what they add to it.
-        """
-        attention, (num_decodes, context_tokens, chunks, _, num_drafts, _) = self._attention, shape
-        decode_s = self._decode_attention(num_decodes, num_drafts).at(context_tokens)
-        if not chunks:
-            return 0.0, decode_s
-        prefill_s = attention.prefill_s(chunks)
-        if not num_decodes:
-            return prefill_s + attention.prefill_launch_s, 0.0
-        if attention.decodes_ride_along:
-            mixed_s = attention.mixed_s(chunks, num_decodes, context_tokens) + attention.prefill_launch_s
-            decode_s = max(decode_s, mixed_s - prefill_s)
-        return prefill_s, decode_s
+        """Seconds of attention for the chunks and for the decodes."""
+        return self._attention.seconds(shape.num_decodes, shape.decode_context_tokens, shape.chunks, shape.num_drafts)
 
     def _batch_of(self, shape: StepShape) -> Batch:
         if shape.agreement is None:
             return self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
-        graph, num_agreed, num_all_tokens = shape.agreement
+        graph, num_agreed, num_all_tokens, _ = shape.agreement
         work = self._token_work
         tokens_s = work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens)
         return Batch(tokens_s, self._launches_s(graph))
@@ -177,7 +197,7 @@ class RooflineStepTime:
     def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
         shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts, agreement)
         batch, after_s = self._batch_of(shape), self._after_s(num_decodes)
-        attention = self._decode_attention(num_decodes, num_drafts)
+        attention = self._attention.decode(num_decodes, num_drafts)
         step = DecodeCurve(
             constant_s=batch.tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
             layers=attention.layers,
@@ -235,6 +255,6 @@ class RooflineStepTime:
         if shape.chunks:
             times.append(OperatorTime("attention", self._attention.prefill_bound(shape.chunks), prefill_s, 0.0))
         if shape.num_decodes:
-            bound = self._decode_attention(shape.num_decodes, shape.num_drafts).bound_at(shape.decode_context_tokens)
+            bound = self._attention.decode(shape.num_decodes, shape.num_drafts).bound_at(shape.decode_context_tokens)
             times.append(OperatorTime("attention", bound, 0.0, decode_s))
         return times

@@ -65,11 +65,14 @@ class TokenWork:
         self._lora = lora
         self.kernels = cache(self._time_kernels)
         self.experts = cache(self._experts.kernels)
+        self.routed = cache(self._experts.routed)
+        self.exchange = cache(self._experts.exchange)
         self.own_s = cache(self._time_own)
         self.experts_s = cache(self._time_experts)
         self.num_launches = sum(_num_launches(layer, tensor_parallel_size) * n for layer, n in layers)
         self.num_launches += lora.num_launches if lora else 0
-        self.num_launches += self._experts.num_exchanges
+        self.num_exchanging_layers = self._experts.num_exchanging_layers
+        self.num_launches += 2 * self.num_exchanging_layers
         self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * num_layers  # one graph between two attentions
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
@@ -84,9 +87,13 @@ class TokenWork:
         experts = self.experts(self._num_ranks * num_tokens)
         return [*self._matrices(num_tokens), *experts, *self._others(num_tokens)]
 
+    def own_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
+        """All but those of experts."""
+        return [*self._matrices(num_tokens), *self._others(num_tokens)]
+
     def _time_own(self, num_tokens: int) -> float:
-        """Seconds of all kernels but those of experts."""
-        return sum(seconds for _, _, seconds in (*self._matrices(num_tokens), *self._others(num_tokens)))
+        """Seconds of those."""
+        return sum(seconds for _, _, seconds in self.own_kernels(num_tokens))
 
     def _time_experts(self, num_all_tokens: int) -> float:
         """Seconds of those of experts, with what ranks exchange for them."""

@@ -63,7 +63,7 @@ def test_flags_beside_a_pasted_line_win() -> None:
             r"^--max-num-seq is not a flag of `command` or of vllm serve\. Did you mean --max-num-seqs",
         ),
         (("M", "--gpy", "l4"), r"^--gpy is not a flag of `command` or of vllm serve\. Did you mean --gpu"),
-        (("M", "--enable-dbo"), r"^--enable-dbo asks for dual-batch overlap, which is not simulated"),
+        (("M", "--enable-elastic-ep"), r"^--enable-elastic-ep asks for expert parallelism, which is not simulated"),
         (("M", "--", "vllm", "serve", "N"), r"^Two models are given, 'M' and 'N'; leave one out"),
         (("M", "--", "--max-num-seqs", "8"), r"^A pasted command must hold `vllm serve MODEL \.\.\.`"),
         ((), r"^MODEL is missing; give a catalogue name"),

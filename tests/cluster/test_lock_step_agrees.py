@@ -13,6 +13,7 @@ from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine import leaps
 from sim.engine.rank_group import LockStepRules
+from sim.engine.rank_steps import DualBatches
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.linear import LinearDecodeCurve
@@ -40,9 +41,12 @@ class AgreedTime:
         if agreed is None:
             return self.own.step_s(shape)
         padding = max(0, agreed.num_tokens - shape.num_tokens)
-        none = agreed.graph == "none"
+        differs = (agreed.graph == "none") + 2 * (agreed.num_ubatches - 1)
         return (
-            self.own.step_s(shape) + self.own.per_token_ns * padding + self.per_other_ns * agreed.num_all_tokens + none
+            self.own.step_s(shape)
+            + self.own.per_token_ns * padding
+            + self.per_other_ns * agreed.num_all_tokens
+            + differs
         )
 
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
@@ -61,6 +65,7 @@ class AgreedTime:
     delay_s=st.sampled_from([0.0, 1.0, 17.0]),
     looks=st.tuples(st.sampled_from([1, 3, 16]), st.booleans()),
     per_other_ns=st.none() | st.integers(0, 2),
+    thresholds=st.none() | st.tuples(st.integers(2, 5), st.integers(2, 9)),
     interval_s=st.sampled_from([7, 50]),
     panel_bits=panel_bits,
 )
@@ -71,16 +76,18 @@ def test_ranks_that_leap(
     delay_s: float,
     looks: tuple[int, bool],
     per_other_ns: int | None,
+    *,
+    thresholds: tuple[int, int] | None,
     interval_s: int,
     panel_bits: tuple[int, ...],
 ) -> None:
-    """Async or not, padded or not, under open and closed loops: who served whom, every step, gap and dummy batch."""
+    """Async or not, padded or not, split or not, under open and closed loops: who served whom, every step, gap and dummy batch."""
     trace, config = workload.trace, workload.config
     step_time = Telling(workload.step_time) if per_other_ns is None else AgreedTime(workload.step_time, per_other_ns)
     dispatch = None if per_other_ns is None else DISPATCH
     clients = Clients(Users(concurrency, delay_s)) if concurrency else Clients()
     router = f"vllm_dp:interval_s={interval_s}"
-    rules = LockStepRules(*looks, dispatch=dispatch)
+    rules = LockStepRules(*looks, dispatch=dispatch, dbo=thresholds and DualBatches(*thresholds))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
         plan = FleetPlan.alike(config, step_time, num_ranks, router, lock_step=rules)
         found = simulate(trace, plan, clients=clients)
@@ -94,10 +101,16 @@ def test_ranks_that_leap(
         sync_interval=looks[0],
         looks_at_once=looks[1],
         dispatch=dispatch,
+        dbo=thresholds,
     )
     assert_same_run(found, expected)
-    assert found.ranks is not None
-    assert (found.ranks.dummy_steps, found.ranks.num_waves) == (ranks.num_dummies, ranks.num_waves)
+    records = found.ranks
+    assert records is not None
+    assert (records.dummy_steps, records.num_waves, records.num_split_steps) == (
+        ranks.num_dummies,
+        ranks.num_waves,
+        ranks.num_split_steps,
+    )
 
 
 @examples(100)

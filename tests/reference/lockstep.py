@@ -78,6 +78,7 @@ class Ranks:
         looks_at_once: bool,
         prefill_interval: int,
         dispatch: GraphDispatch | None,
+        dbo: tuple[int, int] | None,
     ) -> None:
         modes = Modes(throttle_interval=prefill_interval if prefill_interval > 1 else 0)
         self._env = env
@@ -86,6 +87,7 @@ class Ranks:
         self._looks_at_once = looks_at_once
         self._prefill_interval = prefill_interval
         self._dispatch = dispatch
+        self._dbo = dbo
         self._depth = config.num_batches_in_flight
         self._in_flight: deque[Launched] = deque()
         self._free_s = env.now
@@ -93,6 +95,7 @@ class Ranks:
         self.ranks = [Rank(self, config, modes) for _ in range(num_ranks)]
         self.num_dummies = [0] * num_ranks
         self.num_waves = 0
+        self.num_split_steps = 0
         self.finished: Any = None
 
     def run(self) -> Generator[simpy.Event, Any, None]:
@@ -126,6 +129,7 @@ class Ranks:
             self.num_dummies[number] += batch is None or not batch.rows
         shapes = [step_shape(batch) if batch and batch.rows else DUMMY_BATCH for batch in batches]
         agreed = self._agreement(shapes)
+        self.num_split_steps += agreed is not None and agreed.num_ubatches == 2
         start_s = max(self._env.now, self._free_s)
         seconds = [self._step_time.step_s(shape._replace(agreement=agreed)) for shape in shapes]
         self._free_s = start_s + max(seconds)
@@ -144,11 +148,27 @@ class Ranks:
         if self._dispatch is None:
             return None
         graphs = [self._dispatch.dispatch(s.num_tokens, is_uniform_decode=self._dispatch.is_uniform(s)) for s in shapes]
+        most = max(padded for _, padded in graphs)
+        if self._splits(shapes, most):
+            all_full = all(graph == "full" for graph, _ in graphs)
+            return Agreement("full" if all_full else "none", most, most * len(shapes), 2)
         if any(graph == "none" for graph, _ in graphs):
             return Agreement("none", 0, sum(shape.num_tokens for shape in shapes))
-        graph = "piecewise" if any(graph == "piecewise" for graph, _ in graphs) else "full"
-        most = max(padded for _, padded in graphs)
-        return Agreement("piecewise" if graph == "piecewise" else "full", most, most * len(shapes))
+        if any(graph == "piecewise" for graph, _ in graphs):
+            return Agreement("piecewise", most, most * len(shapes))
+        is_captured_split = self._dbo is not None and self._dispatch.mode != "FULL" and most >= self._dbo[0]
+        return Agreement("none" if is_captured_split else "full", most, most * len(shapes))
+
+    def _splits(self, shapes: Sequence[StepShape], num_padded: int) -> bool:
+        """vLLM's v1/worker/dp_utils.py: all ranks vote for it, and nobody's last micro-batch is all padding."""
+        if self._dbo is None or self._dispatch is None:
+            return False
+        of_decodes, of_others = self._dbo
+        uniform = [self._dispatch.is_uniform(shape) for shape in shapes]
+        votes = [
+            shape.num_tokens >= (of_decodes if own else of_others) for shape, own in zip(shapes, uniform, strict=True)
+        ]
+        return all(votes) and not any(num_padded // 2 >= shape.num_tokens for shape in shapes)
 
     def _collect(self, step: Launched) -> None:
         for rank, batch in zip(self.ranks, step.batches, strict=True):
@@ -174,6 +194,7 @@ def simulate_lock_step(
     looks_at_once: bool = True,
     prefill_interval: int = 1,
     dispatch: GraphDispatch | None = None,
+    dbo: tuple[int, int] | None = None,
 ) -> tuple[Served, Ranks]:
     """Every step of every rank."""
     if clients.users:
@@ -194,6 +215,7 @@ def simulate_lock_step(
         looks_at_once=looks_at_once,
         prefill_interval=prefill_interval,
         dispatch=dispatch,
+        dbo=dbo,
     )
 
     def finished(request: Request) -> None:

@@ -4,7 +4,8 @@ import pytest
 
 from sim.errors import ConfigError
 from sim.specs.engine import EngineConfig
-from sim.specs.notes import engine_notes
+from sim.specs.models import load_model
+from sim.specs.notes import engine_notes, ranks_notes
 from sim.specs.releases import KNOWN_VERSIONS
 
 PLAIN = EngineConfig()
@@ -40,3 +41,15 @@ def test_old_versions_split_prompts_whatever_is_asked_for() -> None:
     assert note.startswith("enable_chunked_prefill=False changes nothing: vLLM 0.11.0 splits prompts")
     assert note.endswith("obeys from 0.11.1 on.")
     assert engine_notes(UNSPLIT, "0.11.1") == engine_notes(PLAIN, "0.11.0") == ()
+
+
+def test_nothing_is_split_without_ranks_that_share_experts() -> None:
+    """One engine, or engines of a dense model; thresholds are those of a switch."""
+    (note,) = engine_notes(EngineConfig(dbo_prefill_token_threshold=64), None)
+    assert note == "dbo_prefill_token_threshold changes nothing here: without enable_dbo no step is split."
+    experts, dense = load_model("Qwen3-30B-A3B"), load_model("Llama-3.1-8B")
+    for ranks, model, num_notes in ((1, experts, 1), (2, dense, 1), (2, experts, 0)):
+        engine = EngineConfig(data_parallel_size=ranks, enable_dbo=True, all2all_backend="deepep_low_latency")
+        notes = ranks_notes(engine, model)
+        assert len(notes) == num_notes
+        assert all("enable_dbo changes nothing here" in note for note in notes)

@@ -219,7 +219,7 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
     ("line", "what"),
     [
         ("--data-parallel-size-local 2", "data parallelism over several servers"),
-        ("--enable-dbo", "dual-batch overlap"),
+        ("--ubatch-size 3", "micro-batches other than the two of --enable-dbo"),
         ("--cpu-offload-params experts", "offloading of chosen weights alone"),
         ("--kv-offloading-backend lmcache", "KV offloading other than vLLM's own"),
         ('--hf-overrides {"rope_scaling":1}', "an altered model config"),
@@ -348,7 +348,10 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("max-num-seq: 8", r"serve.yaml: max-num-seq is not a flag of vllm serve\. Did you mean --max-num-seqs"),
         ("max-num-seqs: many", r"serve.yaml: max-num-seqs must be a whole number"),
         ("enforce-eager: 3", r"serve.yaml: enforce-eager is a switch without a value, got '3'"),
-        ("enable-dbo: true", r"serve.yaml: enable-dbo True asks for dual-batch overlap, which is not simulated"),
+        (
+            "headless: true\nenable-elastic-ep: true",
+            r"serve.yaml: enable-elastic-ep True asks for expert parallelism, which is not simulated",
+        ),
         ("max-num-seqs: []", r"serve.yaml: max-num-seqs needs a value"),
         ("config: other.yaml", r"serve.yaml: config must be given on the command line"),
         ("- max-num-seqs", r"serve.yaml: must hold flag names with their values"),
