@@ -225,13 +225,25 @@ class Deployment:
 
     def _check_speculation(self) -> None:
         """No schedule with both was recorded, or none is simulated."""
-        if self.accepted is None:
+        engine, drafts = self.engine, self.engine.speculation
+        if self.accepted is None or drafts is None:
             return
-        engine = self.engine
-        if (budget := self.config.token_budget) < engine.uniform_query_len:
+        budget = min(self.config.token_budget, engine.max_num_batched_tokens - drafts.num_draft_slots)
+        if budget < engine.uniform_query_len:
             raise ConfigError(
                 f"a request that goes on with its drafts needs {engine.uniform_query_len} tokens in a step, got a budget of {budget}, and"
                 " would wait for ever; raise max_num_batched_tokens and max_num_scheduled_tokens, or draft less."
+            )
+        if not engine.enable_chunked_prefill and budget < self.config.max_model_len - 1:
+            raise ConfigError(
+                f"without chunked prefill a prompt needs up to {self.config.max_model_len - 1} tokens in a step, got a budget of {budget} beside"
+                " the drafts', and would wait for ever; raise max_num_batched_tokens, lower max_model_len or enable chunked prefill."
+            )
+        if 0 < engine.long_prefill_token_threshold < drafts.num_prefill_lookahead > 1:
+            raise ConfigError(
+                f"long_prefill_token_threshold must be at least the {drafts.num_prefill_lookahead} tokens that end a prompt together for"
+                f" {drafts.mtp_layers} MTP modules, got {engine.long_prefill_token_threshold}, and prompts would wait for ever; raise it, or"
+                " draft less."
             )
         if beside := self._beside:
             raise ConfigError(f"speculative_config is not simulated with {beside[0]}; leave one of them out.")

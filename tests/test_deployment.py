@@ -1,6 +1,7 @@
 """Where a model, GPUs, engine arguments, a memory plan and step times become one deployment."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from sim.deployment import Deployment, deploy
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.errors import ConfigError, DoesNotFitError
 from sim.specs.engine import EngineConfig
+from sim.specs.models import load_model
 from sim.specs.speculative_config import SpeculativeConfig
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import StepTimeOptions
@@ -126,3 +128,38 @@ def test_drafts_that_no_step_has_room_for_are_refused() -> None:
         else:
             with pytest.raises(ConfigError, match="needs 3 tokens in a step, got a budget of 2"):
                 deployed.require_runnable()
+
+
+@pytest.mark.parametrize(
+    ("roomy", "too_little", "refusal"),
+    [
+        ({}, {"max_num_batched_tokens": 6}, r"needs 4 tokens in a step, got a budget of 3"),
+        (
+            {"enable_chunked_prefill": False, "max_model_len": 64, "max_num_batched_tokens": 66},
+            {"max_num_batched_tokens": 65},
+            r"^without chunked prefill a prompt needs up to 63 tokens in a step, got a budget of 62 ",
+        ),
+    ],
+)
+def test_what_drafters_take_of_a_step_is_left_out_of_the_budget(
+    roomy: dict[str, Any], too_little: dict[str, Any], refusal: str
+) -> None:
+    """A draft model that drafts three tokens at once takes three of the step's for each request."""
+    drafts = SpeculativeConfig(
+        method="draft_model", model="Llama-3.1-8B", num_speculative_tokens=3, parallel_drafting=True
+    )
+    times = StepTimeOptions(acceptance=(0.5, 0.2, 0.1))
+    enough = replace(EngineConfig(speculative_config=drafts, max_num_seqs=1, max_num_batched_tokens=7), **roomy)
+    deploy("Llama-3.1-8B", "b200", enough, step_times=times).require_runnable()
+    with pytest.raises(ConfigError, match=refusal):
+        deploy("Llama-3.1-8B", "b200", replace(enough, **too_little), step_times=times).require_runnable()
+
+
+def test_a_threshold_below_what_ends_a_prompt_is_refused() -> None:
+    """With three MTP modules no chunk ends within three tokens of the prompt's end, so that chunks of two would never get there."""
+    model = replace(load_model("GLM-4.5-Air"), num_prediction_layers=3)
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=3)
+    engine = EngineConfig(speculative_config=drafts, tensor_parallel_size=8, long_prefill_token_threshold=3)
+    deploy(model, "h200", engine).require_runnable()
+    with pytest.raises(ConfigError, match=r"^long_prefill_token_threshold must be at least the 3 tokens .*, got 2"):
+        deploy(model, "h200", replace(engine, long_prefill_token_threshold=2)).require_runnable()

@@ -44,6 +44,11 @@ class Pool(NamedTuple):
     modes: Modes = PLAIN
     lock_step: LockStepRules | None = None
 
+    @property
+    def num_slots_ahead(self) -> int:
+        """Slots that a request may ask for beyond its tokens."""
+        return self.modes.num_slots_ahead(self.config)
+
 
 @dataclass(frozen=True)
 class Disaggregation:
@@ -116,4 +121,5 @@ class FleetPlan:
 
     def source(self, trace: Trace) -> RequestSource:
         """A trace's requests, for these pools."""
-        return RequestSource(trace, *self.configs, answering=self.answering)
+        slots_ahead = [pool.num_slots_ahead for pool in self.pools]
+        return RequestSource(trace, *self.configs, answering=self.answering, slots_ahead=slots_ahead)

@@ -41,7 +41,9 @@ class PrefillDesk:
         self._prefilled: list[Handover] = []
         self._roles = [pool.role for pool in pools]
         self._block_sizes = [pool.config.block_size for pool in pools]
-        self._longest_prompts = [min(p.config.max_model_len - 1, longest_that_fits(p.config)) for p in pools]
+        self._longest_prompts = [
+            min(pool.config.max_model_len - 1, longest_that_fits(pool.config, pool.num_slots_ahead)) for pool in pools
+        ]
 
     def is_prefill(self, pool: int) -> bool:
         """Whether replicas of that pool compute prompts for others."""

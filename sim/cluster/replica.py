@@ -12,6 +12,7 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, Ticks, call_at
+from sim.cluster.endless import check_holds_nobody
 from sim.engine.core import Abort, Plan
 from sim.engine.metrics import Metrics
 from sim.engine.records import EngineRecords
@@ -294,6 +295,7 @@ class LiveReplica(ReportingReplica):
                 self._show()
                 self._tell(core.collect())
             elif not self._inbox:
+                check_holds_nobody(core, self.number)
                 self._idle = env.event()
                 yield self._idle
 

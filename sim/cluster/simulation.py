@@ -14,6 +14,7 @@ from sim.cluster.changing_disaggregation import ChangingDisaggregatedFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.endless import check_holds_nobody
 from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.front_end import FrontEnd
@@ -197,6 +198,8 @@ def _serve_in_lock_step(
         gateway.replicas = lazy.ranks
         _send(env, load.requests, lazy.arrive, at_once=ROWS_AT_ONCE)
         lazy.finish()
+    for rank, core in enumerate(cores):
+        check_holds_nobody(core, rank)
     parts = [core.records() for core in cores]
     return ClusterRecords.of(parts, table, plan.pool_of, ranks=group.records)
 
@@ -214,6 +217,8 @@ def _serve_fixed(
         env.run()
     else:
         serve_open(env, members, gateway, load.requests)
+    for member in members:
+        check_holds_nobody(member.core, member.number)
     return ClusterRecords.of([member.core.records() for member in members], table, plan.pool_of)
 
 

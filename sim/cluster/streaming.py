@@ -11,6 +11,7 @@ from typing import NamedTuple
 import simpy
 
 from sim.cluster.clients import Clients
+from sim.cluster.endless import check_holds_nobody
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.queue_limits import QueueLimits
@@ -100,6 +101,8 @@ class _Stream:
     def run(self) -> None:
         members = [Member(core, number) for number, core in enumerate(self._cores)]
         serve_open(self._env, members, self._gateway, self._requests(), at_once=1)
+        for member in members:
+            check_holds_nobody(member.core, member.number)
         self._hand_on(tuple(core.records() for core in self._cores))
 
     def _requests(self) -> Iterator[Request]:

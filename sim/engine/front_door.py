@@ -1,6 +1,6 @@
 """What is let in: requests that can never run are turned away with their reason."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -23,12 +23,24 @@ class FrontDoor(NamedTuple):
     unable: Mapping[int, frozenset[int]]
 
     @classmethod
-    def of(cls, trace: Trace, configs: Mapping[int, SchedulerConfig], *, capacity_too: bool = True) -> Self:
-        """The pools' `configs` by number. Without `capacity_too`, only what vLLM itself refuses is rejected."""
+    def of(
+        cls,
+        trace: Trace,
+        configs: Mapping[int, SchedulerConfig],
+        slots_ahead: Sequence[int] = (),
+        *,
+        capacity_too: bool = True,
+    ) -> Self:
+        """The pools' `configs` by number, and the slots that each takes ahead of a request's tokens (none, unless given).
+
+        Without `capacity_too`, only what vLLM itself refuses is rejected.
+        """
         outputs = [capped_outputs(trace, config.max_model_len) for config in configs.values()]
         reasons = [
-            rejections(trace, max_tokens, config, capacity_too=capacity_too)
-            for max_tokens, config in zip(outputs, configs.values(), strict=True)
+            rejections(trace, max_tokens, config, ahead, capacity_too=capacity_too)
+            for max_tokens, config, ahead in zip(
+                outputs, configs.values(), slots_ahead or [0] * len(configs), strict=True
+            )
         ]
         if len(configs) == 1:
             return cls(outputs[0], reasons[0], {})
@@ -69,24 +81,28 @@ def capped_outputs(trace: Trace, max_model_len: int) -> Ints:
     return np.minimum(trace.output_tokens, room) if is_capped else trace.output_tokens
 
 
-def rejections(trace: Trace, max_tokens: Ints, config: SchedulerConfig, *, capacity_too: bool = True) -> dict[int, str]:
+def rejections(
+    trace: Trace, max_tokens: Ints, config: SchedulerConfig, slots_ahead: int = 0, *, capacity_too: bool = True
+) -> dict[int, str]:
     """Why requests can never run, by row: what vLLM's front end refuses, and what its bare scheduler would hold for ever."""
     prompts, kv_tokens = trace.prompt_tokens, trace.prompt_tokens + max_tokens - 1
-    longest = longest_that_fits(config) if capacity_too else np.iinfo(np.int64).max
+    longest = longest_that_fits(config, slots_ahead) if capacity_too else np.iinfo(np.int64).max
     suspects = (prompts < 1) | (max_tokens < 1) | (kv_tokens > longest)
     return {
-        row: _reason(int(prompts[row]), int(max_tokens[row]), int(kv_tokens[row]), config)
+        row: _reason(int(prompts[row]), int(max_tokens[row]), int(kv_tokens[row]), config, slots_ahead)
         for row in np.flatnonzero(suspects).tolist()
     }
 
 
-def _reason(num_prompt_tokens: int, max_tokens: int, num_kv_tokens: int, config: SchedulerConfig) -> str:
+def _reason(
+    num_prompt_tokens: int, max_tokens: int, num_kv_tokens: int, config: SchedulerConfig, slots_ahead: int
+) -> str:
     if num_prompt_tokens < 1:
         return "the prompt is empty"
     if num_prompt_tokens >= config.max_model_len:
         return f"a prompt of {num_prompt_tokens} tokens leaves no room for output within max_model_len {config.max_model_len}"
     if max_tokens < 1:
         return "no output was asked for"
-    return (
-        f"{num_kv_tokens} tokens of prompt and output need more than the {config.num_usable_blocks} KV blocks there are"
-    )
+    num_ahead = min(num_kv_tokens + slots_ahead, config.max_model_len) - num_kv_tokens
+    ahead = f", and {num_ahead} slots ahead of them," if num_ahead else ""
+    return f"{num_kv_tokens} tokens of prompt and output{ahead} need more than the {config.num_usable_blocks} KV blocks there are"

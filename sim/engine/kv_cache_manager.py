@@ -50,25 +50,26 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def most_blocks(group: KVGroup, config: SchedulerConfig) -> int:
-    """The most blocks that a group holds at once for a request of any length, as vLLM's admission gate counts."""
+def most_blocks(group: KVGroup, config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
+    """The most blocks that a group holds at once for a request of any length, as vLLM's admission gate counts: it knows of no slots ahead."""
     if group.window is None:
         return sys.maxsize
-    in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight
+    in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight + num_slots_ahead
     reach = min(group.window - 1 + in_flight, config.max_model_len)
     return blocks_for(reach, config.block_size) + 1
 
 
-def can_ever_fit(num_tokens: int, config: SchedulerConfig) -> bool:
-    """Whether the KV of that many tokens could be held by a request that is alone."""
-    blocks = blocks_for(num_tokens, config.block_size)
-    return sum(min(blocks, most_blocks(group, config)) for group in config.kv_groups) <= config.num_usable_blocks
+def can_ever_fit(num_tokens: int, config: SchedulerConfig, num_slots_ahead: int = 0) -> bool:
+    """Whether a request that is alone finds slots for that many tokens and those ahead of them, within max_model_len."""
+    blocks = blocks_for(min(num_tokens + num_slots_ahead, config.max_model_len), config.block_size)
+    most = [most_blocks(group, config, num_slots_ahead) for group in config.kv_groups]
+    return sum(min(blocks, group) for group in most) <= config.num_usable_blocks
 
 
-def longest_that_fits(config: SchedulerConfig) -> int:
-    """The most tokens, up to max_model_len, whose KV fits if a request is alone."""
+def longest_that_fits(config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
+    """The most tokens, up to max_model_len, for which a request that is alone finds slots; -1 where it finds none at all."""
     tokens = range(config.max_model_len + 1)
-    return bisect_left(tokens, True, key=lambda num_tokens: not can_ever_fit(num_tokens, config)) - 1
+    return bisect_left(tokens, True, key=lambda count: not can_ever_fit(count, config, num_slots_ahead)) - 1
 
 
 class KVCacheManager:

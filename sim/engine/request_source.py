@@ -55,7 +55,8 @@ class SharedKeys:
 class RequestSource:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
-    `configs` are those of the pools that have to do with them, by number; those `answering` serve them (all, unless given).
+    `configs` are those of the pools that have to do with them, by number; those `answering` serve them (all, unless given), each of which
+    takes so many `slots_ahead` of a request's tokens (none, unless given).
     `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row, `unable` by row the pools that
     cannot serve it where others can. Where requests have `other_keys` in each pool they come without, and get those of the
     pool that they are sent to from `fit`. A request for several answers comes as that for the first, and has `others`;
@@ -63,11 +64,18 @@ class RequestSource:
     """
 
     def __init__(
-        self, trace: Trace, *configs: SchedulerConfig, answering: Sequence[int] = (), capacity_too: bool = True
+        self,
+        trace: Trace,
+        *configs: SchedulerConfig,
+        answering: Sequence[int] = (),
+        slots_ahead: Sequence[int] = (),
+        capacity_too: bool = True,
     ) -> None:
         self.trace = trace
         doors = {number: configs[number] for number in answering or range(len(configs))}
-        door = FrontDoor.of(trace, doors, capacity_too=capacity_too)
+        door = FrontDoor.of(
+            trace, doors, [slots_ahead[pool] for pool in doors] if slots_ahead else (), capacity_too=capacity_too
+        )
         self.max_tokens, self.rejected, self.unable = door
         self._loras = None if trace.lora_name is None else adapter_numbers(trace.lora_name)
         tells_clients = any(config.engine.scheduling_policy == "fair_share" for config in configs)

@@ -67,6 +67,11 @@ def _check(engine: EngineConfig, tokens: int, seqs: int, whole_prompt: int) -> N
         raise ConfigError(
             f"max_num_active_seqs must not exceed max_num_seqs ({seqs}), got {engine.max_num_active_seqs}."
         )
+    if 0 < (engine.max_num_scheduled_tokens or 0) < whole_prompt:
+        raise ConfigError(
+            f"max_num_scheduled_tokens must be at least max_model_len ({whole_prompt}) without chunked prefill, got"
+            f" {engine.max_num_scheduled_tokens}, as longer prompts would wait for ever; raise it, lower max_model_len or enable chunked prefill."
+        )
     if (engine.max_num_scheduled_tokens or 0) > tokens:
         raise ConfigError(
             f"max_num_scheduled_tokens must not exceed max_num_batched_tokens ({tokens}), got {engine.max_num_scheduled_tokens}."

@@ -525,6 +525,12 @@ def test_without_chunked_prefill_a_smaller_budget_is_refused() -> None:
         ConfigError, match=r"^max_num_batched_tokens must be at least max_model_len \(4096\) .* got 2048"
     ):
         resolve(enable_chunked_prefill=False, max_model_len=4096, max_num_batched_tokens=2048)
+    whole: dict[str, Any] = {"enable_chunked_prefill": False, "max_model_len": 4096}
+    resolve(**whole, max_num_scheduled_tokens=4096)
+    with pytest.raises(
+        ConfigError, match=r"^max_num_scheduled_tokens must be at least max_model_len \(4096\) .* got 2048"
+    ):
+        resolve(**whole, max_num_scheduled_tokens=2048)
 
 
 @pytest.mark.parametrize("arguments", [{"max_num_batched_tokens": 64, "max_num_seqs": 65}, {"max_num_seqs": 9000}])

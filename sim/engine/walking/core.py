@@ -494,7 +494,9 @@ class WalkingCore:
             return
         if self._idle_sleep_s:
             self.now_s += self._idle_sleep_s
-        elif scheduled is not None and scheduled.did_nothing and latest.did_nothing:
+            if self._connector is not None or len(self._in_flight) < self._most_in_flight - 1:
+                return
+        if scheduled is not None and scheduled.did_nothing and latest.did_nothing:
             self._is_stuck = all(batch.did_nothing for batch in self._in_flight)
 
 

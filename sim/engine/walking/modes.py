@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request
 from sim.engine.walking.remote import Peer
 from sim.engine.walking.stored import Store
@@ -54,6 +55,13 @@ class Modes:
     swap_space: SwapSpace | None = None
     evicts_by: PrefixCacheEviction = "lru"
     shares_fairly: bool = False
+
+    def num_slots_ahead(self, config: SchedulerConfig) -> int:
+        """Slots that a request may ask for beyond its tokens, as far as max_model_len goes: for drafts and what is allocated ahead of them."""
+        if self.allocates_contiguously:
+            return config.max_model_len
+        drafts = self.speculation
+        return drafts.num_speculative_tokens + drafts.num_lookahead_tokens if drafts else 0
 
 
 PLAIN = Modes()
