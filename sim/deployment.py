@@ -174,7 +174,7 @@ class Deployment:
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
                 "or use tensor_parallel_size instead of pipeline_parallel_size."
             )
-        if self.modes.num_stages > 1 and (self.engine.cpu_offload_gb or self.engine.offload_group_size):
+        if self.modes.num_stages > 1 and self.engine.weight_offload:
             raise ConfigError(
                 "weights in host memory are not timed with pipeline stages: leave out cpu_offload_gb and offload_group_size, "
                 "or use tensor_parallel_size instead of pipeline_parallel_size."
@@ -256,8 +256,8 @@ class Deployment:
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "enable_lora": engine.enable_lora,
-            "cpu_offload_gb": engine.cpu_offload_gb > 0,
-            "offload_group_size": engine.offload_group_size > 0,
+            "cpu_offload_gb": engine.weight_offload == "uva",
+            "offload_group_size": engine.weight_offload == "prefetch",
         }
         return [name for name, is_there in found.items() if is_there]
 

@@ -178,7 +178,7 @@ def _beside(of: Deployment) -> str:
     has = {
         "dual-batch overlap": of.lock_step is not None and of.engine.enable_dbo,
         "LoRA adapters": of.engine.enable_lora,
-        "weights in host memory": of.engine.cpu_offload_gb > 0 or of.engine.offload_group_size > 0,
+        "weights in host memory": of.engine.weight_offload is not None,
         "KV in host memory": of.offload is not None or of.host_kv is not None,
         "a what-if": bool(of.engine.what_ifs),
     }

@@ -76,7 +76,7 @@ def _in_host_memory(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> P
 
 def offloaded(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> HostWeights | None:
     """The weights of a stage that stay in host memory, on each of its GPUs."""
-    if not (engine.cpu_offload_gb or engine.offload_group_size):
+    if engine.weight_offload is None:
         return None
     return host_weights([layer_on_rank(layer, engine) for layer in model.layers[stage.start : stage.stop]], engine)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeGuard
 from sim.errors import ConfigError, check_choice, listed
 from sim.specs.speculative_config import SpeculativeConfig
 
-Kind = Literal["integer", "number", "switch", "text", "sizes", "object"]
+Kind = Literal["integer", "number", "switch", "text", "texts", "sizes", "object"]
 """How the words behind a flag are read."""
 Check = Callable[[str, Any], None]
 """Raises ConfigError, naming the argument of that name, for a value that it does not take."""
@@ -117,6 +117,11 @@ def check_max_lora_rank(name: str, value: object) -> None:
 def check_quantization(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a name such as fp8, got {value!r}.")
+
+
+def check_offload_params(name: str, value: object) -> None:
+    if not (isinstance(value, tuple | list | set | frozenset) and all(isinstance(one, str) and one for one in value)):
+        raise ConfigError(f"{name} must be names of weights such as experts or down_proj, got {value!r:.80}.")
 
 
 def check_speculative_config(name: str, value: object) -> None:

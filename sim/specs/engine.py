@@ -16,6 +16,7 @@ from sim.specs.arguments import (
     check_kv_offloading_size,
     check_max_lora_rank,
     check_max_model_len,
+    check_offload_params,
     check_quantization,
     check_speculative_config,
     check_swap_space,
@@ -37,6 +38,7 @@ PrefixCacheEviction = Literal["lru", "lfu", "size_aware"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
+OffloadBackend = Literal["auto", "uva", "prefetch"]
 All2AllBackend = Literal[
     "allgather_reducescatter",
     "deepep_high_throughput",
@@ -130,6 +132,9 @@ class EngineConfig:
     cpu_offload_gb: float = argument(
         0.0, "number", "GiB of weights a GPU that stay in host memory, and are read there", check_cpu_offload_gb
     )
+    cpu_offload_params: tuple[str, ...] = argument(
+        (), "texts", "names of weights that alone do, such as experts", check_offload_params, since="0.19.1"
+    )
     offload_group_size: int = count(
         0,
         "layers in a group of which the last stay in host memory, and are copied ahead; 0 is off",
@@ -138,6 +143,10 @@ class EngineConfig:
     )
     offload_num_in_group: int = count(1, "how many of a group do", since="0.19.1")
     offload_prefetch_step: int = count(1, "how many of them ahead they are copied", since="0.19.1")
+    offload_params: tuple[str, ...] = argument(
+        (), "texts", "names of their weights that alone are", check_offload_params, since="0.19.1"
+    )
+    offload_backend: OffloadBackend = choice("auto", get_args(OffloadBackend), since="0.19.1")
     block_size: int | None = argument(None, "integer", "tokens in a KV block", check_block_size)
     kv_cache_dtype: str = choice("auto", ("auto", *KV_CACHE_DTYPE_BYTES))
     quantization: str | None = argument(None, "text", "quantise the weights, such as fp8 (-q)", check_quantization)
@@ -192,10 +201,14 @@ class EngineConfig:
         for entry in fields(self):
             if (value := getattr(self, entry.name)) is not entry.default:
                 entry.metadata["argument"].check(entry.name, value)
-        if self.cudagraph_capture_sizes is not None:
-            ascending = tuple(sorted(set(self.cudagraph_capture_sizes)))  # as vLLM takes them
-            object.__setattr__(self, "cudagraph_capture_sizes", ascending)
-        if self.offload_group_size and self.offload_num_in_group > self.offload_group_size:
+        for name in ("cudagraph_capture_sizes", "cpu_offload_params", "offload_params"):
+            if (several := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(sorted(set(several))))  # as vLLM takes them
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises ConfigError for values that exclude each other."""
+        if self.weight_offload == "prefetch" and self.offload_num_in_group > self.offload_group_size:
             raise ConfigError(
                 f"offload_num_in_group must be at most offload_group_size, {self.offload_group_size}, got"
                 f" {self.offload_num_in_group}; lower it."
@@ -229,6 +242,13 @@ class EngineConfig:
     def num_balanced_copies(self) -> int | None:
         """Copies of experts that are placed by load; None where experts lie as they come."""
         return self.num_redundant_experts if self.enable_eplb else None
+
+    @property
+    def weight_offload(self) -> Literal["uva", "prefetch"] | None:
+        """How weights in host memory get to the GPU: read where they are, or copied ahead, which is taken of the two."""
+        if self.offload_backend == "auto":
+            return "prefetch" if self.offload_group_size else "uva" if self.cpu_offload_gb else None
+        return self.offload_backend if self.offload_backend == "prefetch" or self.cpu_offload_gb else None
 
     @property
     def what_ifs(self) -> dict[str, str]:

@@ -15,6 +15,13 @@ from sim.specs.releases import (
 )
 from sim.units import GIGA
 
+READ_ARGUMENTS = ("cpu_offload_gb", "cpu_offload_params")
+COPY_ARGUMENTS = ("offload_group_size", "offload_num_in_group", "offload_prefetch_step", "offload_params")
+IDLE_OFFLOAD_ARGUMENTS = {
+    None: ("no weights stay in host memory", (*READ_ARGUMENTS, *COPY_ARGUMENTS)),
+    "uva": ("weights are read where they are", COPY_ARGUMENTS),
+    "prefetch": ("offload_group_size replaces it", READ_ARGUMENTS),
+}
 LORA_ARGUMENTS = ("max_loras", "max_lora_rank", "max_cpu_loras", "fully_sharded_loras")
 DUAL_BATCH_ARGUMENTS = ("dbo_decode_token_threshold", "dbo_prefill_token_threshold")
 GRAPH_ARGUMENTS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
@@ -111,9 +118,10 @@ def ranks_notes(engine: EngineConfig, model: ModelSpec) -> tuple[str, ...]:
 
 
 def _of_host_memory(engine: EngineConfig) -> Iterator[str]:
-    if engine.cpu_offload_gb and engine.offload_group_size:
-        yield "cpu_offload_gb changes nothing here: offload_group_size replaces it."
-    if engine.cpu_offload_gb or engine.offload_group_size:
+    why, idle = IDLE_OFFLOAD_ARGUMENTS[engine.weight_offload]
+    for name in filter(engine.given.__contains__, idle):
+        yield f"{name} changes nothing here: {why}."
+    if engine.weight_offload:
         yield "intervals do not cover the time that weights in host memory take, of which no run here was measured well."
     if "swap_space" in engine.given and engine.preemption_mode == "recompute":
         yield "swap_space changes nothing here: without preemption_mode swap no request is swapped out."

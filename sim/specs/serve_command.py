@@ -189,8 +189,8 @@ def _apply(draft: _Draft, flag: Flag) -> None:
 def _value(known: EngineFlag, flag: Flag) -> object:
     if known.argument.kind == "switch":
         return _is_on(flag)
-    if known.argument.kind == "sizes":
-        return tuple(_integer(flag.spelled, size) for text in flag.values for size in text.split(","))
+    if known.argument.kind in {"sizes", "texts"}:
+        return _several(known, flag)
     text = flag.values[0]
     if known.field == "max_model_len" and text in {"auto", "-1"}:
         return "auto"
@@ -199,6 +199,12 @@ def _value(known: EngineFlag, flag: Flag) -> object:
     if known.argument.kind == "integer":
         return _integer(flag.spelled, text)
     return _number(flag.spelled, text) if known.argument.kind == "number" else text
+
+
+def _several(known: EngineFlag, flag: Flag) -> tuple[object, ...]:
+    if known.argument.kind == "texts":
+        return tuple(flag.values)
+    return tuple(_integer(flag.spelled, size) for text in flag.values for size in text.split(","))
 
 
 def _is_on(flag: Flag) -> bool:

@@ -12,7 +12,7 @@ from sim.specs.arguments import Argument, Kind
 from sim.specs.engine import ARGUMENTS
 
 Arity = Literal["none", "one", "many"]
-_ARITIES: Mapping[Kind, Arity] = {"switch": "none", "sizes": "many"}
+_ARITIES: Mapping[Kind, Arity] = {"switch": "none", "sizes": "many", "texts": "many"}
 
 
 class EngineFlag(NamedTuple):
@@ -130,8 +130,6 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "diffusion-config": UnsimulatedFlag("diffusion decoding"),
     "ec-transfer-config": UnsimulatedFlag("encoder cache transfer"),
     "kv-offloading-backend": UnsimulatedFlag("KV offloading other than vLLM's own", harmless=("native",)),
-    "cpu-offload-params": UnsimulatedFlag("offloading of chosen weights alone", "many"),
-    "offload-params": UnsimulatedFlag("offloading of chosen weights alone", "many"),
     "stream-interval": UnsimulatedFlag("streaming several tokens at once", harmless=("1",)),
     "disable-hybrid-kv-cache-manager": UnsimulatedFlag("one block table for all kinds of attention", "none"),
     "disable-sliding-window": UnsimulatedFlag("a model without its sliding window", "none"),

@@ -28,6 +28,7 @@ from sim.specs.releases import (
 )
 from sim.specs.speculating import goes_with_async, resolve_speculation
 from sim.specs.speculation import Speculation
+from sim.specs.weight_offload import unknown_params
 
 
 def resolve_engine(
@@ -48,6 +49,7 @@ def resolve_engine(
     _check_tensor_parallel(engine.tensor_parallel_size, model)
     _check_pipeline_parallel(engine, model, release)
     _check_dual_batches(engine)
+    _check_offload_params(engine, model)
     check_kernels(model, gpu, version)
     on_cpu = gpu.architecture == "CPU"
     context = _max_model_len(engine, model)
@@ -133,6 +135,16 @@ def _check_dual_batches(engine: EngineConfig) -> None:
         raise ConfigError(
             f"enable_dbo needs all2all_backend {' or '.join(DUAL_BATCH_BACKENDS)}, got {engine.all2all_backend}; choose one of them."
         )
+
+
+def _check_offload_params(engine: EngineConfig, model: ModelSpec) -> None:
+    """vLLM would offload nothing; the names of modules around the matrices are not known here."""
+    for name in ("cpu_offload_params", "offload_params"):
+        unknown, known = unknown_params(model.distinct_layers, getattr(engine, name))
+        if unknown:
+            raise ConfigError(
+                f"{name} must be parts of names of weights in the layers of {model.name}, got {unknown[0]!r}; there are {', '.join(known)}."
+            )
 
 
 def _async_scheduling(

@@ -220,7 +220,6 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
     [
         ("--data-parallel-size-local 2", "data parallelism over several servers"),
         ("--ubatch-size 3", "micro-batches other than the two of --enable-dbo"),
-        ("--cpu-offload-params experts", "offloading of chosen weights alone"),
         ("--kv-offloading-backend lmcache", "KV offloading other than vLLM's own"),
         ('--hf-overrides {"rope_scaling":1}', "an altered model config"),
         ("--runner pooling", "anything but text generation"),
