@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sim
@@ -26,13 +28,19 @@ LOADS: dict[str, dict[str, Any]] = {
         "engine": sim.EngineConfig(max_model_len=4096, num_gpu_blocks_override=600, enable_prefix_caching=False),
     },
     "replicas": {"rate_scale": 20.0, "replicas": 3, "router": "least_loaded"},
+    "several answers": {"rate_scale": 8.0, "slo": ["ttft_p99=500ms"], "replicas": 2, "router": "round_robin"},
 }
+
+
+SEVERAL = "several answers"
 
 
 @cache
 def both(load: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The summaries of the run as a whole and in parts of 40 requests."""
     trace = sim.read_trace("chat", limit=200)
+    if load == SEVERAL:
+        trace = replace(trace, n=np.resize([1, 3, 1, 2, 1], len(trace)))
     whole = sim.simulate("Llama-3.1-8B", "h100-sxm", trace, intervals=False, **LOADS[load])
     parts = (trace.part(first, first + 40) for first in range(0, len(trace), 40))
     return whole.summary, sim.simulate("Llama-3.1-8B", "h100-sxm", parts, **LOADS[load]).summary

@@ -6,15 +6,22 @@ balancer shares them out one by one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 
 
+class Answering(Protocol):
+    """Whoever makes the requests for further answers."""
+
+    def others(self, request: Request) -> Sequence[Request]: ...
+
+
 class ParallelSampling:
     """Makes the requests for further answers, `one_by_one` where each is routed by itself, and knows when the last answer has come."""
 
-    def __init__(self, source: RequestSource, *, one_by_one: bool) -> None:
+    def __init__(self, source: Answering, *, one_by_one: bool) -> None:
         self.one_by_one = one_by_one
         self._source = source
         self._first: dict[Request, Request] = {}

@@ -4,7 +4,7 @@ Whoever pulls the parts does so as the clock passes: when the last request of on
 taken from them, and only then the next part is asked for. Nothing is advanced for that, so that steps are those of a run of the whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from sim.cluster.clients import Clients
 from sim.cluster.endless import check_holds_nobody
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
+from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.router import Fleet
 from sim.cluster.routers.table import router_for
@@ -27,10 +28,12 @@ from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
-from sim.workload.trace import Trace
+from sim.workload.trace import Segment, Trace
 
-UNSTREAMED = ("n", "lora_name", "session_id", "stage", "max_concurrency")
+UNSTREAMED = ("lora_name", "session_id", "stage", "max_concurrency")
 """Columns that tie requests to others, or that the plain engine does not serve."""
+FURTHER_ANSWERS = 1 << 50
+Prompt = tuple[Segment, ...]
 
 
 class StreamPart(NamedTuple):
@@ -74,6 +77,39 @@ def simulate_stream(
     _Stream(parts, plan, tell, seed).run()
 
 
+class _Answers:
+    """The requests for further answers, whose numbers are behind those of all requests that may come."""
+
+    def __init__(self, keys: GrowingKeys, ended: EndedRequests) -> None:
+        self._keys = keys
+        self._ended = ended
+        self._num_made = 0
+        self._asked: dict[Request, tuple[int, Prompt]] = {}
+
+    def expect(self, request: Request, num_answers: int, prompt: Prompt) -> None:
+        """It will ask for so many answers when it is sent."""
+        self._asked[request] = num_answers, prompt
+
+    def others(self, request: Request) -> Sequence[Request]:
+        """Those for a request that is sent now."""
+        if request not in self._asked:
+            return ()
+        num_answers, prompt = self._asked.pop(request)
+        others = [self._other(request, number, prompt) for number in range(1, num_answers)]
+        self._ended.expect(request, others)
+        return others
+
+    def _other(self, request: Request, number: int, prompt: Prompt) -> Request:
+        index = FURTHER_ANSWERS + self._num_made
+        self._num_made += 1
+        name = f"{number}_{request.request_id}"
+        tokens = request.num_prompt_tokens, request.max_tokens
+        other = Request(index, name, request.arrival_s, *tokens, request.priority, request.lora)
+        if prompt:
+            self._keys.give(other, prompt)
+        return other
+
+
 class _Stream:
     def __init__(self, parts: Iterable[Trace], plan: FleetPlan, tell: Callable[[StreamPart], None], seed: int) -> None:
         self._parts = iter(parts)
@@ -95,7 +131,12 @@ class _Stream:
             for number in range(plan.num_replicas)
         ]
         fleet = Fleet([self._config] * plan.num_replicas, None, seed)
-        self._gateway = Gateway(self._env, router_for(plan.router, fleet, plan.num_replicas))
+        self._answers = _Answers(self._keys, self._ended)
+        self._gateway = Gateway(
+            self._env,
+            router_for(plan.router, fleet, plan.num_replicas),
+            sampling=ParallelSampling(self._answers, one_by_one=False),
+        )
         self._pending: tuple[Trace, Mapping[int, str]] | None = None
 
     def run(self) -> None:
@@ -112,14 +153,26 @@ class _Stream:
                 self._hand_on(tuple(core.records_so_far() for core in self._cores))
                 self._keys.forget_all_but(key for core in self._cores for key in core.keys)
             _check(part)
-            source = RequestSource(replace(part, segments=None), self._config)
+            source = RequestSource(replace(part, segments=None, n=None), self._config)
             for request in source:
-                if part.segments is not None and self._config.engine.enable_prefix_caching:
-                    self._keys.give(request, part.segments[request.index])
-                request.index += num_before
+                row, request.index = request.index, num_before + request.index
+                num_answers = 1 if part.n is None else int(part.n[row])
+                prompt = self._prompt(part, row, request, num_answers)
+                if prompt:
+                    self._keys.give(request, prompt)
+                if num_answers > 1:
+                    self._answers.expect(request, num_answers, prompt)
                 yield request
             num_before += len(part)
             self._pending = part, source.rejected
+
+    def _prompt(self, part: Trace, row: int, request: Request, num_answers: int) -> Prompt:
+        """What others may ask for: further answers to the same prompt, where the trace says nothing of any."""
+        if not self._config.engine.enable_prefix_caching:
+            return ()
+        if part.segments is not None:
+            return part.segments[row]
+        return ((-1 - request.index, request.num_prompt_tokens),) if num_answers > 1 else ()
 
     def _with_first(self) -> Iterator[Trace]:
         yield self._first

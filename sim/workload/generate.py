@@ -92,7 +92,6 @@ def _check_in_parts(spec: WorkloadSpec) -> None:
         "ramp_up_strategy": isinstance(spec.request_rate, RampUp),
         "length_correlation": spec.length_correlation,
         "exact": spec.exact,
-        "n": spec.n != ONCE,
         "lora_modules": spec.lora_modules,
         "slo": spec.slo,
     }

@@ -70,7 +70,7 @@ class StreamSha256:
 
     def add(self, trace: Trace) -> None:
         """The next requests."""
-        for name, column in _columns(trace):
+        for name, column in _columns(trace, with_single_answers=True):
             self._digests.setdefault(name, hashlib.sha256()).update(column)
 
     def hexdigest(self) -> str:
@@ -79,10 +79,11 @@ class StreamSha256:
         return hashlib.sha256(columns.encode()).hexdigest()
 
 
-def _columns(trace: Trace) -> Iterator[tuple[str, memoryview]]:
+def _columns(trace: Trace, *, with_single_answers: bool = False) -> Iterator[tuple[str, memoryview]]:
+    """By name. An `n` of one answer for all is as none, but in a part, as others may have more."""
     for name in HASHED:
         column = getattr(trace, name)
-        if column is None or (name == "n" and not len(trace.more_answers)):
+        if column is None or (name == "n" and not (len(trace.more_answers) or with_single_answers)):
             continue
         if name in NAMES:
             yield name, _names(column)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sim
@@ -81,7 +81,11 @@ def test_answers_are_what_a_naive_cluster_makes_of_them(
     config = changed(data.draw(configs(trace)), **limits)
     trace, clients = data.draw(closed_loops(with_n(trace, data)))
     with patch.object(leaps, "PANEL_BITS", panel_bits):
-        found = simulate(trace, FleetPlan.alike(config, Telling(step_time), num_replicas, router), clients=clients)
+        try:
+            found = simulate(trace, FleetPlan.alike(config, Telling(step_time), num_replicas, router), clients=clients)
+        except ConfigError as error:  # the naive engines would go on for ever, as vLLM
+            assume("preempt each other for ever" not in str(error))
+            raise
     naive = simulate_cluster(
         trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients
     )

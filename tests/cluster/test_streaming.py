@@ -51,9 +51,15 @@ def without_answers(trace: Trace) -> Trace:
     num_replicas=st.integers(1, 3),
     router=st.sampled_from(ROUTERS),
     cuts=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    several=st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=1, max_size=6),
 )
-def test_parts_are_the_whole(workload: Workload, num_replicas: int, router: str, cuts: list[int]) -> None:
+def test_parts_are_the_whole(
+    workload: Workload, num_replicas: int, router: str, cuts: list[int], several: list[int]
+) -> None:
+    """Some requests ask for several answers, most of them where all parts have the column."""
     trace = without_answers(workload.trace)
+    if max(several) > 1:
+        trace = replace(trace, n=np.array([several[row % len(several)] for row in range(len(trace))]))
     plan = FleetPlan.alike(workload.config, workload.step_time, num_replicas, router)
     assume(why_not_streamed(plan, AT_THEIR_TIMES) is None)
     whole = simulate(trace, plan, seed=3)
@@ -132,10 +138,22 @@ def test_a_prompt_is_found_parts_later_and_forgotten_when_it_is_evicted() -> Non
     assert simulate(trace, plan).merged.prefix_cache_hits == 8
 
 
-@pytest.mark.parametrize("column", ["n", "session_id"])
+def test_a_request_is_told_of_when_its_last_answer_has_come() -> None:
+    """Two answers one after the other, begun in the first part and ended in the second: tokens of both, cached what the first found."""
+    trace = make_trace([Ask("two", 8, 3), Ask("one", 4, 1, 4.0), Ask("late", 4, 1, 9.0)])
+    trace = replace(trace, n=np.array([2, 1, 1]))
+    config = make_config(max_num_seqs=1)
+    parts = streamed(trace, FleetPlan.alike(config, ONE_SECOND), [2, 1])
+    ended = [part.ended.requests for part in parts]
+    assert [sorted(found.finish_s.tolist()) for found in ended] == [[], [6.0, 7.0, 10.0]]
+    two = int(np.flatnonzero(ended[1].generated_tokens == 6)[0])
+    assert (ended[1].output_tokens[two], ended[1].first_token_s[two], ended[1].num_cached_tokens[two]) == (6, 1.0, 0)
+
+
+@pytest.mark.parametrize("column", ["stage", "session_id"])
 def test_columns_that_tie_requests_together_are_refused(column: str) -> None:
     trace = make_trace([Ask("a", 4, 1), Ask("b", 4, 1)])
-    changes = {"n": np.array([1, 2])} if column == "n" else {"session_id": ("s", "s")}
+    changes = {"stage": np.array([1, 2])} if column == "stage" else {"session_id": ("s", "s")}
     with pytest.raises(ConfigError, match=f"has the column `{column}`, which is not simulated as a stream"):
         streamed(replace(trace, **changes), FleetPlan.alike(make_config(), ONE_SECOND), [5])
 

@@ -26,9 +26,12 @@ CSV = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{row / 4},{row + 1},
 
 def whole(parts: list[Trace]) -> dict[str, list[object]]:
     names = ("request_id", "arrival_s", "prompt_tokens", "output_tokens", "segments")
-    return {
-        name: [value for part in parts for value in getattr(part, name) or ()] for name in ("request_id", "segments")
-    } | {name: np.concatenate([getattr(part, name) for part in parts]).tolist() for name in names[1:4]}
+    several = [part.n.tolist() for part in parts if part.n is not None]
+    return (
+        {name: [value for part in parts for value in getattr(part, name) or ()] for name in ("request_id", "segments")}
+        | {name: np.concatenate([getattr(part, name) for part in parts]).tolist() for name in names[1:4]}
+        | {"n": [value for column in several for value in column]}
+    )
 
 
 def assert_same(parts: list[Trace], trace: Trace) -> None:
@@ -51,7 +54,7 @@ def test_a_file_is_read_part_by_part(tmp_path: Path) -> None:
     [
         WorkloadSpec(num_requests=1000, prompt_tokens=Lognormal(50, 1, 400), output_tokens=Uniform(1, 9), prefix_tokens=40, num_prefixes=3),
         WorkloadSpec(num_requests=300, request_rate=Diurnal(3, 5, 20.0, 90.0), spikes=(Spike(20, 30, 4),), output_tokens=Geometric(4)),
-        WorkloadSpec(num_requests=300, request_rate=float("inf"), prompt_tokens=Choice(((5, 1.0), (9, 2.0))), prefix_zipf=1.0, priority=2),
+        WorkloadSpec(num_requests=300, request_rate=float("inf"), prompt_tokens=Choice(((5, 1.0), (9, 2.0))), prefix_zipf=1.0, priority=2, n=Uniform(1, 4)),
         *(WorkloadSpec(num_requests=200, arrivals=parse_arrivals(f"{name}:0.5" if name in {"gamma", "weibull"} else name)) for name in ARRIVALS),
     ],
 )  # fmt: skip
