@@ -5,10 +5,11 @@ and a replica needs no events. If a router alone does, see sim/cluster/listened.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import simpy
+from simpy.events import EventPriority
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, Ticks, call_at
@@ -20,6 +21,10 @@ from sim.engine.request import Request
 from sim.steptime.protocol import StepTimeModel
 
 Listener = Callable[[Sequence[Request]], None]
+Course = Generator[tuple[float, EventPriority | None], float, None]
+"""What a replica does, one thing after the other. Before each it yields the time and what kind of event it is, or None where it does nothing
+unless something comes before; it is sent the time at which it goes on.
+"""
 NOTHING_SHOWN = Metrics(0, 0, 0.0)
 HALT = "halt"
 """The cause of an interrupt that ends a replica's process; any other wakes it."""
@@ -131,19 +136,59 @@ class LazyReplica:
 
 
 class ReportingReplica:
-    """An engine that reports requests that finish.
+    """An engine that reports requests that finish. What it does next and when is its course; whoever follows that lets the time pass.
 
     Invariants: while `_plan` is set, its passes are under way and not committed; what comes cuts it to those that have begun. As in vLLM, requests
     lie in an inbox until the next scheduling pass.
     """
 
-    def __init__(self, core: Core, number: int, pool: int) -> None:
+    def __init__(self, core: Core, number: int, pool: int, tell: Listener) -> None:
         self.number = number
         self.pool = pool
         self._core = core
+        self._tell = tell
         self._shown = NOTHING_SHOWN
         self._inbox: list[Request] = []
+        self._next_step_time: StepTimeModel | None = None
         self._plan: Plan | None = None
+
+    def _course(self) -> Course:
+        """All that it does, from its first pass on."""
+        core = self._core
+        now_s = yield core.now_s, PASS
+        while True:
+            if self._inbox:
+                self._open_inbox(now_s)
+            core.end_aborted()
+            if self._next_step_time is not None:
+                core.use(self._next_step_time)
+                self._next_step_time = None
+            plan = self._plan = core.plan()
+            if plan is not None:
+                yield plan.end_s, ANSWER
+                plan, self._plan = self._plan or plan, None  # it may have been cut
+                if finished := core.commit(plan):
+                    self._tell(finished)
+            elif core.launch():
+                pass
+            elif core.num_in_flight:
+                yield core.next_collect_s, ANSWER
+                if finished := core.collect():
+                    self._tell(finished)
+            else:
+                check_holds_nobody(core, self.number)
+                yield math.inf, None
+            if not self._inbox and core.quiet_until_s > core.now_s:
+                core.skip_calls((yield core.quiet_until_s, None))
+            now_s = yield core.now_s, PASS
+
+    def _cut(self, now_s: float) -> Plan | None:
+        """Something comes: what the plan comes to, if passes of it that have not begun are to see that."""
+        plan, core = self._plan, self._core
+        if plan is None or core.num_begun(plan, now_s) == plan.num_passes:
+            return None
+        self._plan = core.cut(plan, now_s)
+        return self._plan
 
     @property
     def _num_unseen(self) -> int:
@@ -168,18 +213,16 @@ class ReportingReplica:
         return self._core.num_offloaded_blocks(request, num_cached_blocks)
 
     def _open_inbox(self, now_s: float) -> None:
-        if self._inbox:  # whose requests may have arrived elsewhere before
-            self._core.now_s = max(self._core.now_s, now_s)
+        self._core.now_s = max(self._core.now_s, now_s)  # requests may have arrived elsewhere before
         for request in self._inbox:
             self._core.add_request(request)
         self._inbox.clear()
 
 
 class LiveReplica(ReportingReplica):
-    """An engine as a process: it sleeps while its next passes are certain, wakes on arrivals, and reports requests that finish.
+    """An engine as a process, which follows its course event by event: it sleeps while its next passes are certain, and wakes on what comes.
 
-    The process sleeps until the end of its plan, which an abort cuts as an arrival does. The metrics of the last multiple of the scrape interval are
-    kept before anything changes.
+    The metrics of the last multiple of the scrape interval are kept before anything changes.
     """
 
     def __init__(
@@ -191,12 +234,9 @@ class LiveReplica(ReportingReplica):
         on_finished: Listener,
         scrape_interval_s: float | None = None,
     ) -> None:
-        super().__init__(core, number, pool)
+        super().__init__(core, number, pool, on_finished)
         self._env = env
-        self._on_finished = on_finished
         self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
-        self._is_woken = False
-        self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
         self._process = env.process(self._run())
 
@@ -241,10 +281,8 @@ class LiveReplica(ReportingReplica):
 
     def wake(self) -> None:
         """Let the passes that have not begun see what has come: a request, an abort, or KV from elsewhere."""
-        if self._plan is not None and not self._is_woken:
-            if self._core.num_begun(self._plan, self._env.now) < self._plan.num_passes:
-                self._is_woken = True
-                self._process.interrupt()
+        if self._cut(self._env.now):
+            self._process.interrupt()
         elif not self._idle.triggered:
             self._idle.succeed()
 
@@ -269,62 +307,32 @@ class LiveReplica(ReportingReplica):
 
     def _run(self) -> Process:
         try:
-            yield from self._serve()
+            yield from self._follow_course()
         except simpy.Interrupt:  # halted
             self._plan = None
 
-    def _serve(self) -> Process:
-        env, core = self._env, self._core
+    def _follow_course(self) -> Process:
+        env, course = self._env, self._course()
         yield self._idle
+        at_s, kind = next(course)
         while True:
-            if not self._inbox and core.quiet_until_s > core.now_s:
-                yield from self._doze(core.quiet_until_s)
-            if core.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the pass
-                yield At(env, max(env.now, core.now_s), PASS)
+            now_s = env.now
+            if kind is None:
+                yield self._rest(at_s)
+            elif kind is ANSWER or at_s > now_s or env.peek() <= now_s:  # else no request can arrive before the pass
+                try:
+                    yield At(env, max(now_s, at_s), kind)
+                except simpy.Interrupt as interrupt:
+                    if interrupt.cause is HALT:
+                        raise
+                    assert self._plan is not None, "it was cut"
+                    yield At(env, self._plan.end_s, ANSWER)
             self._show()
-            self._open_inbox(env.now)
-            core.end_aborted()
-            self._use_next_step_time()
-            self._plan = core.plan()
-            if self._plan is not None:
-                yield from self._leap(self._plan)
-            elif core.launch():
-                continue
-            elif core.num_in_flight:
-                yield At(env, core.next_collect_s, ANSWER)
-                self._show()
-                self._tell(core.collect())
-            elif not self._inbox:
-                check_holds_nobody(core, self.number)
-                self._idle = env.event()
-                yield self._idle
+            at_s, kind = course.send(env.now)
 
-    def _doze(self, until_s: float) -> Process:
-        """Sleep while calls of the scheduler would change nothing, until then or until something comes."""
+    def _rest(self, until_s: float) -> simpy.Event:
+        """Happens then, or when something comes."""
         self._idle = self._env.event()
         if until_s < math.inf:
             call_at(self._env, until_s, ANSWER, self.wake)
-        yield self._idle
-        self._core.skip_calls(self._env.now)
-
-    def _leap(self, plan: Plan) -> Process:
-        """Sleep until the plan is done, or what had begun of it when a request arrived or was aborted."""
-        try:
-            yield At(self._env, plan.end_s, ANSWER)
-        except simpy.Interrupt as interrupt:
-            if interrupt.cause is HALT:
-                raise
-            plan = self._plan = self._core.cut(plan, self._env.now)
-            yield At(self._env, plan.end_s, ANSWER)
-        self._show()
-        self._plan, self._is_woken = None, False
-        self._tell(self._core.commit(plan))
-
-    def _use_next_step_time(self) -> None:
-        if self._next_step_time is not None:
-            self._core.use(self._next_step_time)
-            self._next_step_time = None
-
-    def _tell(self, finished: Sequence[Request]) -> None:
-        if finished:
-            self._on_finished(finished)
+        return self._idle

@@ -96,6 +96,19 @@ def test_round_robin_is_every_nth_request_by_itself(
         assert (together.replica[rows] == number).all()
 
 
+@pytest.mark.parametrize("router", ["dynamo", "llm_d_optimized_baseline", "sglang_cache_aware", "vllm_dp"])
+@given(num_replicas=st.integers(2, 4), seed=st.integers(0, 99), is_async=st.booleans())
+@examples(10)
+def test_replicas_that_catch_up_do_what_processes_do(router: str, num_replicas: int, seed: int, is_async: bool) -> None:
+    """A limit that nobody reaches makes replicas processes; not a digit depends on it, in few blocks and in a rush."""
+    trace = make_trace(60, seed=seed, rate_rps=100.0)
+    config = changed(CONFIG, async_scheduling=is_async, num_gpu_blocks=150)
+    found = cluster(trace, num_replicas, router, config)
+    as_processes = cluster(trace, num_replicas, router, changed(config, max_num_queued_reqs=1000))
+    np.testing.assert_array_equal(found.replica, as_processes.replica)
+    assert_same_records(found.merged, as_processes.merged)
+
+
 @given(st.integers(1, 80), st.integers(1, 5), st.sampled_from(["round_robin", "least_loaded"]))
 @examples(25)
 def test_every_request_is_served_once(num_requests: int, num_replicas: int, router: str) -> None:
