@@ -235,8 +235,9 @@ class LlmD(Router):
         return chosen
 
     def still_to_compute(self, request: Request, arriving: Request) -> float:
+        ratio = self.options.get("output_ratio", 0.0)
         has_begun = request.first_token_s is not None and request.first_token_s < arriving.arrival_s
-        return 0 if has_begun else self.uncached[request]
+        return 0 if has_begun and not ratio else self.uncached[request] + ratio * request.num_prompt_tokens
 
     def candidates(self) -> list[int]:
         everybody = list(range(self.num_replicas))

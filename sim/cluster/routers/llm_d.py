@@ -40,6 +40,10 @@ class LlmDOptions(RouterOptions):
 
     With an `affinity_threshold`, replicas that hold such a share of the prompt are the only candidates, unless the best of
     them has over `max_penalty_tokens` more in flight than the best of the others; 0 switches that exception off.
+
+    In flight are tokens of prompts that are not computed yet. With an `output_ratio` they count until the request has ended, with that
+    many times its prompt for an answer: 1.5 in routers before llm-d-router #1029 made it a choice (its includeOutputTokens, later
+    addEstimatedOutputTokens).
     """
 
     is_precise: ClassVar[bool] = False
@@ -55,6 +59,7 @@ class LlmDOptions(RouterOptions):
     no_hit_lru: float = option(0.0, at_least=0)
     affinity_threshold: float = option(0.0, at_least=0, at_most=1)
     max_penalty_tokens: float = option(286_720.0, at_least=0)
+    output_ratio: float = option(0.0, at_least=0)
     block_size: int = option(0, at_least=0)
     lru_blocks: int = option(0, at_least=0)
     cpu_lru_blocks: int = option(82_000, at_least=1)
@@ -130,7 +135,7 @@ class LlmD(Router):
         if options.scrapes:
             self.scrape_interval_s = options.scrape_interval_s
         self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s) if self.scrape_interval_s else None
-        self._prefilling = Prefilling(fleet.num_replicas)
+        self._in_flight = Prefilling(fleet.num_replicas)
         self._nothing: Floats = np.zeros(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._last_cold: Floats = np.full(fleet.num_replicas, -1.0)
@@ -181,13 +186,13 @@ class LlmD(Router):
     ) -> Candidates:
         """What is known of the candidates, in their order."""
         nothing = self._nothing
-        if self.listens:
-            self._prefilling.refresh(request.arrival_s)
+        if self.listens and not self._options.output_ratio:
+            self._in_flight.refresh(request.arrival_s)
         everyone = Candidates(
             *(self._scrape.columns if self._scrape else (nothing, nothing, nothing)),
             in_columns(matched, len(nothing)),
             in_columns(self._cpu_index.matched(path), len(nothing)) if self._cpu_index else nothing,
-            self._prefilling.num_tokens,
+            self._in_flight.num_tokens,
             self._num_active,
             self._last_cold,
             request.num_prompt_tokens,
@@ -247,7 +252,8 @@ class LlmD(Router):
             self._num_cold += 1
         if self.listens:
             num_cached_tokens = candidates.num_matched[place] * self._block_size
-            self._prefilling.add(request, replica, float(request.num_prompt_tokens - num_cached_tokens))
+            num_tokens = (1 + self._options.output_ratio) * request.num_prompt_tokens - num_cached_tokens
+            self._in_flight.add(request, replica, float(num_tokens))
             self._num_active[replica] += 1
 
     def _remember(self, path: Sequence[int], replica: int) -> None:
@@ -260,7 +266,7 @@ class LlmD(Router):
             self._cpu_index.add(path, replica)
 
     def answered(self, request: Request, replica: int) -> None:
-        self._prefilling.forget(request)
+        self._in_flight.forget(request)
         self._num_active[replica] -= 1
 
     def left(self, replica: int) -> None:

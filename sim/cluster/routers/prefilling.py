@@ -7,7 +7,7 @@ from sim.engine.request import Request
 
 
 class Prefilling:
-    """`num_tokens` of each replica; those of a request count until its first token has come back."""
+    """`num_tokens` of each replica; those of a request count until it is forgotten, by `refresh` once its first token has come back."""
 
     def __init__(self, num_replicas: int) -> None:
         self.num_tokens: Floats = np.zeros(num_replicas)

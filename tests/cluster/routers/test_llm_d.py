@@ -90,6 +90,28 @@ def test_affinity_breaks_when_too_much_is_in_flight() -> None:
     assert [asked.choose(row) for row in range(1, 4)] == [first, first, 1 - first]
 
 
+def test_tokens_in_flight_may_count_until_the_answer_has_come() -> None:
+    """A prompt that is computed before the next one comes counts no more, or until its answer has come."""
+    trace = prompts(((1, 200),), ((2, 200),))
+
+    def chosen_after(router: str, *, is_answered: bool) -> set[bool]:
+        """Whether the second is sent where the first was."""
+        found = set()
+        for seed in range(20):
+            asked = Requests(f"llm_d:queue=0,kv=0,prefix=0,token_load=1,{router}", trace, [Shown(), Shown()], seed=seed)
+            first = asked.request(0)
+            where = asked.router.choose(first, asked.replicas).number
+            first.first_token_s = 0.5
+            if is_answered:
+                asked.router.answered(first, where)
+            found.add(asked.choose(1) == where)
+        return found
+
+    assert chosen_after("output_ratio=0", is_answered=False) == {True, False}
+    assert chosen_after("output_ratio=1.5", is_answered=False) == {False}
+    assert chosen_after("output_ratio=1.5", is_answered=True) == {True, False}
+
+
 def test_what_a_replica_held_is_gone_with_it() -> None:
     same = prompts(*[((1, 160),)] * 3)
     asked = Requests("llm_d", same, [Shown(), Shown(num_waiting=1)])
