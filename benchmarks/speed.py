@@ -30,6 +30,7 @@ from sim.cluster.simulation import simulate
 from sim.deployment import deploy
 from sim.fleet import DEFAULT_ROUTER, deploy_fleet
 from sim.specs.engine import EngineConfig
+from sim.specs.speculative_config import SpeculativeConfig
 from sim.workload.readers import read_trace
 from sim.workload.tile import tile
 from sim.workload.trace import Trace
@@ -122,6 +123,18 @@ ROLES = {
         {"name": "answers", "role": "decode", "replicas": 2},
     ]
 }
+DRAFTS = {
+    "method": "eagle3",
+    "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+    "num_speculative_tokens": 3,
+    "rejection_sample_method": "synthetic",
+    "synthetic_acceptance_length": 2.5,
+}
+WITH_DRAFTS = Case(
+    azure,
+    engine=replace(LIMITS, speculative_config=SpeculativeConfig.parse(DRAFTS)),
+    flags=("--speculative-config", json.dumps(DRAFTS)),
+)
 CASES = {
     "azure x1": Case(azure),
     "azure x2": Case(lambda folder: azure(folder, 2.0)),
@@ -141,6 +154,8 @@ CASES = {
         engine=replace(LIMITS, enable_lora=True, max_loras=4),
         flags=("--enable-lora", "--max-loras", "4"),
     ),
+    "azure x1, drafts": WITH_DRAFTS,
+    "azure x4, drafts": WITH_DRAFTS._replace(make=lambda folder: azure(folder, 4.0)),
     "azure x1, roles": Case(azure, max_model_len=16_384, fleet=ROLES),
     "azure, 100 replicas": Case(million_for_a_hundred, num_replicas=100, router="llm_d"),
     "prefixes, 100 replicas": Case(million_of_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 100, "llm_d"),

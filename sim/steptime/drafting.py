@@ -17,7 +17,7 @@ from sim.steptime.attention import AttentionWork, DecodeCurve
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.links import all_gather_s
-from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, gemm_s
+from sim.steptime.operators import ACTIVATION_BYTES, DecodeAttention, elementwise_s, gemm_s
 from sim.steptime.protocol import StepShape
 from sim.steptime.token_work import TokenWork
 
@@ -29,6 +29,7 @@ STEP_LAUNCHES: Mapping[str, int] = {"eagle3": 44}
 OTHER_STEP_LAUNCHES = 27
 GRAPHS_SINCE = (0, 9, 0)  # vllm-project/vllm #17211 captures drafters piecewise
 FP32_BYTES = 4
+Layers = tuple[tuple[int, DecodeAttention], ...]
 
 
 class Drafting:
@@ -92,13 +93,13 @@ class Drafting:
         if not count:
             return DecodeCurve(once_s, ())
         drafted = self._passes.in_parallel if self._speculation.parallel_drafting else self._passes.one_by_one
-        passes = drafted(num_requests, num_decodes, num_drafts, num_tokens, count)
+        constant_s, layers = drafted(num_requests, num_decodes, num_drafts, num_tokens, count)
         waits_s = 0.0 if self._is_async else self.launches_s(num_requests, num_tokens)
-        return DecodeCurve(once_s + passes.constant_s, passes.layers, floor_s=waits_s)
+        return DecodeCurve(once_s + constant_s, layers, floor_s=waits_s)
 
 
 class _Passes:
-    """A drafter's kernels."""
+    """A drafter's kernels. Passes are a constant, and attention by the sum of contexts."""
 
     def __init__(
         self, drafter: Drafter, gpu: HardwareProfile, engine: ResolvedEngine, expert_routing: ExpertRouting
@@ -109,37 +110,39 @@ class _Passes:
         self._head = drafter.head.per_rank(ranks)
         self._num_gpus = ranks
         self._gpu = gpu
+        self._tokens_s = cache(self._time_tokens)
+        self._head_s = cache(self._time_head)
         self.num_launches = self._work.num_launches
         self.num_piecewise_launches = self._work.num_piecewise_launches
 
     def one_by_one(
         self, num_requests: int, num_decodes: int, num_drafts: int, num_tokens: int, num_passes: int
-    ) -> DecodeCurve:
+    ) -> tuple[float, Layers]:
         """A pass over the step's tokens, and one over a token of each request for each further draft."""
         first, further = self._attention.decode(num_decodes, num_drafts), self._attention.decode(num_requests)
         times = num_passes - 1
         constant_s = self._tokens_s(num_tokens) + times * self._tokens_s(num_requests)
         constant_s += first.constant_s + times * further.constant_s + num_passes * self._head_s(num_requests)
         layers = (*first.layers, *((times * count, work) for count, work in further.layers if times))
-        return DecodeCurve(constant_s, layers)
+        return constant_s, layers
 
     def in_parallel(
         self, num_requests: int, num_decodes: int, num_drafts: int, num_tokens: int, num_drafted: int
-    ) -> DecodeCurve:
+    ) -> tuple[float, Layers]:
         """A single pass, over the places of the next drafts as well."""
         num_places = num_requests * num_drafted
         attention = self._attention.decode(num_requests, num_decodes - num_requests + num_drafts + num_places)
         constant_s = self._tokens_s(num_tokens + num_places) + attention.constant_s + self._head_s(num_places)
-        return DecodeCurve(constant_s, attention.layers)
+        return constant_s, attention.layers
 
     def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Attention of prompts."""
         return self._attention.prefill_s(chunks)
 
-    def _tokens_s(self, num_tokens: int) -> float:
+    def _time_tokens(self, num_tokens: int) -> float:
         return sum(self._work.seconds_by_operator(num_tokens).values())
 
-    def _head_s(self, num_rows: int) -> float:
+    def _time_head(self, num_rows: int) -> float:
         """Logits, gathered from all GPUs, and the largest of them."""
         gpu, num_logits = self._gpu, float(num_rows * self._head.out_features * self._num_gpus)
         seconds = gemm_s(float(num_rows), self._head, gpu) + elementwise_s(num_logits * FP32_BYTES, gpu)

@@ -201,7 +201,7 @@ class Admission:
         wanted = progress.num_tokens - computed
         if batch.defers_prefills and wanted > 1:
             return False
-        num_tokens = min(wanted, batch.longest_chunk, batch.budget)
+        num_tokens = min(wanted, batch.most_tokens)
         if self._ahead > 1:
             num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
         num_padded = self._num_padded(num_tokens, computed, batch) if self._num_padding else 0

@@ -124,7 +124,7 @@ class Running:
             return 0
         num_tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
         if num_tokens > 1:
-            num_tokens = min(num_tokens, batch.longest_chunk, batch.budget)
+            num_tokens = min(num_tokens, batch.most_tokens)
         num_tokens = min(num_tokens, self._last_position - computed)
         return num_tokens if self._ahead < 2 else short_of_the_end(progress, computed, num_tokens, self._ahead)
 
