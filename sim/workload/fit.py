@@ -127,6 +127,8 @@ def _class(trace: Trace, found: _Sessions, rows: Ints, period: _Period) -> Workl
         spec = replace(spec, length_correlation=_rank_correlation(own.prompt_tokens, own.output_tokens))
         return _in_time(spec, begins_s, period) if trace.duration_s else spec
     later = np.flatnonzero(~opens)
+    opening = own.prompt_tokens[order][opens][np.cumsum(opens) - 1]
+    spec = replace(spec, length_correlation=_rank_correlation(opening, own.output_tokens[order]))
     said = (own.prompt_tokens + own.output_tokens)[order]
     spec = replace(
         spec,

@@ -131,7 +131,9 @@ def _drawn(
     starts = _starts(spec, num_sessions, streams.arriving) if starts is None else starts
     output_tokens = _lengths(spec, spec.output_tokens, np.ones(number, dtype=np.bool_), streams.outputs)
     new_tokens = _new_tokens(spec, turns, streams)
-    if spec.length_correlation:
+    if spec.length_correlation and spec.has_sessions:
+        output_tokens = _as_opened(spec, turns, new_tokens, output_tokens, streams.pairing)
+    elif spec.length_correlation:
         new_tokens, output_tokens = _paired(new_tokens, output_tokens, spec.length_correlation, streams.pairing)
     prompts = _prompts(spec, turns, new_tokens, output_tokens)
     prefix = _prefix_numbers(spec, num_sessions, streams.prefixes)
@@ -219,10 +221,26 @@ def _lengths(spec: WorkloadSpec, lengths: Lengths, wanted: Flags, rng: np.random
 
 def _paired(prompts: Ints, outputs: Ints, correlation: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """The same lengths in an order in which their ranks correlate (Iman and Conover, 1982)."""
-    linear = 2 * np.sin(np.pi / 6 * correlation)  # of normal variables with that rank correlation
+    linear = _of_normals(correlation)
     first, other = rng.standard_normal((2, len(prompts)))
     second = linear * first + np.sqrt(1 - linear**2) * other
     return _ranked_as(prompts, first), _ranked_as(outputs, second)
+
+
+def _as_opened(
+    spec: WorkloadSpec, turns: Turns, new_tokens: Ints, output_tokens: Ints, rng: np.random.Generator
+) -> Ints:
+    """The same answers in an order in which their ranks correlate with those of what their sessions open with."""
+    linear = _of_normals(spec.length_correlation)
+    opening, (by_session, own) = new_tokens[turns.call == 0], rng.standard_normal((2, len(new_tokens)))
+    first = np.empty(len(opening))
+    first[np.argsort(opening, kind="stable")] = np.sort(by_session[: len(opening)])
+    return _ranked_as(output_tokens, linear * first[turns.session] + np.sqrt(1 - linear**2) * own)
+
+
+def _of_normals(correlation: float) -> float:
+    """The linear correlation of normal variables whose ranks correlate so."""
+    return float(2 * np.sin(np.pi / 6 * correlation))
 
 
 def _ranked_as(values: Ints, pattern: Floats) -> Ints:

@@ -48,7 +48,7 @@ class WorkloadSpec:
     Of `lora_modules` each session asks for one, drawn as `vllm bench serve` draws that of a request; of prefixes likewise,
     the k-th k^`prefix_zipf` times as seldom as the first. Times are as a clock that ticks every `tick_s` would have them. After `duration_s` nothing comes,
     whatever sessions had still to say; with `turn_gap_of_rest` a session says it all before, for its gaps are what is left of that time x (1 - exp(-wait)).
-    `exact`: chance is in the order alone, and in bursts within pieces of a rate: each piece has as many sessions, and each length comes as often, as is due. `length_correlation` is Spearman's, of prompts and outputs; each prompt is answered `n` times.
+    `exact`: chance is in the order alone, and in bursts within pieces of a rate: each piece has as many sessions, and each length comes as often, as is due. `length_correlation` is Spearman's, of prompts and outputs, in sessions of what these open with and their answers; each prompt is answered `n` times.
     `slo` are limits as `--slo` has them, to which these requests are held instead of the run's.
     """
 

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from sim.workload.arrivals import Gamma
+from sim.workload.conversations import session_numbers
 from sim.workload.describe import describe
 from sim.workload.fit import LEAST, fit
 from sim.workload.generate import generate
@@ -16,6 +17,7 @@ from sim.workload.rate_curve import Piece, Pieces
 from sim.workload.readers import read_trace
 from sim.workload.spec import WorkloadMix, WorkloadSpec
 from sim.workload.spec_file import parse_spec, to_yaml
+from sim.workload.trace import Trace
 from sim.workload.waits import Exponential
 from tests.shared import SHARED, needs_shared
 from tests.workload.makers import make_trace
@@ -73,6 +75,20 @@ def test_sessions_come_back_by_name_and_by_prompts(says_sessions: bool) -> None:
     assert found.duration_s == pytest.approx(own.duration_s, rel=0.02)
     assert found.prompt_tokens.mean == pytest.approx(own.prompt_tokens.mean, rel=0.07)
     assert found.max_prefix_cache_hit_rate == pytest.approx(own.max_prefix_cache_hit_rate, abs=0.05)
+
+
+def test_who_opens_with_much_is_answered_in_few_words_again() -> None:
+    """Of 4,000 turns, the rank correlation of a session's first prompt and its answers."""
+    trace = generate(replace(TALKS, length_correlation=-0.5, output_tokens=Lognormal(150, 0.8, 2048)), 2)
+
+    def correlation(of: Trace) -> float:
+        assert of.session_id is not None
+        sessions = session_numbers(of.session_id)
+        first = of.prompt_tokens[np.unique(sessions, return_index=True)[1]][sessions]
+        return float(stats.spearmanr(first, of.output_tokens).statistic)
+
+    assert correlation(trace) == pytest.approx(-0.5, abs=0.05)
+    assert correlation(generate(fit(trace), 3)) == pytest.approx(correlation(trace), abs=0.06)
 
 
 def test_a_coarse_clock_comes_back() -> None:

@@ -103,6 +103,28 @@ def test_lengths_correlate_as_asked(correlation: float) -> None:
     assert sorted(paired.prompt_tokens.tolist()) == sorted(apart.prompt_tokens.tolist())
 
 
+@pytest.mark.parametrize("correlation", [-0.6, 0.3])
+def test_answers_correlate_with_what_their_session_opens_with(correlation: float) -> None:
+    """Spearman's coefficient within 0.03; prompts are what they are without, so that what opens a session still does."""
+    spec = WorkloadSpec(
+        SIZE,
+        turns=Geometric(3),
+        opening_tokens=Uniform(10_000, 90_000),
+        output_tokens=Lognormal(200, 1, 10**6),
+        hash_block_size=1024,
+    )
+    paired, apart = generate(changed(spec, {"length_correlation": correlation})), generate(spec)
+    assert paired.session_id is not None
+    openings: dict[str, int] = {}
+    opening = [
+        openings.setdefault(name, tokens)
+        for name, tokens in zip(paired.session_id, paired.prompt_tokens.tolist(), strict=True)
+    ]
+    assert min(openings.values()) >= 10_000
+    assert stats.spearmanr(opening, paired.output_tokens).statistic == pytest.approx(correlation, abs=0.03)
+    assert sorted(paired.output_tokens.tolist()) == sorted(apart.output_tokens.tolist())
+
+
 RATE = Pieces((Piece(5, 100), Piece(5, 50, 20), Piece(0, 30), Piece(20, 20, 0)))
 
 
