@@ -28,10 +28,17 @@ from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
+from sim.workload.adapters import num_adapters
 from sim.workload.trace import Segment, Trace
 
-UNSTREAMED = ("lora_name", "session_id", "stage", "max_concurrency")
-"""Columns that tie requests to others, or that the plain engine does not serve."""
+WAITS = "whose requests wait for the answers to others, and so come at times that the trace does not tell"
+UNSTREAMED = {
+    "lora_name": "as the engine that brings adapters in keeps records of all its steps until the end",
+    "session_id": WAITS,
+    "stage": WAITS,
+    "max_concurrency": WAITS,
+}
+"""Columns with which no trace is streamed, and why."""
 FURTHER_ANSWERS = 1 << 50
 Prompt = tuple[Segment, ...]
 
@@ -153,7 +160,7 @@ class _Stream:
                 self._hand_on(tuple(core.records_so_far() for core in self._cores))
                 self._keys.forget_all_but(key for core in self._cores for key in core.keys)
             _check(part)
-            source = RequestSource(replace(part, segments=None, n=None), self._config)
+            source = RequestSource(replace(part, segments=None, n=None, lora_name=None), self._config)
             for request in source:
                 row, request.index = request.index, num_before + request.index
                 num_answers = 1 if part.n is None else int(part.n[row])
@@ -186,9 +193,10 @@ class _Stream:
 
 def _check(part: Trace) -> None:
     """Raises ConfigError for columns that a stream would have to remember for good."""
-    found = [name for name in UNSTREAMED if getattr(part, name) is not None]
+    asked = {name: getattr(part, name) is not None for name in UNSTREAMED} | {"lora_name": num_adapters(part) > 0}
+    found = next((name for name, is_there in asked.items() if is_there), None)
     if found:
         raise ConfigError(
-            f"{part.source or 'the trace'} has the column `{found[0]}`, which is not simulated as a stream; leave the column out, or leave"
-            " `stream` out."
+            f"{part.source or 'the trace'} has the column `{found}`, which is not simulated as a stream, {UNSTREAMED[found]}; leave the"
+            " column out, or leave `stream` out."
         )

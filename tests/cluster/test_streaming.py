@@ -150,12 +150,28 @@ def test_a_request_is_told_of_when_its_last_answer_has_come() -> None:
     assert (ended[1].output_tokens[two], ended[1].first_token_s[two], ended[1].num_cached_tokens[two]) == (6, 1.0, 0)
 
 
-@pytest.mark.parametrize("column", ["stage", "session_id"])
-def test_columns_that_tie_requests_together_are_refused(column: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"stage": np.array([1, 2])},
+            "`stage`, which is not simulated as a stream, whose requests wait for the answers",
+        ),
+        ({"session_id": ("s", "s")}, "`session_id`, which is not .* come at times that the trace does not tell"),
+        ({"max_concurrency": np.array([1, 1])}, "`max_concurrency`, which is not .* wait for the answers"),
+        ({"lora_name": ("", "poet")}, "`lora_name`, .* as the engine that brings adapters in keeps records of all"),
+    ],
+)
+def test_columns_that_no_stream_has_are_refused_with_the_reason(changes: dict[str, Any], sentence: str) -> None:
     trace = make_trace([Ask("a", 4, 1), Ask("b", 4, 1)])
-    changes = {"stage": np.array([1, 2])} if column == "stage" else {"session_id": ("s", "s")}
-    with pytest.raises(ConfigError, match=f"has the column `{column}`, which is not simulated as a stream"):
+    with pytest.raises(ConfigError, match=sentence):
         streamed(replace(trace, **changes), FleetPlan.alike(make_config(), ONE_SECOND), [5])
+
+
+def test_requests_of_the_base_model_are_streamed_by_that_name() -> None:
+    trace = replace(make_trace([Ask("a", 4, 1), Ask("b", 4, 1)]), lora_name=("", ""))
+    (part,) = streamed(trace, FleetPlan.alike(make_config(), ONE_SECOND), [5])
+    assert len(part.ended.requests) == 2
 
 
 def test_what_cannot_be_streamed_says_why() -> None:
