@@ -62,8 +62,6 @@ def keep(trace: Trace, target: Path, *, as_json: bool) -> None:
     """Writes a trace and says what it is."""
     write_trace(trace, target)
     typer.echo(f"Wrote {len(trace):,} requests to {target}.", err=True)
-    if trace.slo_class is not None:
-        typer.echo("A trace has no column for limits: the classes' `slo` is left out.", err=True)
     _show(replace(trace, source=str(target), format="native"), as_json=as_json)
 
 

@@ -89,7 +89,7 @@ def bench_load(trace: Trace, vllm_version: str) -> BenchLoad:
     count = MOST_PROMPTS if is_timed else _num_texts(trace)
     sent = replace(
         trace.first(count), n=None, priority=None, lora_name=None, session_id=None, think_time_s=None, hold_s=None, stage=None,
-        line=None, max_concurrency=None, acceptance_length=None,
+        line=None, max_concurrency=None, acceptance_length=None, slo_class=None,
     )  # fmt: skip
     notes = tuple(_notes(trace, sent, version))
     return _timed(sent, notes) if is_timed else _custom(sent, version, notes)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, cast, get_args
 
+import numpy as np
+
 from sim.errors import ConfigError, nearest
 from sim.inputs import LARGEST, SMALLEST, is_sane
 from sim.units import MS
@@ -90,6 +92,14 @@ def judged_by_request(slos: Sequence[Slo]) -> tuple[Slo, ...]:
                 f"--slo {slo}: goodput judges single requests, whose gaps between tokens are not kept; limit tpot instead."
             )
     return tuple(slos)
+
+
+def exact(slo: Slo) -> str:
+    """A limit as text that is read as that very limit."""
+    numbers = (slo.percentile, round(slo.limit_ms, 6), slo.limit_s)
+    percentile, limit_ms, limit_s = (np.format_float_positional(number, trim="-") for number in numbers)
+    limit = f"{limit_ms}ms" if float(limit_ms) * MS == slo.limit_s else f"{limit_s}s"
+    return f"{slo.latency}_p{percentile}={limit}"
 
 
 def limits_json(slos: Iterable[Slo]) -> dict[str, float]:

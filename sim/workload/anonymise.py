@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 
 from sim.errors import ConfigError
+from sim.specs.slo import SloClass
 from sim.workload.adapters import BASE_MODEL, told_apart
 from sim.workload.columns import MAX_TOKENS, Ints
 from sim.workload.conversations import session_numbers
@@ -17,7 +18,7 @@ from sim.workload.writers import block_sizes
 
 
 def anonymise(trace: Trace, *, seed: int = 0, round_tokens: int = 1) -> Trace:
-    """The same load under other names: requests by row, sessions, adapters and content ids by numbers in an order that is drawn.
+    """The same load under other names: requests by row, sessions, adapters, classes and content ids by numbers in an order that is drawn.
 
     Equal content ids are where prompts have equal beginnings under one adapter, and nowhere else. `round_tokens` rounds lengths to
     multiples of it, a prompt's within its last block, so that it shares what it did. Times, priorities and answers stay.
@@ -40,6 +41,7 @@ def anonymise(trace: Trace, *, seed: int = 0, round_tokens: int = 1) -> Trace:
         output_tokens=_rounded(trace.output_tokens, round_tokens),
         lora_name=None if trace.lora_name is None else _renamed("adapter", trace.lora_name, rng),
         session_id=None if trace.session_id is None else _renamed("session", trace.session_id, rng),
+        slo_classes=_unnamed(trace.slo_classes, rng),
         segments=segments,
         source="",
         notes=(),
@@ -60,6 +62,13 @@ def _renamed(kind: str, names: Sequence[str], rng: np.random.Generator) -> Packe
     renamed = {BASE_MODEL: BASE_MODEL} if kind == "adapter" else {}
     pairs = zip(names, numbers.tolist(), strict=True)
     return PackedNames.of(renamed.get(name, f"{kind}-{order[number]}") for name, number in pairs)
+
+
+def _unnamed(classes: tuple[SloClass, ...], rng: np.random.Generator) -> tuple[SloClass, ...]:
+    return tuple(
+        SloClass(f"class-{number}", one.slos)
+        for number, one in zip(rng.permutation(len(classes)).tolist(), classes, strict=True)
+    )
 
 
 def _renumbered(

@@ -66,7 +66,7 @@ class _Period(NamedTuple):
 
 
 def fit(trace: Trace) -> Workload:
-    """Priorities, adapters, stages and think times are left out; sessions go on at the trace's times."""
+    """Priorities, adapters, stages, think times and classes with their limits are left out; sessions go on at the trace's times."""
     found, classes = _sessions(trace), dict[str, WorkloadSpec]()
     turns = np.bincount(found.session)
     rest_s = _rest_s(trace, found.session)

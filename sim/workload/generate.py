@@ -60,11 +60,12 @@ def generate(workload: Workload, seed: int = 0) -> Trace:
         own = children[number * NUM_STREAMS : (number + 1) * NUM_STREAMS]
         parts.append(_drawn(client, _Streams(*map(np.random.default_rng, own))))
     if any(client.slo for client in clients):
+        classes = tuple(map(_limits, clients))
         parts = [
-            replace(part, slo_class=np.full(len(part), number, dtype=np.int64)) for number, part in enumerate(parts)
+            replace(part, slo_class=np.full(len(part), number, dtype=np.int64), slo_classes=classes)
+            for number, part in enumerate(parts)
         ]
-    found = merged(parts) if len(parts) > 1 else parts[0]
-    return found if found.slo_class is None else replace(found, slo_classes=tuple(map(_limits, clients)))
+    return merged(parts) if len(parts) > 1 else parts[0]
 
 
 def _limits(client: WorkloadSpec) -> SloClass:

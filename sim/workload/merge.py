@@ -1,23 +1,29 @@
 """Several traces on one clock."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sim.errors import ConfigError, TraceError
+from sim.specs.slo import SloClass
 from sim.workload.adapters import BASE_MODEL
 from sim.workload.names import PackedNames
 from sim.workload.parallel_sampling import own_prompts
+from sim.workload.slo_columns import Classes
 from sim.workload.trace import Segment, Trace, picked
+
+UNNAMED = "none"
+"""The class of requests whose trace has none."""
 
 
 def merge(traces: Sequence[Trace], *, from_zero: bool = False) -> Trace:
     """All requests in order of arrival, those of one time in the order of the traces; `from_zero` has each trace begin at 0 s.
 
     Requests and sessions of trace k have `-k` behind their names, and prompts share nothing across traces. An adapter of one name is
-    one. What a trace does not say is filled with what stands for it: one answer, priority 0, the base model, a session and a prompt of
-    its own. Raises TraceError where nothing does.
+    one, and so is a class of clients. What a trace does not say is filled with what stands for it: one answer, priority 0, the base model,
+    a session and a prompt of its own, a class without limits. Raises TraceError where nothing does.
     """
     if not traces:
         raise ConfigError("traces are merged from at least one, got none; name a trace.")
@@ -38,9 +44,11 @@ def merge(traces: Sequence[Trace], *, from_zero: bool = False) -> Trace:
         "acceptance_length": _filled(traces, "acceptance_length", 1.0),
         "segments": _segments(traces),
     }
+    columns["slo_class"], classes = _classes(traces)
     order = np.argsort(arrival_s, kind="stable")
     return Trace(
         **{name: picked(column, order) for name, column in columns.items() if column is not None},
+        slo_classes=classes,
         source=", ".join(trace.source for trace in traces),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
     )
@@ -55,10 +63,6 @@ def _check(traces: Sequence[Trace]) -> None:
         if trace.max_concurrency is not None:
             raise TraceError(
                 f"{_named(trace)}: limits of requests in flight (`max_concurrency`) are those of one benchmark; merge traces without them."
-            )
-        if trace.slo_class is not None:
-            raise TraceError(
-                f"{_named(trace)}: classes with limits of their own (`slo`) are those of one workload; merge without `slo`, or write one workload."
             )
     drafting = [trace.acceptance_length is not None for trace in traces]
     if any(drafting) and not all(drafting):
@@ -86,6 +90,24 @@ def _filled(traces: Sequence[Trace], column: str, default: float) -> Any:
         return None
     pairs = zip(found, traces, strict=True)
     return np.concatenate([np.full(len(trace), default) if values is None else values for values, trace in pairs])
+
+
+def _classes(traces: Sequence[Trace]) -> tuple[Any, tuple[SloClass, ...]]:
+    """The class of each request, and the classes: those of one name are one, and requests of a trace without any are one too."""
+    if all(trace.slo_class is None for trace in traces):
+        return None, ()
+    classes, columns = Classes(), []
+    for trace in traces:
+        faulty = partial(_faulty, trace)
+        if trace.slo_class is None:
+            columns.append(np.full(len(trace), classes.number(SloClass(UNNAMED, ()), faulty)))
+        else:
+            columns.append(np.array([classes.number(one, faulty) for one in trace.slo_classes])[trace.slo_class])
+    return np.concatenate(columns), classes.all
+
+
+def _faulty(trace: Trace, rule: str) -> TraceError:
+    return TraceError(f"{_named(trace)}: `slo` {rule}")
 
 
 def _adapters(traces: Sequence[Trace]) -> PackedNames | None:

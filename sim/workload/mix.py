@@ -11,11 +11,11 @@ from sim.workload.trace import COLUMNS, Segment, Trace
 
 def merged(traces: Sequence[Trace]) -> Trace:
     """All requests, whose names must differ. Where one trace has a column and another has not, the latter's requests have
-    what is nothing there: priority 0, the base model, sessions and prompts of their own.
+    what is nothing there: priority 0, the base model, sessions and prompts of their own. Classes are those of all.
     """
     order = np.argsort(np.concatenate([trace.arrival_s for trace in traces]), kind="stable")
     columns = {name: _column(name, traces, order) for name in COLUMNS}
-    return Trace(**columns, source=traces[0].source)
+    return Trace(**columns, slo_classes=traces[0].slo_classes, source=traces[0].source)
 
 
 def _column(name: str, traces: Sequence[Trace], order: Any) -> Any:

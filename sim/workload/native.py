@@ -24,9 +24,9 @@ from sim.workload.trace_builder import Format, Part
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = (
     "request_id", "n", "priority", "lora_name", "session_id", "think_time_s", "hold_s", "stage", "line", "max_concurrency", "acceptance_length",
-    "hash_ids", "hash_block_size", "measured",
+    "slo_class", "slo", "hash_ids", "hash_block_size", "measured",
 )  # fmt: skip
-NEEDED = {"hash_block_size": "hash_ids", "think_time_s": "session_id", "line": "max_concurrency"}
+NEEDED = {"hash_block_size": "hash_ids", "think_time_s": "session_id", "line": "max_concurrency", "slo": "slo_class"}
 """Columns that mean nothing without another."""
 
 
@@ -67,6 +67,8 @@ def _part(sheet: Sheet, chunk: Chunk) -> Part:
         if "max_concurrency" in has
         else None,
         acceptance_length=_lengths(sheet, chunk) if "acceptance_length" in has else None,
+        slo_class=name_column(sheet, chunk, "slo_class") if "slo_class" in has else None,
+        slo=optional_name_column(sheet, chunk, "slo") if "slo" in has else None,
         segments=_segments(sheet, chunk, prompt_tokens) if "hash_ids" in has else None,
     )
 

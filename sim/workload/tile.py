@@ -35,6 +35,7 @@ def tile(trace: Trace, copies: int, *, share_prefixes: bool = False) -> Trace:
         line=None if trace.line is None else np.tile(trace.line, copies),
         max_concurrency=None if trace.max_concurrency is None else np.tile(trace.max_concurrency, copies),
         acceptance_length=None if trace.acceptance_length is None else np.tile(trace.acceptance_length, copies),
+        slo_class=None if trace.slo_class is None else np.tile(trace.slo_class, copies),
         segments=None if trace.segments is None else _copied(trace.segments, copies, share=share_prefixes),
     )
 

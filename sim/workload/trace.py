@@ -20,7 +20,16 @@ COLUMNS = (
     "segments",
 )  # fmt: skip
 
-LEAST = {"n": 1, "think_time_s": 0, "hold_s": 0, "stage": 0, "line": 0, "max_concurrency": 1, "acceptance_length": 1}
+LEAST = {
+    "n": 1,
+    "think_time_s": 0,
+    "hold_s": 0,
+    "stage": 0,
+    "line": 0,
+    "max_concurrency": 1,
+    "acceptance_length": 1,
+    "slo_class": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -34,8 +43,7 @@ class Trace:
     equal tokens under different adapters have different KV. `n` answers are generated for a prompt, each of `output_tokens`, one where it
     is None. `think_time_s` passes between the answer before a turn and that turn; a stage of requests begins when the one before it has ended.
     Of the requests of one `stage` and `line` at most `max_concurrency` are in flight, first come, first served; `hold_s` after its answer a request still is. `acceptance_length` is what a verification of its drafts
-    yields in the mean, where it is served with any. `slo_class` is whose limits a request is held to, a number in `slo_classes`;
-    no file has a column for it. `notes` are sentences on what the file
+    yields in the mean, where it is served with any. `slo_class` is whose limits a request is held to, a number in `slo_classes`. `notes` are sentences on what the file
     left open and what was taken for it, `read_with` the options of `read_trace` that were given. Raises TraceError for columns that break this.
     """
 
@@ -80,6 +88,8 @@ class Trace:
             raise TraceError("`stage` of a trace must not fall from one request to the next.")
         if self.max_concurrency is not None and unlike_limits(self.lines, self.max_concurrency):
             raise TraceError("`max_concurrency` of a trace must be one in all requests of a stage and line.")
+        if self.slo_class is not None and self.slo_class.max() >= len(self.slo_classes):
+            raise TraceError("`slo_class` of a trace must be a number in `slo_classes` in each request.")
         self._check_sessions()
 
     def _check_sessions(self) -> None:

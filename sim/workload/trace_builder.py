@@ -11,10 +11,11 @@ import numpy as np
 from sim.errors import TraceError
 from sim.workload.columns import Floats, Ints
 from sim.workload.names import NamePacker, RowNames
+from sim.workload.slo_columns import numbered
 from sim.workload.table import Sheet
 from sim.workload.trace import Segment, Trace, line_numbers, picked, unlike_limits
 
-NAMES = ("request_id", "lora_name", "session_id")
+NAMES = ("request_id", "lora_name", "session_id", "slo_class", "slo")
 
 
 class Part(NamedTuple):
@@ -35,6 +36,8 @@ class Part(NamedTuple):
     line: Ints | None = None
     max_concurrency: Ints | None = None
     acceptance_length: Floats | None = None
+    slo_class: list[str] | None = None
+    slo: list[str] | None = None
     segments: list[tuple[Segment, ...]] | None = None
 
 
@@ -75,6 +78,7 @@ def assemble(sheet: Sheet, form: Format, limit: int | None = None) -> Trace:
         columns["request_id"] = RowNames(range(len(arrival_s)))
     if form.from_first:
         columns["arrival_s"] = arrival_s - arrival_s[0]
+    _number_classes(sheet, places, columns)
     trace = Trace(**columns, source=sheet.name, format=form.name, notes=tuple(_notes(sheet, form)))
     return trace if limit is None else trace.first(limit)
 
@@ -88,6 +92,7 @@ def assemble_in_parts(sheet: Sheet, form: Format, at_once: int) -> Iterator[Trac
         begin_s = float(arrival_s[0]) if begin_s is None else begin_s
         columns["arrival_s"] = arrival_s - begin_s if form.from_first else arrival_s
         columns.setdefault("request_id", RowNames(range(num_before, num_before + len(arrival_s))))
+        _number_classes(sheet, places, columns)
         yield Trace(**columns, source=sheet.name, format=form.name, notes=tuple(_notes(sheet, form)))
         num_before += len(arrival_s)
     if not num_before:
@@ -125,6 +130,13 @@ def _joined(parts: Iterable[Part], most: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {name: np.asarray(column) for name, column in numbers.items()}
     found |= {name: packed.names() for name, packed in names.items()}
     return found | ({"segments": tuple(segments)} if segments else {})
+
+
+def _number_classes(sheet: Sheet, places: Ints, columns: dict[str, Any]) -> None:
+    """Classes and their limits stand row by row in a file."""
+    if "slo_class" in columns:
+        classes = numbered(sheet, places, columns["slo_class"], columns.pop("slo", None))
+        columns["slo_class"], columns["slo_classes"] = classes
 
 
 def _put_in_order(columns: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.outputs import writing
+from sim.workload.slo_columns import written
 from sim.workload.trace import COLUMNS, Segment, Trace
 
 WRITTEN = [name for name in COLUMNS if name not in {"slo_class", "segments"}]
@@ -52,6 +53,8 @@ def native_columns(trace: Trace) -> dict[str, Sequence[Any]]:
         values = getattr(trace, name)
         if values is not None:
             columns[name] = values.tolist() if isinstance(values, np.ndarray) else values
+    if trace.slo_class is not None:
+        columns["slo_class"], columns["slo"] = written(trace)
     if trace.segments is not None:
         columns["hash_ids"] = [[content for content, _ in prompt] for prompt in trace.segments]
         columns["hash_block_size"] = block_sizes(trace.segments)

@@ -43,6 +43,22 @@ TEXTS = {
     "short row": (CSV + "0,1,1\n1,1\n", "t, line 3: a row must have 3 cells as the header has, got 2"),
     "long row": (CSV + "0,1,1,1\n", "t, line 2: a row must have 3 cells as the header has, got 4"),
     "open quote": (CSV + '0,1,"1\n', "t, line 2: not readable as CSV"),
+    "limits that differ": (
+        "arrival_s,prompt_tokens,output_tokens,slo_class,slo\n0,1,1,chat,ttft_p99=1s\n1,1,1,batch,\n2,1,1,chat,ttft_p99=2s\n",
+        "t, line 4: `slo` must be one for all requests of a class, got ttft_p99=2000ms after ttft_p99=1000ms in 'chat'; name another class",
+    ),
+    "limits that are none": (
+        "arrival_s,prompt_tokens,output_tokens,slo_class,slo\n0,1,1,chat,ttft_p99=1s;fast\n",
+        "t, line 2: `slo` must look like ttft_p99=500ms: .*got 'fast'",
+    ),
+    "limits without a class": (
+        "arrival_s,prompt_tokens,output_tokens,slo\n0,1,1,ttft_p99=1s\n",
+        "t, line 1: `slo` means nothing without `slo_class`",
+    ),
+    "no class": (
+        "arrival_s,prompt_tokens,output_tokens,slo_class\n0,1,1,\n",
+        "t, line 2: `slo_class` must be a name or an integer, got nothing",
+    ),
     "nan time": (CSV + "0,1,1\nnan,1,1\n", "t, line 3: `arrival_s` must be a finite number of seconds.*got nan"),
     "inf time": (CSV + "inf,1,1\n", "t, line 2: `arrival_s` must be a finite .*got inf"),
     "negative time": (CSV + "-1,1,1\n", "t, line 2: `arrival_s` must be .* from 0 to 1e\\+10, got -1"),

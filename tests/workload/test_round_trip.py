@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ConfigError, TraceError
+from sim.specs.slo import Slo, SloClass
 from sim.workload.prefixes import blocks
 from sim.workload.readers import read_trace
 from sim.workload.table import CHUNK_ROWS
@@ -57,6 +58,7 @@ def traces(draw: st.DrawFn) -> Trace:
         hold_s=np.array(column(seconds)) if draw(st.booleans()) else None,
         **draw(limits(count)),
         **draw(sessions(count)),
+        **draw(classes(count)),
     )
 
 
@@ -67,6 +69,25 @@ def limits(draw: st.DrawFn, count: int) -> dict[str, Any]:
         return {}
     line = draw(st.none() | st.integers(0, 2**31 - 1).map(lambda number: np.full(count, number)))
     return {"line": line, "max_concurrency": np.full(count, draw(lengths))}
+
+
+slos = st.builds(
+    Slo,
+    st.sampled_from(("ttft", "tpot", "e2el")),
+    st.integers(1, 100) | st.sampled_from((99.9, 99.123456789)),
+    st.floats(1e-6, 1e9),
+)
+
+
+@st.composite
+def classes(draw: st.DrawFn, count: int) -> dict[str, Any]:
+    """A few, with no limits or some."""
+    if draw(st.booleans()):
+        return {}
+    limited = st.lists(slos, max_size=2, unique_by=lambda slo: slo.name).map(tuple)
+    found = draw(st.lists(st.builds(SloClass, names, limited), min_size=1, max_size=3, unique_by=lambda one: one.name))
+    rows = st.lists(st.integers(0, len(found) - 1), min_size=count, max_size=count).map(np.array)
+    return {"slo_class": draw(rows), "slo_classes": tuple(found)}
 
 
 @st.composite
@@ -91,7 +112,12 @@ def same(left: Trace, right: Trace) -> bool:
         "arrival_s", "prompt_tokens", "output_tokens", "n", "priority", "think_time_s", "hold_s", "stage", "line", "max_concurrency"
     ):  # fmt: skip
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
+    assert class_of_each(left) == class_of_each(right)
     return True
+
+
+def class_of_each(trace: Trace) -> list[SloClass]:
+    return [] if trace.slo_class is None else [trace.slo_classes[number] for number in trace.slo_class.tolist()]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
