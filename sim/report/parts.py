@@ -91,7 +91,7 @@ def stage_rows(stages: Parts) -> Iterator[str]:
 
 def stage_columns(stages: Parts) -> Columns:
     """With the limits of stages that have any."""
-    return STAGES if all(stage["max_concurrency"] is None for stage in stages) else LIMITED_STAGES
+    return STAGES if all(stage.get("max_concurrency") is None for stage in stages) else LIMITED_STAGES
 
 
 def _head(name: str, columns: Columns) -> str:

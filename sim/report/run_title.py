@@ -90,7 +90,8 @@ def load_text(summary: Mapping[str, Any], num_requests: int) -> str:
     """How many requests of which trace, at what rate: as recorded, scaled, or asked for."""
     first = "first " if summary["limit"] is not None and summary["limit"] <= num_requests else ""
     noun = "request" if num_requests == 1 else "requests"
-    rate = "" if num_requests == 1 or summary.get("users") else f" {_rate(summary)}"
+    has_rate = num_requests > 1 and not summary.get("users") and not _own_limits(summary)
+    rate = f" {_rate(summary)}" if has_rate else ""
     streamed = ", streamed" if "streamed" in summary else ""
     clock = ", by the client's clock" if summary.get("clock") == "client" else ""
     return f"{first}{num_requests:,} {noun}{rate}{_senders(summary)}{streamed}{clock}, sha256 {summary['trace_sha256'][:HASH_DIGITS]}"
@@ -102,8 +103,16 @@ def _senders(summary: Mapping[str, Any]) -> str:
         mean = " on average" if summary["think_time"] == "exponential" else ""
         users = "1 user who thinks" if summary["users"] == 1 else f"{summary['users']:,} users who think"
         return f" by {users} {summary['think_time_s']:g} s{mean}"
+    if own := _own_limits(summary):
+        return f", at most {' to '.join(f'{limit:,}' for limit in sorted({min(own), max(own)}))} in flight (the trace's own)"
     limit = "" if summary.get("max_concurrency") is None else f", at most {summary['max_concurrency']:,} in flight"
     return f"{limit}, in an open loop" if summary.get("open_loop") else limit
+
+
+def _own_limits(summary: Mapping[str, Any]) -> list[int]:
+    """Of the trace's stages, if these decide when requests are sent."""
+    limits = [stage.get("max_concurrency") for stage in summary.get("stages", ())]
+    return [] if None in limits or summary.get("open_loop") or summary.get("max_concurrency") else limits
 
 
 def _rate(summary: Mapping[str, Any]) -> str:

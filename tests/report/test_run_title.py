@@ -21,6 +21,7 @@ RUN: dict[str, Any] = {
     "arrived": 1000,
     "step_time": {"model": "roofline", "composition": "additive", "sampling": "default", "expert_routing": "skewed"},
 }
+LIMITED = [{"max_concurrency": 8}, {"max_concurrency": 32}]
 
 
 def title(**changes: Any) -> list[str]:
@@ -45,6 +46,12 @@ def test_a_run_is_told_by_model_gpus_version_trace_load_and_fingerprint() -> Non
         ({"limit": 20, "arrived": 20}, "first 20 requests at 4.613 requests/s (the trace's own)"),
         ({"limit": 2000}, "1,000 requests at 4.613 requests/s (the trace's own)"),
         ({"arrived": 1, "trace_request_rate": None}, "1 request"),
+        ({"stages": LIMITED}, "1,000 requests, at most 8 to 32 in flight (the trace's own)"),
+        ({"stages": LIMITED[:1]}, "1,000 requests, at most 8 in flight (the trace's own)"),
+        (
+            {"stages": [{"max_concurrency": None}]},
+            "1,000 requests at 4.613 requests/s (the trace's own)",
+        ),
     ],
 )
 def test_the_rate_says_where_it_comes_from(changes: dict[str, Any], load: str) -> None:
