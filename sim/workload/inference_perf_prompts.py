@@ -34,12 +34,12 @@ TOKEN_BUFFER = 200  # kept free of a prompt and its answer
 
 
 class Distribution(Strict):
-    """Clipped to its bounds, and rounded. What inference-perf calls fixed, or has no room or no deviation, is the mean."""
+    """Clipped to its bounds, and rounded; a fixed one is its mean, whatever the bounds."""
 
     type: Literal["normal", "skew_normal", "lognormal", "uniform", "poisson", "fixed"] = "normal"
     min: MaybeTokens = 10
     max: MaybeTokens = 1024
-    mean: NotNegative = 512.0
+    mean: Annotated[float, Field(ge=0, le=MAX_TOKENS, allow_inf_nan=False)] = 512.0
     std_dev: NotNegative | None = None
     variance: NotNegative | None = None
     skew: Finite = 0.0
@@ -55,7 +55,14 @@ class Distribution(Strict):
             raise ValueError("must have a `mean` above 0, being lognormal")
         return self
 
+    @property
+    def most(self) -> int:
+        """None is longer."""
+        return int(self.mean) if self.type == "fixed" else self.max
+
     def drawn(self, count: int, rng: Rng) -> Ints:
+        if self.type == "fixed":
+            return np.full(count, int(self.mean))
         return np.rint(np.clip(self._values(count, rng), self.min, self.max)).astype(np.int64)
 
     def _values(self, count: int, rng: Rng) -> Floats:
@@ -63,7 +70,7 @@ class Distribution(Strict):
             std = float(np.sqrt(self.variance))
         else:
             std = 200.0 if self.std_dev is None else self.std_dev
-        if self.type == "fixed" or not std or self.min == self.max:
+        if not std or self.min == self.max:
             return np.full(count, self.mean)
         match self.type:
             case "normal":
@@ -110,6 +117,20 @@ class Conversations(Strict):
     output_tokens_per_turn: Distribution | None = None
     tool_call_latency_sec: Distribution | None = None
     max_model_len: Tokens | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        return self.max_model_len or MAX_MODEL_LEN
+
+    @model_validator(mode="after")
+    def _check(self) -> "Conversations":
+        longest = self.output_tokens_per_turn.most if self.output_tokens_per_turn else OUTPUT_TOKENS
+        if longest + TOKEN_BUFFER >= self.most_tokens:
+            raise ValueError(
+                f"must have answers that leave room for a prompt in `max_model_len` {self.most_tokens:,}, of which {TOKEN_BUFFER} tokens are"
+                f" kept free; they have up to {longest:,}"
+            )
+        return self
 
 
 class SharedPrefixes(Strict):
@@ -242,8 +263,7 @@ def _talked(spec: Conversations, counts: Sequence[int], rng: Rng) -> Prompts:
         )
         for slot, (said, answered, held) in enumerate(zip(*lengths, strict=True))
     ]
-    max_model_len = spec.max_model_len or MAX_MODEL_LEN
-    found = _replayed(talks, counts, max_model_len)
+    found = _replayed(talks, counts, spec.most_tokens)
     holds = None if spec.tool_call_latency_sec is None else found.hold_s
     return found._replace(hold_s=holds, slot=_slots(number, counts))
 

@@ -223,6 +223,21 @@ def test_a_slot_goes_on_with_its_conversation_and_begins_it_again(tmp_path: Path
     assert trace.prompt_tokens[first[0]] == trace.prompt_tokens[later[0]]
 
 
+def test_answers_that_leave_no_room_for_prompts_are_refused(tmp_path: Path) -> None:
+    """As inference-perf does."""
+    text = CHATS.replace("conversation_replay:\n", "conversation_replay:\n    max_model_len: 270\n")
+    with pytest.raises(TraceError, match=r"leave room for a prompt in `max_model_len` 270, .* they have up to 70"):
+        load(tmp_path, text)
+
+
+def test_a_fixed_length_is_what_it_says_whatever_its_bounds(tmp_path: Path) -> None:
+    """Bounds are 10 and 1,024 where the file has none, and tools may take no time at all."""
+    text = CHATS.replace("{type: poisson, min: 0, max: 9, mean: 2}", "{type: fixed, mean: 0}")
+    trace = load(tmp_path, text.replace("{type: fixed, mean: 70}", "{type: fixed, mean: 3000}"))
+    assert trace.hold_s is not None
+    assert (set(trace.hold_s), set(trace.output_tokens)) == ({0.0}, {3000})
+
+
 def test_chats_ask_their_question_again(tmp_path: Path) -> None:
     text = LADDER.replace("question_len: 1300", "question_len: 30\n    enable_multi_turn_chat: true")
     trace = load(tmp_path, text)
@@ -275,6 +290,10 @@ def test_lengths_have_their_distribution(tmp_path: Path, kind: str, mean: float,
         ),
         ("{std_dev: 3, variance: 9}", "must have either `std_dev` or `variance`"),
         ("{type: lognormal, mean: 0}", "must have a `mean` above 0"),
+        (
+            "{mean: 1e12}",
+            "`data.conversation_replay.turns_per_conversation.mean` should be less than or equal to 2147483647",
+        ),
         ("{type: normall}", "`data.conversation_replay.turns_per_conversation.type` should be 'normal'"),
     ],
 )
