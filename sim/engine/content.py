@@ -5,7 +5,7 @@ Only contents that a second request of the trace can ask for get a key; a trace 
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -47,17 +47,36 @@ def shared_block_keys(trace: Trace, answers: Ints, block_size: int) -> tuple[Spa
 
 def _keys_of_paths(paths: Sequence[Path], totals: Ints, block_size: int) -> tuple[Spans, int]:
     """Keys of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
+    content_ids, lengths, depths = _in_columns(paths)
+    if content_ids.min(initial=0) < 0:  # answers may be found in other prompts
+        rows = enumerate(zip(paths, totals.tolist(), strict=True))
+        paths = [(*path, (output_id(row), total - num_tokens(path))) for row, (path, total) in rows]
+        content_ids, lengths, depths = _in_columns(paths)
+    content_ids, lengths, depths = _in_common(content_ids, lengths, depths)
+    is_last = np.zeros(len(lengths), dtype=np.bool_)
+    is_last[np.cumsum(depths)[depths > 0] - 1] = True
+    if (is_last | (lengths % block_size == 0)).all():
+        return _keys_of_segments(content_ids, lengths, depths, block_size)
+    segments = zip(content_ids.tolist(), lengths.tolist(), strict=True)
+    return _keys_of_blocks([tuple(islice(segments, depth)) for depth in depths.tolist()], block_size)
+
+
+def _in_columns(paths: Sequence[Path]) -> tuple[Ints, Ints, Ints]:
+    """The contents and lengths of all segments, path by path, and how many each path has."""
     depths = np.fromiter(map(len, paths), dtype=np.int64)
     segments = np.fromiter(flattened(flattened(paths)), dtype=np.int64)
     content_ids, lengths = segments.reshape(-1, 2).T
-    is_last = np.zeros(len(lengths), dtype=np.bool_)
-    is_last[np.cumsum(depths)[depths > 0] - 1] = True
-    if content_ids.min(initial=0) >= 0 and (is_last | (lengths % block_size == 0)).all():
-        return _keys_of_segments(content_ids, lengths, depths, block_size)
-    rows = enumerate(zip(paths, totals.tolist(), strict=True))
-    return _keys_of_blocks(
-        [(*path, (output_id(row), total - num_tokens(path))) for row, (path, total) in rows], block_size
-    )
+    return content_ids, lengths, depths
+
+
+def _in_common(content_ids: Ints, lengths: Ints, depths: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same without what comes from the first content on that is found nowhere else: nobody shares a block with any of it."""
+    numbers = _numbered(content_ids)
+    num_alone = np.cumsum(np.bincount(numbers)[numbers] == 1)
+    rows = np.repeat(np.arange(len(depths)), depths)
+    before = np.concatenate(([0], num_alone))[np.cumsum(depths) - depths]
+    kept = num_alone == before[rows]
+    return content_ids[kept], lengths[kept], np.bincount(rows[kept], minlength=len(depths))
 
 
 def _keys_of_segments(content_ids: Ints, lengths: Ints, depths: Ints, block_size: int) -> tuple[Spans, int]:
@@ -104,14 +123,29 @@ def _numbered(values: Ints) -> Ints:
 
 
 def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[Spans, int]:
-    """A key for each block, chained over its prefix, for traces whose segments begin or end within blocks."""
+    """A key for each block, chained over its prefix, for traces whose segments begin or end within blocks; each way is gone once."""
     interned: dict[tuple[object, ...], int] = {}
-    chains = [_chain(path, block_size, interned) for path in paths]
-    owners = Counter(key for chain in chains for key in chain)
+    num_rows = Counter(paths)
+    chains = {path: _chain(path, block_size, interned) for path in num_rows}
+    owners: Counter[int] = Counter()
+    for path, keys in chains.items():
+        owners.update(dict.fromkeys(keys, num_rows[path]))
     numbers = {key: number for number, key in enumerate(key for key, count in owners.items() if count > 1)}
-    shared = [[numbers[key] for key in chain if key in numbers] for chain in chains]
-    keys = np.fromiter(flattened(shared), dtype=np.int64)
-    return Spans(keys, np.ones_like(keys), np.fromiter(map(len, shared), dtype=np.int64)), len(numbers)
+    runs = {path: _runs([numbers[key] for key in keys if key in numbers]) for path, keys in chains.items()}
+    of_rows = [runs[path] for path in paths]
+    columns = np.fromiter(flattened(flattened(of_rows)), dtype=np.int64).reshape(-1, 2).T
+    return Spans(columns[0], columns[1], np.fromiter(map(len, of_rows), dtype=np.int64)), len(numbers)
+
+
+def _runs(keys: list[int]) -> list[tuple[int, int]]:
+    """Consecutive keys by the first and how many there are."""
+    runs: list[tuple[int, int]] = []
+    for key in keys:
+        if runs and key == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((key, 1))
+    return runs
 
 
 def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
