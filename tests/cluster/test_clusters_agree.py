@@ -38,7 +38,11 @@ WITH_OPTIONS = {
 }
 EVICTING = "sglang_cache_aware:balance_abs_threshold=2,eviction_interval_s=5,max_tree_size=60"
 IN_FLIGHT = "llm_d:queue=0,kv=0,token_load=1,output_ratio=1.5"
-BY_PREFIX = ("llm_d:scrape_interval_s=7,lru_blocks=9", "dynamo:kv_events=false")
+BY_PREFIX = (
+    "llm_d:scrape_interval_s=7,lru_blocks=9",
+    "dynamo:kv_events=false",
+    "llm_d_optimized_baseline:affinity_threshold=0.5,max_penalty_tokens=8",
+)
 routers = st.sampled_from(
     [*(WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)), EVICTING, IN_FLIGHT, *BY_PREFIX]
 )

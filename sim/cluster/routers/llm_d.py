@@ -7,7 +7,7 @@ use, and the blocks behind them in host memory, where the index follows KV event
 large a block is, and each how many its part of the index holds, as in llm-d.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
+from sim.cluster.routers.llm_d_few import fewest_tokens, sticky_among
 from sim.cluster.routers.llm_d_scorers import BY_METRICS, SCORERS, Candidates, MetricScores, best_of, total
 from sim.cluster.routers.prefilling import Prefilling
 from sim.cluster.routers.prefix_index import PrefixIndex
@@ -132,6 +133,8 @@ class LlmD(Router):
         self._metric_scores = MetricScores(self._by_metrics, fleet.num_replicas)
         self.listens = options.listens
         self._prefixes_alone = not (self.listens or weights.keys() - {*BY_METRICS, "prefix"})
+        has_halves_at_most = not (options.is_precise or 2 * options.output_ratio % 1)
+        self._tokens_alone = weights.keys() == {"token_load"} and has_halves_at_most
         if options.scrapes:
             self.scrape_interval_s = options.scrape_interval_s
         self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s) if self.scrape_interval_s else None
@@ -155,24 +158,50 @@ class LlmD(Router):
         path = self._prompts.path(request.index)
         if self._scrape:
             self._scrape.refresh(request.arrival_s, replicas)
+        if self.listens and not self._options.output_ratio:
+            self._in_flight.refresh(request.arrival_s)
         matched = self._matched(request, path, replicas)
-        if self._prefixes_alone and len(replicas) == len(self._nothing) and num_holders(matched) <= FEW:
-            chosen = replicas[self._best_holder(request, matched)]
+        is_simple = len(replicas) == len(self._nothing) and num_holders(matched) <= FEW
+        held = by_replica(matched) if is_simple else {}
+        best = self._best_by_holders(request, held) if is_simple else None
+        if best is not None:
+            chosen = replicas[one_of(best, self._rng)]
+            num_matched = held.get(chosen.number, 0.0)
         else:
             candidates = self._candidates(request, path, matched, replicas)
             place = self._best(candidates)
-            chosen = replicas[place]
-            self._count(request, chosen.number, candidates, place)
+            chosen, num_matched = replicas[place], float(candidates.num_matched[place])
+            if not np.count_nonzero(candidates.num_matched):
+                self._last_cold[chosen.number] = self._num_cold
+                self._num_cold += 1
+        if self.listens:
+            num_tokens = (1 + self._options.output_ratio) * request.num_prompt_tokens
+            self._in_flight.add(request, chosen.number, num_tokens - num_matched * self._block_size)
+            self._num_active[chosen.number] += 1
         self._remember(path, chosen.number)
         return chosen
 
-    def _best_holder(self, request: Request, matched: Sequence[Stretch]) -> int:
-        """The place of the best, where what few hold of the prompt is all that adds to what metrics say."""
+    def _best_by_holders(self, request: Request, held: Mapping[int, float]) -> list[int] | None:
+        """The places of the best of all, where what few hold of the prompt is all that sets them apart beside one figure; None where it is not."""
+        if self._prefixes_alone:
+            return self._best_by_metrics(request, held)
+        return self._best_by_tokens(request, held) if self._tokens_alone else None
+
+    def _best_by_metrics(self, request: Request, held: Mapping[int, float]) -> list[int]:
         if self._scrape:
             self._metric_scores.refresh(self._scrape)
         weight, num_blocks = self._options.prefix, max(1, self._num_matchable(request))
-        added = {replica: weight * (num_held / num_blocks) for replica, num_held in by_replica(matched).items()}
-        return one_of(self._metric_scores.best_with(added), self._rng)
+        added = {replica: weight * (num_held / num_blocks) for replica, num_held in held.items()}
+        return self._metric_scores.best_with(added)
+
+    def _best_by_tokens(self, request: Request, held: Mapping[int, float]) -> list[int] | None:
+        options, in_flight, sticky = self._options, self._in_flight.num_tokens, []
+        if held and options.affinity_threshold:
+            num_blocks = max(1, self._num_matchable(request))
+            shares = {replica: num_held / num_blocks for replica, num_held in held.items()}
+            sticky = sticky_among(shares, in_flight, options.affinity_threshold, options.max_penalty_tokens)
+        cached = {replica: num_held * self._block_size for replica, num_held in held.items()}
+        return fewest_tokens(request.num_prompt_tokens, cached, in_flight, sticky)
 
     def _num_matchable(self, request: Request) -> int:
         """Blocks of the prompt that an index may look at."""
@@ -186,8 +215,6 @@ class LlmD(Router):
     ) -> Candidates:
         """What is known of the candidates, in their order."""
         nothing = self._nothing
-        if self.listens and not self._options.output_ratio:
-            self._in_flight.refresh(request.arrival_s)
         everyone = Candidates(
             *(self._scrape.columns if self._scrape else (nothing, nothing, nothing)),
             in_columns(matched, len(nothing)),
@@ -244,17 +271,6 @@ class LlmD(Router):
             if in_flight[is_sticky].min() - in_flight[~is_sticky].min() > most:
                 return None
         return is_sticky.nonzero()[0]
-
-    def _count(self, request: Request, replica: int, candidates: Candidates, place: int) -> None:
-        """What scorers of requests in flight and of cold ones will ask for."""
-        if not np.count_nonzero(candidates.num_matched):
-            self._last_cold[replica] = self._num_cold
-            self._num_cold += 1
-        if self.listens:
-            num_cached_tokens = candidates.num_matched[place] * self._block_size
-            num_tokens = (1 + self._options.output_ratio) * request.num_prompt_tokens - num_cached_tokens
-            self._in_flight.add(request, replica, float(num_tokens))
-            self._num_active[replica] += 1
 
     def _remember(self, path: Sequence[int], replica: int) -> None:
         """A prompt is sent to a replica."""

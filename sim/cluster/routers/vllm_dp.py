@@ -32,10 +32,12 @@ class Balancer:
         self._start = num_engines * client // num_clients
         self._counts = [NOTHING] * num_engines
         self._num_in_flight = [0] * num_engines
+        self._scores = [0.0] * num_engines
 
     def update(self, counts: Sequence[Metrics]) -> None:
         """The coordinator has sent new counts."""
         self._counts = list(counts)
+        self._scores = [self._score(engine) for engine in range(len(self._counts))]
 
     def choose(self, candidates: Container[int] | None = None) -> int:
         """The engine for a new request: the first of the lowest score, starting at a place that moves with each request.
@@ -46,7 +48,7 @@ class Balancer:
         turns = [*range(self._start, num_engines), *range(self._start)]
         if candidates is not None:
             turns = [engine for engine in turns if engine in candidates]
-        chosen: int = min(turns, key=self._score)
+        chosen: int = min(turns, key=self._scores.__getitem__)
         self._start = (self._start + 1) % num_engines
         num_waiting, num_running, kv_cache_usage = self._counts[chosen]
         self._counts[chosen] = Metrics(num_waiting + self._num_clients, num_running, kv_cache_usage)
@@ -63,10 +65,12 @@ class Balancer:
     def sent(self, engine: int) -> None:
         """A request goes to an engine, chosen here or by its client."""
         self._num_in_flight[engine] += 1
+        self._scores[engine] = self._score(engine)
 
     def answered(self, engine: int) -> None:
         """One of this server's requests has ended."""
         self._num_in_flight[engine] -= 1
+        self._scores[engine] = self._score(engine)
 
 
 @dataclass(frozen=True)

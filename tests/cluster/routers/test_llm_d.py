@@ -1,9 +1,15 @@
 """llm-d's filter and scorers, by hand."""
 
-import pytest
+from unittest.mock import patch
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.routers import llm_d
 from sim.errors import ConfigError
 from tests.cluster.routers.makers import Requests, Shown, prompts
+from tests.properties import engine_examples as examples
 
 PROMPT = ((1, 160),)
 
@@ -110,6 +116,33 @@ def test_tokens_in_flight_may_count_until_the_answer_has_come() -> None:
     assert chosen_after("output_ratio=0", is_answered=False) == {True, False}
     assert chosen_after("output_ratio=1.5", is_answered=False) == {False}
     assert chosen_after("output_ratio=1.5", is_answered=True) == {True, False}
+
+
+heads = st.lists(st.tuples(st.integers(0, 1), st.sampled_from((16, 16, 32, 160, 3_000_000))), min_size=1, max_size=2)
+tails = st.sampled_from((16, 16, 32, 160, 2_000_000))
+baselines = st.builds(
+    "llm_d_optimized_baseline:affinity_threshold={},max_penalty_tokens={},token_load={},output_ratio={}".format,
+    st.sampled_from((0, 0.3, 0.6)),
+    st.sampled_from((0, 1, 100)),
+    st.sampled_from((1, 0.3)),
+    st.sampled_from((0, 0, 1.5, 0.7)),
+)
+
+
+@examples(200)
+@given(
+    asked=st.lists(st.tuples(heads, tails), min_size=1, max_size=16),
+    num_replicas=st.integers(2, 5),
+    router=st.sampled_from(("llm_d",)) | baselines,
+)
+def test_few_holders_are_looked_at_alone_to_the_same_end(
+    asked: list[tuple[list[tuple[int, int]], int]], num_replicas: int, router: str
+) -> None:
+    """Columns of all replicas choose the same, also where more tokens are in flight than scores tell apart."""
+    trace = prompts(*((*head, (2 + row, tokens)) for row, (head, tokens) in enumerate(asked)))
+    found = Requests(router, trace, [Shown()] * num_replicas).all()
+    with patch.object(llm_d, "FEW", -1):
+        assert found == Requests(router, trace, [Shown()] * num_replicas).all()
 
 
 def test_what_a_replica_held_is_gone_with_it() -> None:
