@@ -83,7 +83,7 @@ def plan_memory(
     """
     if engine.language_model_only:
         model = text_only(model)
-    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size)
+    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
     candidates = [_candidate(model, gpu, engine, stage, graph_memory, drafter) for stage in stages]
     return _plan(
         model, engine, min(candidates, key=lambda candidate: (candidate.num_blocks, candidate.used.left_bytes))

@@ -104,6 +104,17 @@ def check_cpu_offload_gb(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be GiB of weights a GPU, at least 0 and below {MAX_GIB:,}, got {value!r:.40}.")
 
 
+def check_layer_partition(name: str, value: object) -> None:
+    if not (
+        isinstance(value, tuple | list)
+        and value
+        and all(_is_integer(count) and 1 <= count <= MAX_COUNT for count in value)
+    ):
+        raise ConfigError(
+            f"{name} must be the layers of each pipeline stage, at least 1, such as [20, 12], got {value!r:.80}."
+        )
+
+
 def check_block_size(name: str, value: object) -> None:
     if not _is_integer(value) or value not in BLOCK_SIZES:
         raise ConfigError(f"{name} must be one of {', '.join(map(str, BLOCK_SIZES))} tokens, got {value!r}.")

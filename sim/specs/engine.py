@@ -14,6 +14,7 @@ from sim.specs.arguments import (
     check_cpu_offload_gb,
     check_gpu_memory_utilization,
     check_kv_offloading_size,
+    check_layer_partition,
     check_max_lora_rank,
     check_max_model_len,
     check_offload_params,
@@ -194,6 +195,9 @@ class EngineConfig:
     speculative_config: SpeculativeConfig | None = argument(
         None, "object", "draft tokens ahead and verify them together (-sc)", check_speculative_config, is_flag=False
     )
+    pp_layer_partition: tuple[int, ...] | None = argument(
+        None, "sizes", "layers of each pipeline stage, in vLLM VLLM_PP_LAYER_PARTITION", check_layer_partition
+    )
 
     def __post_init__(self) -> None:
         if self.speculative_config is not None:
@@ -204,6 +208,8 @@ class EngineConfig:
         for name in ("cudagraph_capture_sizes", "cpu_offload_params", "offload_params"):
             if (several := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(sorted(set(several))))  # as vLLM takes them
+        if self.pp_layer_partition is not None:
+            object.__setattr__(self, "pp_layer_partition", tuple(self.pp_layer_partition))
         self._check_together()
 
     def _check_together(self) -> None:

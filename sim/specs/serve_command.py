@@ -32,8 +32,9 @@ from sim.specs.speculative_config import SpeculativeConfig
 _HUMAN_INTEGER = re.compile(
     r"(?P<whole>-?\d{1,15})(?P<binary>[KMGT])|(?P<number>-?\d{1,15}(?:\.\d{1,15})?)(?P<decimal>[kmgt]?)"
 )
-UNSPELLED = ("swap_space",)
-"""Arguments of engines before V1, which the newest versions refuse."""
+UNSPELLED = ("swap_space", "pp_layer_partition")
+"""Arguments of engines before V1, which the newest versions refuse, and those that vLLM has from its environment."""
+LAYER_PARTITION = "VLLM_PP_LAYER_PARTITION"
 _LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": None, "3": None}
 
 
@@ -76,7 +77,10 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
     if preset is not None:
         draft.arguments |= preset_arguments(preset, "--preset")
     for name, value in (launch.environment if launch else {}).items():
-        draft.idle[name] = _environment_warning(name, value)
+        if name == LAYER_PARTITION:
+            draft.arguments["pp_layer_partition"] = _layer_partition(value)
+        else:
+            draft.idle[name] = _environment_warning(name, value)
     for flag in (*_file_flags(config), *(flag for flag in flags if flag.name not in {"config", "preset"})):
         _apply(draft, flag)
     draft.model = others[0] if others else draft.model
@@ -90,7 +94,12 @@ def _last(flags: Sequence[Flag], name: str) -> str | None:
 
 def serve_command(model: str, engine: EngineConfig) -> str:
     """The `vllm serve` line for these arguments, ready to paste; what is left to vLLM's defaults is left out."""
-    words = ["vllm", "serve", model]
+    words = (
+        []
+        if engine.pp_layer_partition is None
+        else [f"{LAYER_PARTITION}={','.join(map(str, engine.pp_layer_partition))}"]
+    )
+    words += ["vllm", "serve", model]
     for name, value in engine.given.items():
         words += [] if name in engine.what_ifs or name in UNSPELLED else flag_words(name, value)
     if not engine.what_ifs:
@@ -152,14 +161,18 @@ class _Draft:
             yield f"{listed(several)} {'is' if len(several) == 1 else 'are'} not simulated: {instead}."
 
 
+def _layer_partition(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ConfigError(
+            f"{LAYER_PARTITION} must be the layers of each pipeline stage, such as 20,12, got {text[:40]!r}; correct it, or leave it out."
+        ) from None
+
+
 def _environment_warning(name: str, value: str) -> str:
     if (name, value) == ("VLLM_USE_V1", "0"):
         raise ConfigError("VLLM_USE_V1=0 asks for the engine before V1, which is not simulated; leave it out.")
-    if name == "VLLM_PP_LAYER_PARTITION":
-        raise ConfigError(
-            f"VLLM_PP_LAYER_PARTITION={value} gives stages other layers than vLLM's own split, which is the one that is simulated;"
-            " leave it out."
-        )
     return f"The environment variable {name} changes nothing here."
 
 

@@ -1,7 +1,7 @@
 """Pipeline stages: which layers each has."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sim.specs.model import Layer, ModelSpec
@@ -35,11 +35,16 @@ def whole(model: ModelSpec) -> Stage:
     return Stage(0, 1, 0, model.num_layers)
 
 
-def pipeline_stages(num_layers: int, size: int) -> tuple[Stage, ...]:
-    """As vLLM shares out layers: evenly, the rest one each to the stages before the last, from the back."""
+def pipeline_stages(num_layers: int, size: int, partition: Sequence[int] | None = None) -> tuple[Stage, ...]:
+    """Stages with the layers of a `partition`, or as vLLM shares them out: evenly, the rest one each to the stages before the last, from the back."""
+    counts = list(partition or _even(num_layers, size))
+    starts = [sum(counts[:rank]) for rank in range(size)]
+    return tuple(Stage(rank, size, start, start + counts[rank]) for rank, start in enumerate(starts))
+
+
+def _even(num_layers: int, size: int) -> list[int]:
     even, rest = divmod(num_layers, size)
     counts = [even] * size
     for place in range(2, rest + 2):
         counts[-place] += 1
-    starts = [sum(counts[:rank]) for rank in range(size)]
-    return tuple(Stage(rank, size, start, start + counts[rank]) for rank, start in enumerate(starts))
+    return counts

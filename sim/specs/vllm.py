@@ -123,6 +123,12 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
         raise ConfigError(
             f"pipeline_parallel_size must not exceed the {model.num_layers} layers of {model.name}, got {stages}; lower it."
         )
+    partition = engine.pp_layer_partition
+    if partition is not None and (len(partition), sum(partition)) != (stages, model.num_layers):
+        raise ConfigError(
+            f"pp_layer_partition (VLLM_PP_LAYER_PARTITION) must share out the {model.num_layers} layers of {model.name} to"
+            f" pipeline_parallel_size {stages} stages, got {sum(partition)} layers for {len(partition)}; correct it, or leave it out."
+        )
     if stages > 1 and engine.async_scheduling and not release.async_with_pipeline:
         raise ConfigError(
             f"async_scheduling does not work with pipeline_parallel_size {stages} in vLLM {release.version}, "

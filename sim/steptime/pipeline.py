@@ -140,7 +140,8 @@ def pipeline_step_time(
     model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, options: StepTimeOptions = DEFAULT_STEP_TIMES
 ) -> StagedStepTime:
     """That of an engine with several stages; step times that are given are shared out."""
-    stages, message = pipeline_stages(model.num_layers, engine.pipeline_parallel_size), Message(model, gpu, engine)
+    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
+    message = Message(model, gpu, engine)
     if options.given is not None:
         return SharedOutStepTime(options.given, stages, message)
     return PipelineStepTime([RooflineStepTime(model, gpu, engine, options, stage) for stage in stages], message)

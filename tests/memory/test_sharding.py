@@ -1,6 +1,8 @@
 """Which layers, experts and ends each GPU holds under pipeline and expert parallelism."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +46,37 @@ def test_layers_are_shared_out_as_vllm_does(num_layers: int, size: int, counts: 
     """What does not divide goes to the middle stages first and never to the last, which has the head."""
     stages = pipeline_stages(num_layers, size)
     assert [stage.stop - stage.start for stage in stages] == counts
+
+
+def test_a_layer_split_of_ones_own() -> None:
+    """Stages have what is asked for, weights and KV alike; so the one with more layers decides how many blocks there are."""
+    assert [stage[2:] for stage in pipeline_stages(32, 3, (20, 5, 7))] == [(0, 20), (20, 25), (25, 32)]
+    model = make_model(LLAMA_8B)
+    even, uneven, other = (
+        planned(model, EngineConfig(pipeline_parallel_size=2, pp_layer_partition=partition, max_model_len=8192))
+        for partition in (None, (20, 12), (12, 20))
+    )
+    layer_bytes = planned(model, EngineConfig(max_model_len=8192)).kv_groups[0].page_bytes
+    assert (uneven.stage, other.stage) == ((0, 2, 0, 20), (1, 2, 12, 32))
+    assert uneven.kv_cache_bytes == uneven.num_gpu_blocks * 20 * layer_bytes
+    assert uneven.num_gpu_blocks < even.num_gpu_blocks
+    assert (
+        planned(model, EngineConfig(pipeline_parallel_size=2, pp_layer_partition=(16, 16), max_model_len=8192)) == even
+    )
+
+
+@pytest.mark.parametrize(
+    ("partition", "refusal"),
+    [
+        ((20, 11), r"^pp_layer_partition .* must share out the 32 layers .* 2 stages, got 31 layers for 2; correct it"),
+        ((16, 8, 8), "got 32 layers for 3"),
+        ((32, 0), r"^pp_layer_partition must be the layers of each pipeline stage, at least 1, .* got \(32, 0\)"),
+        ("20,12", "got '20,12'"),
+    ],
+)
+def test_a_layer_split_shares_out_all_layers(partition: Any, refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        planned(make_model(LLAMA_8B), EngineConfig(pipeline_parallel_size=2, pp_layer_partition=partition))
 
 
 @given(st.integers(1, 200), st.integers(1, 16))
@@ -172,3 +205,46 @@ def test_experts_see_the_tokens_of_all_ranks() -> None:
     dense = make_model(LLAMA_8B)
     plans = [planned(dense, EngineConfig(data_parallel_size=ranks)) for ranks in (1, 4)]
     assert plans[0].num_gpu_blocks == plans[1].num_gpu_blocks
+
+
+STAGE_ROWS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "golden" / "kv_cache_by_stage.json").read_text(encoding="utf-8")
+)
+"""What `get_kv_cache_configs` of vLLM 0.32.0 made of the layers of models with windows, stage by stage, run without a GPU."""
+
+
+def row_name(row: dict[str, Any]) -> str:
+    return f"{row['model']}-{'-'.join(map(str, row['stages']))}-{row['max_model_len']}"
+
+
+@pytest.mark.parametrize("row", STAGE_ROWS, ids=row_name)
+def test_groups_and_blocks_of_stages_are_those_of_vllm(row: dict[str, Any]) -> None:
+    """The layers of each group on each stage, the blocks of all and their bytes on each; or, where vLLM does not start, the longest request of the first stage without room."""
+    model, counts = load_model(row["model"]), row["stages"]
+    engine = make_engine(
+        model,
+        EngineConfig(
+            pipeline_parallel_size=len(counts),
+            pp_layer_partition=tuple(counts) if row["is_split"] else None,
+            max_model_len=row["max_model_len"],
+            max_num_batched_tokens=row["max_num_batched_tokens"],
+            max_num_seqs=64,
+            async_scheduling=False,
+        ),
+        vllm_version="0.32.0",
+    )
+    stages = pipeline_stages(model.num_layers, len(counts), engine.pp_layer_partition)
+    assert [stage.stop - stage.start for stage in stages] == counts
+    layouts = [kv_cache_layout(model, engine, stage) for stage in stages]
+    override, most = row.get("num_gpu_blocks_override"), row["max_model_len"]
+    rooms = [override or layout.num_blocks(room) for layout, room in zip(layouts, row["available_bytes"], strict=True)]
+    longest = [layout.longest_request(room, most) for layout, room in zip(layouts, rooms, strict=True)]
+    if "longest" in row:
+        assert next(tokens for tokens in longest if tokens < most) == row["longest"]
+        return
+    num_blocks = min(rooms)
+    assert longest == [most] * len(counts)
+    assert [[group.num_layers for group in layout.groups] for layout in layouts] == row["groups"]
+    assert num_blocks == row["num_blocks"]
+    assert [num_blocks * layout.bytes_per_block for layout in layouts] == row["tensor_bytes"]
+    assert layouts[0].max_concurrency(num_blocks, most) == row["max_concurrency"]

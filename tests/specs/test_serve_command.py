@@ -86,10 +86,15 @@ def test_the_engine_before_v1_is_refused() -> None:
         parse_serve_command("VLLM_USE_V1=0 vllm serve M")
 
 
-def test_a_layer_split_of_ones_own_is_refused() -> None:
-    """It would change what each stage holds and takes, and only vLLM's own split is simulated."""
-    with pytest.raises(ConfigError, match=r"^VLLM_PP_LAYER_PARTITION=20,12 gives stages other layers"):
-        parse_serve_command("VLLM_PP_LAYER_PARTITION=20,12 vllm serve M -pp 2")
+def test_a_layer_split_of_ones_own_comes_from_the_environment() -> None:
+    """And goes back there; a flag of its name is no flag of vLLM's."""
+    line = "VLLM_PP_LAYER_PARTITION=20,12 vllm serve M --pipeline-parallel-size 2"
+    engine = parse_serve_command(line).engine
+    assert engine == EngineConfig(pipeline_parallel_size=2, pp_layer_partition=(20, 12))
+    assert serve_command("M", engine) == line
+    assert parse_serve_command("vllm serve M -pp 2 --pp-layer-partition 20 12").engine == engine
+    with pytest.raises(ConfigError, match=r"^VLLM_PP_LAYER_PARTITION must be the layers of each .* got '20;12'"):
+        parse_serve_command("VLLM_PP_LAYER_PARTITION='20;12' vllm serve M -pp 2")
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,19 @@ def test_step_times_that_are_given_are_shared_out_by_layers() -> None:
     assert timed.decode_curve(4).at(40) == pytest.approx(timed.step_s(shape))
 
 
+def test_stages_take_what_their_layers_take() -> None:
+    """Of a layer split of one's own, whether step times are given or a roofline's."""
+    model, shape = make_model(num_layers=31), StepShape(4, 400, (), 4)
+    engine = make_engine(model, pipeline_parallel_size=2, pp_layer_partition=(20, 11))
+    given_times = StepTimeOptions(given=LinearStepTime(31e-3, 0.0, 0.0))
+    timed = pipeline_step_time(model, h100(), engine, given_times)
+    assert [timed.stage_s(stage, shape) for stage in range(2)] == pytest.approx([20e-3, 11e-3])
+    even = pipeline_step_time(model, h100(), make_engine(model, pipeline_parallel_size=2))
+    uneven = pipeline_step_time(model, h100(), engine)
+    assert uneven.stage_s(0, shape) > even.stage_s(0, shape)
+    assert uneven.stage_s(1, shape) < even.stage_s(1, shape)
+
+
 def test_perturbed_stages_and_messages_are_as_much_longer() -> None:
     """By the factor of decode-only steps, or of those with prompts."""
     timed = stages_of(2)
