@@ -21,7 +21,6 @@ from sim.memory.design import GraphMemoryModel
 from sim.memory.plan import MemoryPlan, plan_memory
 from sim.memory.swap_space import swap_space
 from sim.memory.transfers import copied_bytes_per_s
-from sim.memory.weights import offloaded
 from sim.memory.what_ifs import check_what_ifs
 from sim.specs.acceptance import AcceptedRates, accepted_rates
 from sim.specs.drafters import Drafter, drafter_of, with_prediction_layers
@@ -33,13 +32,14 @@ from sim.specs.models import load_model
 from sim.specs.notes import engine_notes, layout_notes, ranks_notes
 from sim.specs.releases import release_for
 from sim.specs.vllm import resolve_engine
+from sim.specs.weight_offload import offloaded
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.layerwise import HostKV, LayerwiseStepTime
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.pipeline import pipeline_step_time
 from sim.steptime.protocol import StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
-from sim.steptime.weight_offload import OffloadedStepTime
+from sim.steptime.weight_offload import with_host_weights
 from sim.workload.trace import Trace
 
 ModelLike = str | Path | ModelSpec
@@ -136,13 +136,12 @@ class Deployment:
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         if engine.pipeline_parallel_size > 1:
-            return pipeline_step_time(self.model, gpu, engine, self.step_times)
+            return pipeline_step_time(self.model, gpu, engine, self.step_times, copied_bytes_per_s(gpu))
         steps = RooflineStepTime(self.model, gpu, engine, self.step_times, drafter=self.drafter)
         if self.host_kv is not None:
             return LayerwiseStepTime(steps, self.host_kv, gpu, copied_bytes_per_s(gpu))
-        if (weights := offloaded(self.model, engine, self.plan.stage)) is None:
-            return steps
-        return OffloadedStepTime(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)
+        weights = offloaded(self.model, engine, self.plan.stage)
+        return with_host_weights(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)
 
     @property
     def run_notes(self) -> tuple[str, ...]:
@@ -174,11 +173,6 @@ class Deployment:
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
                 "or use tensor_parallel_size instead of pipeline_parallel_size."
             )
-        if self.modes.num_stages > 1 and self.engine.weight_offload:
-            raise ConfigError(
-                "weights in host memory are not timed with pipeline stages: leave out cpu_offload_gb and offload_group_size, "
-                "or use tensor_parallel_size instead of pipeline_parallel_size."
-            )
         if reason := self.why_not():
             raise DoesNotFitError(f"{self} does not start: {reason}")
         return self
@@ -204,6 +198,8 @@ class Deployment:
         if engine.enable_dbo:
             self._check_dual_batches()
         beside = self._beside
+        if engine.weight_offload is not None:
+            beside.append("cpu_offload_gb" if engine.weight_offload == "uva" else "offload_group_size")
         if engine.async_scheduling and not engine.rules.stops_at_last_token:
             beside.append("async_scheduling before vLLM 0.11.1")
         if self.modes.swap_space is not None:
@@ -245,6 +241,10 @@ class Deployment:
                 f" {drafts.mtp_layers} MTP modules, got {engine.long_prefill_token_threshold}, and prompts would wait for ever; raise it, or"
                 " draft less."
             )
+        if engine.weight_offload == "prefetch" and drafts.method == "draft_model":
+            raise ConfigError(
+                "offload_group_size goes with no draft model in vLLM, which copies the layers of one model; use cpu_offload_gb, or draft otherwise."
+            )
         if beside := self._beside:
             raise ConfigError(f"speculative_config is not simulated with {beside[0]}; leave one of them out.")
 
@@ -256,8 +256,6 @@ class Deployment:
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "enable_lora": engine.enable_lora,
-            "cpu_offload_gb": engine.weight_offload == "uva",
-            "offload_group_size": engine.weight_offload == "prefetch",
         }
         return [name for name, is_there in found.items() if is_there]
 

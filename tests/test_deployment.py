@@ -80,8 +80,6 @@ DRAFTS = SpeculativeConfig("eagle3", "M", 3)
         EngineConfig(kv_offloading_size=8),
         EngineConfig(pipeline_parallel_size=2),
         EngineConfig(enable_lora=True),
-        EngineConfig(cpu_offload_gb=0.5),
-        EngineConfig(offload_group_size=4),
     ],
 )
 def test_speculation_is_refused_beside_what_no_schedule_was_recorded_with(engine: EngineConfig) -> None:
@@ -91,6 +89,17 @@ def test_speculation_is_refused_beside_what_no_schedule_was_recorded_with(engine
     both = deploy("Qwen3-0.6B", "h100-sxm", replace(engine, speculative_config=DRAFTS))
     with pytest.raises(ConfigError, match=f"^speculative_config is not simulated with {other}; leave one of them out"):
         both.require_runnable()
+
+
+def test_layers_are_copied_of_one_model() -> None:
+    """vLLM's offloader that copies may be asked once, and a draft model asks again; one that is read may be read beside it."""
+    drafts = SpeculativeConfig("draft_model", "Qwen/Qwen3-0.6B", 3)
+    reads = EngineConfig(speculative_config=drafts, cpu_offload_gb=1)
+    copies = EngineConfig(speculative_config=drafts, offload_group_size=4)
+    options = StepTimeOptions(acceptance=2.0)
+    deploy("Qwen3-8B", "h100-sxm", reads, step_times=options).require_runnable()
+    with pytest.raises(ConfigError, match="offload_group_size goes with no draft model in vLLM"):
+        deploy("Qwen3-8B", "h100-sxm", copies, step_times=options).require_runnable()
 
 
 def test_notes_of_a_run_say_what_drafts_were_taken_for() -> None:

@@ -9,7 +9,7 @@ from sim.specs.lora import AdapterLayout
 from sim.specs.model import Layer, ModelSpec, ceil_div
 from sim.specs.sharding import layer_on_rank
 from sim.specs.stages import Stage
-from sim.specs.weight_offload import HostWeights, host_weights
+from sim.specs.weight_offload import offloaded
 
 FP32_BYTES = 4
 
@@ -72,13 +72,6 @@ def _in_host_memory(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> P
     what = f"{len(found.copied)} layers" if found.copied else "the first matrices"
     buffers = f", but for {found.buffer_bytes:,} bytes of buffers" if found.buffer_bytes else ""
     return Part("in host memory", found.buffer_bytes - found.num_bytes, f"{what} of {found.num_bytes:,} bytes{buffers}")
-
-
-def offloaded(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> HostWeights | None:
-    """The weights of a stage that stay in host memory, on each of its GPUs."""
-    if engine.weight_offload is None:
-        return None
-    return host_weights([layer_on_rank(layer, engine) for layer in model.layers[stage.start : stage.stop]], engine)
 
 
 def _adapters(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:

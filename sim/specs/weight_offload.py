@@ -3,15 +3,18 @@
 Mirrors vllm/model_executor/offloader (0.33). With `--cpu-offload-gb` the parameters of decoder layers move in order until they have
 as many bytes, the last one wholly; the GPU reads them where they are. With `--offload-group-size` the last layers of each group
 move wholly; each is copied into one of `offload_prefetch_step` buffers as many offloaded layers ahead, and that wins over the other
-unless `--offload-backend` says so. Of either, parameters may be chosen by parts of their names.
+unless `--offload-backend` says so. Of either, parameters may be chosen by parts of their names. Deliberate differences: a matrix's
+scales move with it; and a draft model stays on the GPU, where vLLM goes on with its layers if bytes are left.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sim.specs.engine import EngineConfig
-from sim.specs.model import Experts, Layer, Linear
+from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.model import Experts, Layer, Linear, ModelSpec
+from sim.specs.sharding import layer_on_rank
+from sim.specs.stages import Stage
 from sim.units import GIB
 
 NORM_BYTES = 2  # of each number that is no matrix
@@ -39,6 +42,13 @@ def host_weights(layers: Sequence[Layer], engine: EngineConfig) -> HostWeights |
     if engine.weight_offload == "prefetch":
         return _copied(layers, engine)
     return _read(layers, engine) if engine.weight_offload == "uva" else None
+
+
+def offloaded(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> HostWeights | None:
+    """Of a pipeline stage, on each of its GPUs."""
+    if engine.weight_offload is None:
+        return None
+    return host_weights([layer_on_rank(layer, engine) for layer in model.layers[stage.start : stage.stop]], engine)
 
 
 class Parameter(NamedTuple):

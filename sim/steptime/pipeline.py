@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.specs.stages import Stage, pipeline_stages
+from sim.specs.weight_offload import offloaded
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.links import all_gather_s, message_s
 from sim.steptime.operators import ACTIVATION_BYTES
@@ -18,6 +20,7 @@ from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, ste
 from sim.steptime.perturbed import ScaledCurve
 from sim.steptime.protocol import DecodeCurve, FloatArray, StagedStepTime, StepShape, StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
+from sim.steptime.weight_offload import OffloadedStepTime, with_host_weights
 
 NUM_TENSORS = 2  # hidden states and residual: vLLM's IntermediateTensors
 
@@ -70,7 +73,7 @@ class PipelineCurve(NamedTuple):
 class PipelineStepTime:
     """The StagedStepTime of stages that are timed by a roofline each; a step by itself takes what it needs to pass them all."""
 
-    def __init__(self, stages: Sequence[RooflineStepTime], message: Message) -> None:
+    def __init__(self, stages: Sequence[RooflineStepTime | OffloadedStepTime], message: Message) -> None:
         self._stages = tuple(stages)
         self._message = message
         self.decode_curve: Callable[[int], PipelineCurve] = cache(self._time_decodes)
@@ -137,14 +140,28 @@ class SharedOutStepTime:
 
 
 def pipeline_step_time(
-    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, options: StepTimeOptions = DEFAULT_STEP_TIMES
+    model: ModelSpec,
+    gpu: HardwareProfile,
+    engine: ResolvedEngine,
+    options: StepTimeOptions = DEFAULT_STEP_TIMES,
+    host_link_bytes_per_s: float = inf,
 ) -> StagedStepTime:
-    """That of an engine with several stages; step times that are given are shared out."""
+    """That of an engine with several stages; step times that are given are shared out. Weights in host memory come over a link of so many bytes a second."""
     stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
     message = Message(model, gpu, engine)
     if options.given is not None:
         return SharedOutStepTime(options.given, stages, message)
-    return PipelineStepTime([RooflineStepTime(model, gpu, engine, options, stage) for stage in stages], message)
+    timed = [
+        with_host_weights(
+            RooflineStepTime(model, gpu, engine, options, stage),
+            offloaded(model, engine, stage),
+            gpu,
+            host_link_bytes_per_s,
+            options.expert_routing,
+        )
+        for stage in stages
+    ]
+    return PipelineStepTime(timed, message)
 
 
 def _decodes(num_decodes: int) -> StepShape:

@@ -97,7 +97,7 @@ class RooflineStepTime:
         if not chunks and num_sampled == num_decodes:
             return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
         gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
-        return self._with_host_s(gpu_s + self._drafting_s(shape), num_decodes + len(chunks))
+        return self._with_host_s(gpu_s + self.drafting_s(shape), num_decodes + len(chunks))
 
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> AnyDecodeCurve:
         """That of a rank in lock step with others."""
@@ -116,9 +116,10 @@ class RooflineStepTime:
         assert shape.agreement is not None, "ranks agree to split"
         launches_s = shape.agreement.num_ubatches * self._launches_s(shape.agreement.graph)
         gpu_s = max(layers.at(context_tokens) + self._sampling_s(shape.num_sampled + shape.num_drafts), launches_s)
-        return self._with_host_s(gpu_s + self._drafting_s(shape), shape.num_requests)
+        return self._with_host_s(gpu_s + self.drafting_s(shape), shape.num_requests)
 
-    def _drafting_s(self, shape: StepShape) -> float:
+    def drafting_s(self, shape: StepShape) -> float:
+        """What speculation adds behind the step."""
         return self._drafting.seconds(shape) if self._drafting else 0.0
 
     def _with_host_s(self, gpu_s: float, num_requests: int) -> float:

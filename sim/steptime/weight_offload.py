@@ -41,7 +41,8 @@ class OffloadedStepTime(WaitingStepTime):
         weights = self._weights
         if not weights.copied:
             return self._read_s(shape.num_tokens)
-        return copies_s(weights, step_s / weights.num_layers, weights.layer_bytes / self._link_bytes_per_s)
+        layer_s = (step_s - self._model.drafting_s(shape)) / weights.num_layers
+        return copies_s(weights, layer_s, weights.layer_bytes / self._link_bytes_per_s)
 
     def _time_reads(self, num_tokens: int) -> float:
         """What reads over the link take longer than the kernels would from the GPU's own memory."""
@@ -55,6 +56,19 @@ class OffloadedStepTime(WaitingStepTime):
                 num_bytes, kernel_s = float(weight.num_bytes), gemm_s(rows, weight, gpu)
             waits_s += count * max(0.0, num_bytes / self._link_bytes_per_s - kernel_s)
         return waits_s
+
+
+def with_host_weights(
+    steps: RooflineStepTime,
+    weights: HostWeights | None,
+    gpu: HardwareProfile,
+    link_bytes_per_s: float,
+    expert_routing: ExpertRouting,
+) -> RooflineStepTime | OffloadedStepTime:
+    """The steps as they are where all weights are on the GPU."""
+    if weights is None:
+        return steps
+    return OffloadedStepTime(steps, weights, gpu, link_bytes_per_s, expert_routing)
 
 
 def copies_s(weights: HostWeights, layer_s: float, copy_s: float) -> float:
