@@ -81,11 +81,12 @@ TTFT's slowest hundredth is not covered. Cold starts, which show in the first st
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
 LEFT_OUT = """## What rules of the operators are worth
 
-Three rules that kernel tables show, each with a cause: Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
+Four rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
+the multiplications, for experts of 16 bits (the first six rows) and of 8; Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
 is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
 FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
-gains by the second alone, and 4-bit experts do not carry over from one architecture to another."""
+gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all."""
 OWN_PROFILES = """## With a profile of one's own GPU
 
 Two of the served GPUs have a layer profile of the very card. `servecast calibrate --kernels` fits the operators to it, and nothing to the runs: errors
@@ -94,16 +95,22 @@ with `--num-gpu-blocks-override 2940` it comes within 2 %. The other run of that
 PROFILES = {"RTX4090_Llama-3.1-8B": "rtx-4090", "RTXPRO6000_Llama-3.1-8B": "rtx-pro-6000"}
 SCRIPTED = """## Closed loops whose arguments are unknown
 
-As the file has them, and where InferenceX publishes a script, with its arguments (of August 2026; the runs are of spring). Runs that start, median of the signed
-errors / MAPE in %; nothing is fitted to any of them (`python -m benchmarks.closed_loops`).
+As the file has them, and where InferenceX publishes a script, with its arguments: those of the script's version that had the run's vLLM, as far as its history tells
+(SemiAnalysisAI/InferenceX, perf-changelog.yaml). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them, so each model
+and each GPU is left out here (`python -m benchmarks.closed_loops`). Before experts' rows were moved as well as multiplied (above), norms over all heads added up
+and the scripts told apart by version, the 430 runs with a script were off by 9.1 % a token in the median, MAPE 11.7, and to the first token by 29 and 46; now by 6.4 and 7.6, 24 and 27. Causes:
 
-- **Kimi-K2.5 in int4** was 36 % (B200) and 15 % (H200) too fast a token until experts of 4 bits had a fit of their own, from kernel tables.
-- **gpt-oss-120b on Hopper** would come half as far off with Marlin's kernels, which a server has with `VLLM_MXFP4_USE_MARLIN=1` and not by itself. Whether these had is not known, and prefills
-  measured on an H200 by llm-d are 1 to 4 % off without ([fleet.md](fleet.md#against-measured-pulls)); so it is not assumed.
+- **Experts of nvfp4 and fp8**: kernels that gather and add up a token's rows take their own time, and nvfp4 has a fit of its own (6 to 9 % on shapes held out). Kimi-K2.5 and MiniMax-M2.5 in fp4
+  were 12 to 20 % too slow a token on B200 and B300 with one or two GPUs.
+- **MiniMax-M2.5 norms queries and keys over all heads**, so that ranks send each other a third, small sum a layer (vLLM's minimax_m2.py): 7 points of its time per token on four GPUs.
+- **gpt-oss-120b on Hopper** had Marlin's kernels: its script sets VLLM_MXFP4_USE_MARLIN=1 from vLLM 0.13 on; `--moe-backend marlin` is that choice here. By itself a server has Triton's, and prefills that
+  llm-d measured on an H200 are those ([fleet.md](fleet.md#against-measured-pulls)).
+- **Labels**: Kimi's runs in fp4 that are labelled as data-parallel and as expert-parallel took the same times, to 2 %, as did MiniMax's in fp8; their scripts have neither flag, so both ran as tensor parallelism.
+- **MiniMax-M2.5 with vLLM 0.17** had Triton's experts by its script, of which B200 has no tables.
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
-- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. Where the first requests of a run meet a cold server, few requests carry it.
-- **Experts of nvfp4** have tables as well. A fit of their own is no nearer on shapes held out (20.9 % against 21), and farther off on these runs: fp8's stays.
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is largest where prompts are computed outside of CUDA graphs, at few requests: beyond the front end
+  such steps took 0.8 to 1.6 ms a layer of experts on H100, H200 and B200, where some 17 launches of 29 us are counted. A graph that holds them (`max_cudagraph_capture_size` 2048) halves that in the same runs.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 FRONT_END = """## The client's clock
 

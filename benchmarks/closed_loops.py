@@ -2,9 +2,8 @@
 
     python -m benchmarks.closed_loops ../shared/measured
 
-InferenceX publishes the scripts that it measures with (SemiAnalysisAI/InferenceX, benchmarks/single_node, August 2026); the runs are of
-spring 2026 and of older versions of vLLM, so a script may have changed in between: where it has a server not start that was
-measured, this says so. Nothing is fitted to these runs.
+InferenceX publishes the scripts that it measures with (SemiAnalysisAI/InferenceX, benchmarks/single_node) and when they changed (perf-changelog.yaml):
+each run has those of its version of vLLM, as far as its history tells. Nothing is fitted to these runs.
 """
 
 import sys
@@ -20,7 +19,6 @@ from sim.report.tables import aligned
 
 METRICS = ("ttft_mean", "tpot_mean")
 ROOM = 256  # tokens beyond the longest request: MAX_MODEL_LEN is the caller's, and but for room means nothing
-COMMON = {"gpu_memory_utilization": 0.9, "kv_cache_dtype": "fp8"}
 
 
 class Server(NamedTuple):
@@ -31,22 +29,51 @@ class Server(NamedTuple):
     gpu: str
 
 
+ALL = Server("all", None, ""), ""
+
+
 def scripted(run: Run) -> dict[str, Any] | None:
-    """The arguments that the script of that model, precision and GPU has; None where there is no script."""
-    if not isinstance(run.workload, ClosedLoop):
+    """The arguments that the script of that model, precision and GPU has; None where there is no script.
+
+    Kimi's and MiniMax's in fp8 have no data parallelism, and before August Kimi's has no expert parallelism, whatever a run is labelled.
+    MiniMax's in fp8 has Triton's experts with 0.17, of which B200 has no tables; gpt-oss's sets VLLM_MXFP4_USE_MARLIN=1 on Hopper.
+    """
+    if run.engine_args_known or not isinstance(run.workload, ClosedLoop):
         return None
-    prompt, output = run.workload.prompt_tokens.uniform[1], run.workload.output_tokens.uniform[1]
-    bounded = {**COMMON, "max_model_len": prompt + output + ROOM}
-    minimax = {**bounded, "max_cudagraph_capture_size": 2048, "max_num_batched_tokens": 2 * prompt}
-    concurrency = run.workload.concurrency
-    kimi = {**bounded, "max_num_seqs": concurrency, "max_cudagraph_capture_size": 2 * concurrency}
+    prompt, concurrency = run.workload.prompt_tokens.uniform[1], run.workload.concurrency
+    bounded = {"gpu_memory_utilization": 0.9, "max_model_len": prompt + run.workload.output_tokens.uniform[1] + ROOM}
+    wide = {
+        **bounded,
+        "kv_cache_dtype": "fp8",
+        "max_cudagraph_capture_size": 2048,
+        "max_num_batched_tokens": 2 * prompt,
+    }
+    in_one = {"tensor_parallel_size": _num_gpus(run), "data_parallel_size": 1}
+    first = {**bounded, "gpu_memory_utilization": 0.95, "block_size": 32, "enable_expert_parallel": True}
+    minimax_fp4 = {**bounded, "max_num_seqs": concurrency} if "nightly" in run.engine_version else wide
+    minimax_fp8 = first if run.vllm_version == "0.17.0" else {**wide, **in_one, "block_size": 32}
+    kimi_fp4 = {**wide, **in_one, "max_num_seqs": concurrency, "enable_expert_parallel": False}
+    kimi_int4 = {**bounded, "gpu_memory_utilization": 0.95, "max_num_seqs": concurrency}
+    gpt_oss = {**bounded, "max_cudagraph_capture_size": 2048, "max_num_batched_tokens": 8192}
+    marlin = {**gpt_oss, "max_num_seqs": concurrency, "moe_backend": "marlin"}
+    decoding = {"cudagraph_mode": "FULL_DECODE_ONLY", "max_num_batched_tokens": 8192, "max_num_seqs": 512}
     arguments: Mapping[Server, dict[str, Any]] = {
-        Server("MiniMax-M2.5", "fp4", "b200-sxm"): minimax,
-        Server("MiniMax-M2.5", "fp8", "b200-sxm"): {**minimax, "block_size": 32},
+        **{Server("MiniMax-M2.5", "fp4", gpu): minimax_fp4 for gpu in ("b200-sxm", "b300-sxm")},
+        **{Server("MiniMax-M2.5", "fp8", gpu): minimax_fp8 for gpu in ("b200-sxm", "b300-sxm")},
         Server("MiniMax-M2.5", "fp8", "h100-sxm"): {"gpu_memory_utilization": 0.9},
-        Server("Kimi-K2.5", "fp4", "b200-sxm"): kimi,
+        **{Server("Kimi-K2.5", "fp4", gpu): kimi_fp4 for gpu in ("b200-sxm", "b300-sxm")},
+        Server("Kimi-K2.5", "int4", "b200-sxm"): {"gpu_memory_utilization": 0.97},
+        Server("Kimi-K2.5", "int4", "h200-sxm"): kimi_int4,
+        Server("gpt-oss-120b", "fp4", "b200-sxm"): {**gpt_oss, "kv_cache_dtype": "fp8", "max_num_seqs": 512},
+        **{Server("gpt-oss-120b", "fp4", gpu): marlin for gpu in ("h100-sxm", "h200-sxm")},
+        Server("Llama-3.1-70B", "fp4", "b200-sxm"): {**bounded, "kv_cache_dtype": "fp8", **decoding},
     }
     return arguments.get(_server(run))
+
+
+def _num_gpus(run: Run) -> int:
+    ranks: int = run.engine["tensor_parallel_size"] * run.engine.get("data_parallel_size", 1)
+    return ranks
 
 
 def with_scripts(runs: Sequence[Run]) -> list[Run]:
@@ -64,10 +91,12 @@ def rows(folder: Path) -> Iterator[tuple[object, ...]]:
 
 
 def _by_group(runs: Sequence[Run]) -> dict[tuple[Server, str], tuple[int, dict[str, tuple[float, Errors]]]]:
-    """How many were replayed, and for each metric the median of signed errors and their sizes."""
+    """How many were replayed, and for each metric the median of signed errors and their sizes; of all of them last."""
     found: dict[tuple[Server, str], list[dict[str, float]]] = {_group(run): [] for run in sorted(runs, key=_group)}
+    found[ALL] = []
     for result, whole in validate(runs).replayed:
         found[_group(result.run)].append(whole.errors)
+        found[ALL].append(whole.errors)
     return {group: (len(errors), _sizes(errors)) for group, errors in found.items()}
 
 

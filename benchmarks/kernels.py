@@ -56,6 +56,11 @@ FORMATS = {
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 LARGEST_MESSAGE = 128 * 2**20
 LITTLE_KV_BYTES = 4 * 2**20
+TWO_MATRICES = {(128, 6, 2688), (512, 22, 2048)}
+"""Nemotron's experts, by how many there are, how many a token has and the hidden size: read as three matrices they would come faster than the GPU's
+memory gives anything. A100's tables, of an older vLLM, have three."""
+HALF_OF_THEM = (256, 8, 7168)
+"""DeepSeek's: its router lets tokens choose among half of them, and rows do not say which; these would be as fast."""
 
 
 Calls = Callable[[Path, str, HardwareProfile], Iterator[Call]]
@@ -186,8 +191,18 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
         if weight.compute not in gpu.peak_flops:
             return
         for row in _rows(rows[chosen]):
-            per_gpu = int(row.inter_size // row.moe_tp_size)
-            experts = Experts(int(row.num_experts), int(row.topk), int(row.hidden_size), per_gpu, weight=weight)
+            whose = () if name == "A100" else (int(row.num_experts), int(row.topk), int(row.hidden_size))
+            if whose == HALF_OF_THEM:
+                continue
+            per_gpu, num_matrices = int(row.inter_size // row.moe_tp_size), 2 if whose in TWO_MATRICES else 3
+            experts = Experts(
+                int(row.num_experts),
+                int(row.topk),
+                int(row.hidden_size),
+                per_gpu,
+                weight=weight,
+                num_matrices=num_matrices,
+            )
             routed = float(row.num_tokens * row.topk)
             read = min(experts.num_experts, routed) * experts.num_weights_per_expert * weight.bits / 8
             plain_s = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read, weight)
@@ -226,6 +241,7 @@ OPERATORS: dict[str, Calls] = {
     "mixed attention": _mixed,
     "experts bf16": _experts("bfloat16", FORMATS["bfloat16"]),
     "experts fp8_block": _experts("fp8_block", FORMATS["fp8_block"]),
+    "experts nvfp4": _experts("nvfp4", FORMATS["nvfp4"]),
     "experts int4": _experts("int4_wo", FORMATS["int4"]),
     "all-reduce": _all_reduce,
 }

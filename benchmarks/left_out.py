@@ -24,6 +24,8 @@ from sim.specs.operator_fits import OperatorFits
 
 HEADER = ("rule", "GPU", "calls", "without", "held out", "GPU left out")
 RULES = {
+    "experts bf16": "rows of experts are gathered and added up",
+    "experts fp8_block": "rows of experts are gathered and added up",
     "experts int4": "weights of 4 bits have a fit of their own",
     "all-reduce": "sums take what was measured at their size",
     "mixed attention": "tiles without queries cost time",
@@ -63,6 +65,12 @@ def _without(target: Target, gpu: HardwareProfile, calls: list[Call]) -> Hardwar
             return _having(gpu, replace(fits, experts_weight_only=fits.experts["bf16"]))
         case "all-reduce":
             return _having(gpu, replace(fits, all_reduce=replace(fits.all_reduce, by_bytes=())))
+        case "experts bf16" | "experts fp8_block":
+            assert target.dtype, "experts are fitted by their dtype"
+            still = replace(fits.experts[target.dtype], row_moves=0.0)
+            at_rest = _having(gpu, replace(fits, experts={**fits.experts, target.dtype: still}))
+            fewer = target._replace(parameters=target.parameters[:3])
+            return fitted_gpu(at_rest, fewer, fit(fewer, at_rest, calls))
     idle = _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, idle_tile_s=0.0)))
     fewer = target._replace(parameters=MIXED[:2])
     return fitted_gpu(idle, fewer, fit(fewer, idle, calls))
@@ -76,6 +84,11 @@ def _with(target: Target, gpu: HardwareProfile, other: HardwareProfile) -> Hardw
             return _having(gpu, replace(fits, experts_weight_only=others.experts_weight_only))
         case "all-reduce":
             return _having(gpu, replace(fits, all_reduce=replace(fits.all_reduce, by_bytes=others.all_reduce.by_bytes)))
+        case "experts bf16" | "experts fp8_block":
+            assert target.dtype, "experts are fitted by their dtype"
+            moves = others.experts[target.dtype].row_moves
+            mine = replace(fits.experts[target.dtype], row_moves=moves)
+            return _having(gpu, replace(fits, experts={**fits.experts, target.dtype: mine}))
     riding = {parameter.field: getattr(others.prefill_attention, parameter.field) for parameter in target.parameters}
     return _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, **riding)))
 

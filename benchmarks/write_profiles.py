@@ -139,13 +139,12 @@ def _dense(*values: float) -> dict[str, float]:
     return dict(zip(DENSE, values, strict=True))
 
 
-GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; experts and all-reduce rounded by eye
+GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; all-reduce rounded by eye
     "gemm bf16": _dense(0.79, 0.83, 4.0),
     "gemm fp8": {**_dense(0.58, 0.80, 6.0), "wave_penalty": 0.4},
     "decode attention": {**_dense(0.08, 0.86, 11.4), "per_wave_us": 1.6},
     "prefill attention": {**_dense(0.55, 0.38, 11.5), "wave_penalty": 0.35},
     "all-reduce": {"base_us": 5.0, "per_gpu_us": 0.2, "link_efficiency": 0.6},
-    "experts bf16": _dense(0.42, 0.87, 35.0),
 }
 GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
 
@@ -327,7 +326,8 @@ class Fits:
 
     def _median(self, operator: str) -> dict[str, float]:
         fitted = [fits[operator] for fits in self._params.values() if operator in fits]
-        return {key: round(median(fit[key] for fit in fitted), 3) for key in DENSE}
+        keys = [key for key in fitted[0] if not key.endswith("med_p90")]
+        return {key: round(median(fit[key] for fit in fitted), 3) for key in keys}
 
 
 def _numbers(operator: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -375,7 +375,9 @@ def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[st
 def _experts(fits: Fits, dtype: str) -> dict[str, Any]:
     if dtype == "bf16":
         return fits.block("experts bf16")
-    return fits.block("experts fp8_block", borrowed_for=None if dtype == "fp8" else dtype)
+    if dtype == "fp8":
+        return fits.block("experts fp8_block")
+    return fits.block_or("experts nvfp4" if dtype == "fp4" else "experts int8", "experts fp8_block", dtype)
 
 
 def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,8 @@ MEMORY = Parameter("memory_efficiency", "memory_efficiency", start=0.8)
 LAUNCH = Parameter("launch_s", "launch_us", US, 5.0, 0.1)
 WAVE = Parameter("wave_penalty", "wave_penalty", start=0.4, least=0.0)
 DENSE, WAVES = (COMPUTE, MEMORY, LAUNCH), (COMPUTE, MEMORY, LAUNCH, WAVE)
-EXPERTS = (COMPUTE, MEMORY, LAUNCH._replace(start=40.0))
+EXPERTS = (COMPUTE, MEMORY, LAUNCH._replace(start=40.0), Parameter("row_moves", "row_moves", start=4.0, least=0.0))
+TILED_EXPERTS = (*EXPERTS, Parameter("padded_rows", "padded_rows", start=10.0, least=0.0))
 DECODE = (
     COMPUTE._replace(start=0.1),
     MEMORY,
@@ -107,7 +108,8 @@ TARGETS = (
     Target("mixed attention", "prefill_attention", MIXED),
     Target("experts bf16", "experts", EXPERTS, "bf16"),
     Target("experts fp8_block", "experts", EXPERTS, "fp8"),
-    Target("experts int4", "experts_weight_only", EXPERTS),
+    Target("experts nvfp4", "experts", TILED_EXPERTS, "fp4"),
+    Target("experts int4", "experts_weight_only", TILED_EXPERTS),
     Target("all-reduce", "all_reduce", REDUCE, None, ("by_bytes",)),
 )
 """In the order in which they are fitted: mixed calls on top of prefill attention."""

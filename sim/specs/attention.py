@@ -44,7 +44,13 @@ def grouped_query_attention(slot: Slot, kind: AttentionKind) -> Mixer:
     o_proj = slot.linear("o_proj", "self_attn.o_proj", q_features, slot.hidden_size, "row", bias=o_bias)
     sinks = heads.num_heads if traits.attention_sinks else 0
     attention = Attention(
-        kind, heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.head_dim, window=_window(slot, kind)
+        kind,
+        heads.num_heads,
+        heads.num_kv_heads,
+        heads.head_dim,
+        heads.head_dim,
+        window=_window(slot, kind),
+        norms_all_heads=traits.qk_norm == "full",
     )
     qkv_proj = replace(qkv_proj, kv_features=kv_features, num_kv_heads=heads.num_kv_heads)
     return Mixer(attention, (qkv_proj, o_proj), sinks + _qk_norm_parameters(slot, heads))

@@ -37,6 +37,8 @@ KVAllocation = Literal["paged", "contiguous"]
 PreemptionMode = Literal["recompute", "swap"]
 PrefixCacheEviction = Literal["lru", "lfu", "size_aware"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
+MoEBackend = Literal["auto", "marlin"]
+"""Marlin's kernels for experts are timed in place of the default ones; vLLM has others, which are not told apart."""
 PerformanceMode = Literal["balanced", "interactivity", "throughput"]
 UsageContext = Literal["server", "offline"]
 OffloadBackend = Literal["auto", "uva", "prefetch"]
@@ -78,6 +80,7 @@ class EngineConfig:
     data_parallel_size: int = count(1, "engines that one server shares requests out to (-dp)")
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
     all2all_backend: All2AllBackend = choice("allgather_reducescatter", get_args(All2AllBackend))
+    moe_backend: MoEBackend = choice("auto", get_args(MoEBackend))
     enable_eplb: bool = switch(False, "place experts by their load, the busiest on several GPUs")
     num_redundant_experts: int = count(0, "copies of experts that it may place", at_least=0, is_flag=False)
     enable_dbo: bool = switch(

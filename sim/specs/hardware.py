@@ -251,7 +251,14 @@ def _points(factors: Mapping[int, float]) -> tuple[tuple[float, float], ...]:
 
 
 def _experts_fit(block: ExpertsBlock) -> ExpertsFit:
-    return ExpertsFit(block.compute_efficiency, block.memory_efficiency, block.launch_us * US, block.basis)
+    return ExpertsFit(
+        block.compute_efficiency,
+        block.memory_efficiency,
+        block.launch_us * US,
+        block.row_moves,
+        block.padded_rows,
+        block.basis,
+    )
 
 
 def _message_fit(block: MessageBlock) -> MessageFit:

@@ -74,6 +74,8 @@ class ExpertsBlock(FitBlock):
     compute_efficiency: Positive
     memory_efficiency: Positive
     launch_us: NotNegative
+    row_moves: NotNegative = 5.0
+    padded_rows: NotNegative = 0.0
 
 
 class AllReduceBlock(FitBlock):

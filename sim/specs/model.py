@@ -108,7 +108,8 @@ class Attention:
     `head_dim` is that of queries and keys, `v_head_dim` that of values. MLA keeps one latent vector of
     `kv_lora_rank + qk_rope_head_dim` a token; linear attention keeps `state_bytes` a request and nothing a token.
     `window` is set for sliding and chunked kinds only. Sparse attention (DSA) reads at most `index_topk` tokens of the
-    context, chosen by an indexer that keeps a key of `index_head_dim` numbers a token.
+    context, chosen by an indexer that keeps a key of `index_head_dim` numbers a token. `norms_all_heads`: queries are normed over all heads
+    together, and keys as well, so ranks add up the squares of those that each has.
     """
 
     kind: AttentionKind
@@ -122,6 +123,7 @@ class Attention:
     state_bytes: int = 0
     index_topk: int | None = None
     index_head_dim: int = 0
+    norms_all_heads: bool = False
 
     @property
     def kv_numbers_per_token(self) -> int:

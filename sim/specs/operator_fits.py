@@ -59,11 +59,18 @@ class PrefillAttentionFit:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsFit:
-    """The routed experts of one layer, routing and permutation included."""
+    """The routed experts of one layer, routing and permutation included.
+
+    Kernels before and behind the multiplications gather a token for each of its experts and add up what comes back: each row
+    goes through memory `row_moves` times. Kernels of 4-bit weights lay each expert's rows
+    out in whole tiles, which adds `padded_rows` to each that has any.
+    """
 
     compute_efficiency: float
     memory_efficiency: float
     launch_s: float
+    row_moves: float
+    padded_rows: float
     basis: Basis
 
 

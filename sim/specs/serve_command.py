@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from sim.errors import ConfigError, listed, nearest
 from sim.inputs import read_yaml
-from sim.specs.engine import EngineConfig
+from sim.specs.engine import EngineConfig, MoEBackend
 from sim.specs.kv_transfer import offloading_arguments
 from sim.specs.notes import engine_notes
 from sim.specs.presets import preset_arguments
@@ -19,6 +19,7 @@ from sim.specs.serve_flags import (
     APPROXIMATED,
     COMPILATION_FIELDS,
     DEFAULT_BACKEND_NAMES,
+    DEFAULT_KERNELS,
     ENGINE_FLAGS,
     IGNORED,
     OTHER_COMPILATION_KEYS,
@@ -35,6 +36,7 @@ _HUMAN_INTEGER = re.compile(
 UNSPELLED = ("swap_space", "pp_layer_partition")
 """Arguments of engines before V1, which the newest versions refuse, and those that vLLM has from its environment."""
 LAYER_PARTITION = "VLLM_PP_LAYER_PARTITION"
+USES_MARLIN = ("VLLM_MXFP4_USE_MARLIN", "1")  # what chose it before there was a flag
 _LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": None, "3": None}
 
 
@@ -77,10 +79,7 @@ def parse_engine_args(args: Sequence[str]) -> ParsedServe:
     if preset is not None:
         draft.arguments |= preset_arguments(preset, "--preset")
     for name, value in (launch.environment if launch else {}).items():
-        if name == LAYER_PARTITION:
-            draft.arguments["pp_layer_partition"] = _layer_partition(value)
-        else:
-            draft.idle[name] = _environment_warning(name, value)
+        _read_environment(draft, name, value)
     for flag in (*_file_flags(config), *(flag for flag in flags if flag.name not in {"config", "preset"})):
         _apply(draft, flag)
     draft.model = others[0] if others else draft.model
@@ -170,6 +169,15 @@ def _layer_partition(text: str) -> tuple[int, ...]:
         ) from None
 
 
+def _read_environment(draft: _Draft, name: str, value: str) -> None:
+    if name == LAYER_PARTITION:
+        draft.arguments["pp_layer_partition"] = _layer_partition(value)
+    elif (name, value) == USES_MARLIN:
+        draft.arguments["moe_backend"] = "marlin"
+    else:
+        draft.idle[name] = _environment_warning(name, value)
+
+
 def _environment_warning(name: str, value: str) -> str:
     if (name, value) == ("VLLM_USE_V1", "0"):
         raise ConfigError("VLLM_USE_V1=0 asks for the engine before V1, which is not simulated; leave it out.")
@@ -177,12 +185,12 @@ def _environment_warning(name: str, value: str) -> str:
 
 
 def _apply(draft: _Draft, flag: Flag) -> None:
-    if flag.name in ENGINE_FLAGS:
+    if instead := _instead(flag):
+        draft.approximated.setdefault(instead, []).append(flag.spelled)
+    elif flag.name in ENGINE_FLAGS:
         draft.arguments[ENGINE_FLAGS[flag.name].field] = _value(ENGINE_FLAGS[flag.name], flag)
     elif flag.name in UNSIMULATED:
         _refuse_unless_harmless(flag)
-    elif flag.name in APPROXIMATED:
-        draft.approximated.setdefault(APPROXIMATED[flag.name][1], []).append(flag.spelled)
     elif flag.name in IGNORED:
         draft.idle[flag.spelled] = f"{flag.spelled} changes nothing here."
     elif flag.name == "model":
@@ -197,6 +205,13 @@ def _apply(draft: _Draft, flag: Flag) -> None:
         _JSON_RULES[flag.name](draft, flag)
     else:
         raise ConfigError(f"{flag.spelled} must be given on the command line, got it in a config file.")
+
+
+def _instead(flag: Flag) -> str | None:
+    """What holds instead of a flag that is accepted without its effect."""
+    if flag.name == "moe-backend":
+        return None if flag.values[0] in get_args(MoEBackend) else DEFAULT_KERNELS
+    return APPROXIMATED[flag.name][1] if flag.name in APPROXIMATED else None
 
 
 def _value(known: EngineFlag, flag: Flag) -> object:

@@ -146,15 +146,15 @@ UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
     "num-scheduler-steps": UnsimulatedFlag("the engine before V1", harmless=("1",)),
 }
 
+DEFAULT_KERNELS = "step times are those of the default kernels"
 APPROXIMATED: Mapping[str, tuple[Arity, str]] = {
     "limit-mm-per-prompt": ("one", "a vision tower stays counted in the weights"),
-    "attention-backend": ("one", "step times are those of the default kernels"),
-    "attention-config": ("one", "step times are those of the default kernels"),
-    "moe-backend": ("one", "step times are those of the default kernels"),
-    "linear-backend": ("one", "step times are those of the default kernels"),
-    "kernel-config": ("one", "step times are those of the default kernels"),
-    "disable-custom-all-reduce": ("none", "step times are those of the default kernels"),
-    "disable-cascade-attn": ("none", "step times are those of the default kernels"),
+    "attention-backend": ("one", DEFAULT_KERNELS),
+    "attention-config": ("one", DEFAULT_KERNELS),
+    "linear-backend": ("one", DEFAULT_KERNELS),
+    "kernel-config": ("one", DEFAULT_KERNELS),
+    "disable-custom-all-reduce": ("none", DEFAULT_KERNELS),
+    "disable-cascade-attn": ("none", DEFAULT_KERNELS),
     "mamba-cache-dtype": ("one", "the state keeps the model's own dtype"),
     "mamba-ssm-cache-dtype": ("one", "the state keeps the model's own dtype"),
     "mamba-cache-mode": ("one", "the state is kept as by default"),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.specs.engine import ResolvedEngine
@@ -11,7 +12,7 @@ from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
 from sim.steptime.busiest_rank import busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.operators import Kernel, experts_kernel, routed_experts
+from sim.steptime.operators import Kernel, by_marlin, experts_kernel, routed_experts
 from sim.steptime.parts import Bound
 
 
@@ -41,6 +42,8 @@ class ExpertsWork:
         self._engine = engine
         self._expert_routing = expert_routing
         ranks = engine.num_expert_ranks
+        if engine.moe_backend == "marlin":
+            experts = Counter({replace(one, weight=by_marlin(one.weight)): count for one, count in experts.items()})
         self._experts = [(one, experts_on_rank(one, engine), count) for one, count in experts.items()]
         backend = engine.all2all_backend if engine.enable_expert_parallel else "allgather_reducescatter"
         self._exchanges = (

@@ -185,13 +185,20 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
     dtype = compute_dtype(experts.weight, gpu)
     fits = gpu.operators
     fit = fits.experts_weight_only if _is_weight_only(experts.weight, gpu) else fits.experts[dtype]
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
     weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
-    token_bytes = ACTIVATION_BYTES * routed * (2 * experts.hidden_size + 3 * experts.intermediate_size)
-    memory_s = (weight_bytes + token_bytes) / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
+    weights_s = weight_bytes / (bandwidth * fit.memory_efficiency)
     flops = 2 * routed * experts.num_weights_per_expert
     compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
-    seconds = fit.launch_s + smooth_max(memory_s, compute_s, 2)
-    return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
+    num_rows = routed + fit.padded_rows * distinct
+    moves_s = fit.row_moves * num_rows * ACTIVATION_BYTES * experts.hidden_size / bandwidth
+    seconds = fit.launch_s + smooth_max(weights_s, compute_s, 2) + moves_s
+    return Kernel(seconds, "compute" if compute_s > weights_s + moves_s else "memory")
+
+
+def by_marlin(weight: WeightFormat) -> WeightFormat:
+    """The same weight as Marlin multiplies it: unpacked to 16 bits, whatever other kernels the GPU has for it."""
+    return replace(weight, name=f"{weight.name} by Marlin", compute="bf16")
 
 
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:

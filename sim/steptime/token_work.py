@@ -25,6 +25,7 @@ LAST_NORMS = 2  # the last norm and the choice of sampled rows, taken as one as 
 ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
 ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
 EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
+SQUARES_BYTES = 2 * 4  # a token's mean squares in fp32, of its queries and of its keys
 
 
 class TokenWork:
@@ -53,13 +54,14 @@ class TokenWork:
         self._num_gathers = _num_gathers(distinct_layers, engine)
         self._num_all_reduces = stage.is_first + 2 * num_layers if tensor_parallel_size > 1 else 0
         self._num_all_reduces -= self._num_gathers
+        self._num_squares = sum(_shares_norms(layer, tensor_parallel_size) * n for layer, n in layers)
         self._linears = _count((linear, n) for layer, n in layers for linear in layer.linears)
         self._experts = ExpertsWork(distinct_layers, gpu, engine, expert_routing)
         self._num_ranks = engine.data_parallel_size
         self._elementwise = _count(
             (moved_bytes, n)
             for layer, n in layers
-            for moved_bytes in (norm, norm, rope_bytes(layer), *activation_bytes(layer))
+            for moved_bytes in (norm, norm, *qk_norm_bytes(layer), rope_bytes(layer), *activation_bytes(layer))
         )
         self._elementwise[norm] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
         self._lora = lora
@@ -116,6 +118,9 @@ class TokenWork:
         if self._num_all_reduces:
             message_s = all_reduce_s(rows * self._message_bytes, self._num_gpus, gpu)
             found.append(("all_reduce", "link", self._num_all_reduces * message_s))
+        if self._num_squares:
+            squares_s = all_reduce_s(rows * SQUARES_BYTES, self._num_gpus, gpu)
+            found.append(("all_reduce", "link", self._num_squares * squares_s))
         if self._num_gathers:
             message_s = gathered_s(rows * self._message_bytes, self._num_gpus, gpu)
             found.append(("all_gather", "link", self._num_gathers * message_s))
@@ -146,6 +151,16 @@ def rope_bytes(layer: Layer) -> int:
     return ACTIVATION_BYTES * 2 * (attention.num_heads + attention.num_kv_heads) * attention.head_dim
 
 
+def qk_norm_bytes(layer: Layer) -> list[int]:
+    """What norms over all heads move per token: one kernel squares queries and keys, another scales them."""
+    rope = rope_bytes(layer)
+    return [rope // 2, rope] if layer.attention.norms_all_heads else []
+
+
+def _shares_norms(layer: Layer, tensor_parallel_size: int) -> bool:
+    return layer.attention.norms_all_heads and tensor_parallel_size > 1
+
+
 def activation_bytes(layer: Layer) -> list[int]:
     """What each activation reads and writes per token; experts' own is part of their time."""
     gates = [linear.out_features for linear in layer.linears if "up_proj" in linear.name]
@@ -156,4 +171,5 @@ def _num_launches(layer: Layer, tensor_parallel_size: int) -> int:
     """Kernels that the host launches for one layer where no CUDA graph does."""
     all_reduces = 2 if tensor_parallel_size > 1 else 0
     experts = EXPERTS_LAUNCHES if layer.experts else 0
-    return len(layer.linears) + ATTENTION_LAUNCHES + ELEMENTWISE_LAUNCHES + all_reduces + experts
+    norms = len(qk_norm_bytes(layer)) + _shares_norms(layer, tensor_parallel_size)
+    return len(layer.linears) + ATTENTION_LAUNCHES + ELEMENTWISE_LAUNCHES + all_reduces + experts + norms

@@ -279,6 +279,17 @@ def test_a_production_line_gets_one_sentence_for_what_changes_nothing() -> None:
         parse_serve_command("vllm serve M --host 0.0.0.0 --prot 8000")
 
 
+def test_marlin_is_chosen_by_a_flag_or_by_the_environment() -> None:
+    """The other kernels for experts are not told apart."""
+    assert parse("--moe-backend marlin").engine.moe_backend == "marlin"
+    by_environment = parse_serve_command("VLLM_MXFP4_USE_MARLIN=1 vllm serve M")
+    assert (by_environment.engine.moe_backend, by_environment.warnings) == ("marlin", ())
+    assert parse("--moe-backend auto").warnings == ()
+    other = parse("--moe-backend triton")
+    assert other.engine.moe_backend == "auto"
+    assert other.warnings == ("--moe-backend is not simulated: step times are those of the default kernels.",)
+
+
 def test_arguments_that_others_make_void_say_so() -> None:
     """Graph sizes under eager execution, memory utilisation beside a given cache size, 16-bit types."""
     assert parse("--enforce-eager -cc.cudagraph_mode=FULL").warnings == (

@@ -1,9 +1,12 @@
 """The kernels that every step runs for all its tokens: which, how often and of what size."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.model import Experts, ModelSpec
+from sim.specs.quantization import MXFP4
 from sim.specs.vllm import resolve_engine
 from sim.steptime.links import all_reduce_s
 from sim.steptime.operators import elementwise_s, experts_s, gemm_s
@@ -33,11 +36,44 @@ def test_two_all_reduces_a_layer_and_one_for_the_embedding() -> None:
     assert seconds["all_reduce"] == pytest.approx(65 * all_reduce_s(64.0 * 4096 * 2, 4, h100()))
 
 
+def test_norms_over_all_heads_are_added_up_between_ranks() -> None:
+    """Two kernels a layer, and with several GPUs a third message: two squares of 4 bytes a token (MiniMax-M2)."""
+    plain = make_model()
+    attention = replace(plain.layers[0].attention, norms_all_heads=True)
+    normed = replace(plain, layers=tuple(replace(layer, attention=attention) for layer in plain.layers))
+    gpu, heads_bytes = h100(), 2 * (8 + 2) * 128
+    work, other = (TokenWork(model, gpu, resolved(model, 4)) for model in (normed, plain))
+    seconds, without = work.seconds_by_operator(64), other.seconds_by_operator(64)
+    norms_s = elementwise_s(64.0 * heads_bytes, gpu) + elementwise_s(64.0 * 2 * heads_bytes, gpu)
+    assert seconds["elementwise"] == pytest.approx(without["elementwise"] + 32 * norms_s)
+    assert seconds["all_reduce"] == pytest.approx(without["all_reduce"] + 32 * all_reduce_s(64.0 * 2 * 4, 4, gpu))
+    assert work.num_launches == other.num_launches + 32 * 3
+    assert (
+        TokenWork(normed, gpu, resolved(normed)).num_launches
+        == TokenWork(plain, gpu, resolved(plain)).num_launches + 32 * 2
+    )
+
+
 def test_experts_are_cut_by_tensor_parallelism() -> None:
     """Each of two GPUs holds half of every expert's intermediate dimension."""
     model = make_model(experts=Experts(8, 2, 4096, 14336))
     seconds = TokenWork(model, h100(), resolved(model, 2)).seconds_by_operator(64)
     assert seconds["experts"] == pytest.approx(32 * experts_s(64.0, Experts(8, 2, 4096, 7168), h100()))
+
+
+def test_marlin_multiplies_experts_in_16_bits_whatever_else_the_gpu_has() -> None:
+    """MXFP4 has kernels of its own on Hopper; `moe_backend` chooses Marlin's in their place."""
+    experts = Experts(128, 4, 2880, 2880, weight=MXFP4)
+    model, gpu = make_model(experts=experts), h100()
+    engine = resolved(model)
+    by_default, marlin = (
+        TokenWork(model, gpu, replace(engine, moe_backend=backend)).seconds_by_operator(4096)["experts"]
+        for backend in ("auto", "marlin")
+    )
+    int4 = replace(experts, weight=replace(MXFP4, name="int4"))
+    assert by_default == pytest.approx(32 * experts_s(4096.0, experts, gpu))
+    assert marlin == pytest.approx(32 * experts_s(4096.0, int4, gpu))
+    assert marlin > 1.5 * by_default
 
 
 @pytest.mark.parametrize(("size", "per_layer"), [(1, 10), (2, 12)])
