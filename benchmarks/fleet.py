@@ -6,7 +6,7 @@ arguments are those of stored versions of the guides, looked up after the defaul
 what they leave open is as vLLM has it, in the newest version.
 
 TTFTs are the engine's here and the client's there. What client and gateway add was found on other runs, of another model on other GPUs
-(benchmarks/pulls.py: a computed prompt of 2,064 tokens lacks 20 ms, behind a router that tokenizes), and llm-d's arms are judged with it as
+(benchmarks/pulls.py: a computed prompt of 2,064 tokens lacks 23 ms, behind a router that tokenizes), and llm-d's arms are judged with it as
 well as without. The precise router tokenizes each prompt, at 2 us a token (llm-d's guide p2p-kv-cache-sharing @0776be81: 50K tokens take about 0.1 s).
 """
 
@@ -24,7 +24,7 @@ LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
 WORKLOAD = "workloads/guide_{}_1.yaml.in"
 SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
 TOKENIZED_S = 2e-6  # a token
-GATEWAY_S = 0.020 - 2064 * TOKENIZED_S
+GATEWAY_S = 0.023 - 2064 * TOKENIZED_S
 PLAIN = sim.EngineConfig(tensor_parallel_size=2)
 PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_utilization=0.95)  # its patch-vllm.yaml
 

@@ -176,6 +176,13 @@ def experts_kernel(
     return routed_experts(routed, expected_distinct_experts(tokens, experts, expert_routing), experts, gpu)
 
 
+MXFP4_BY_TRITON = 0.79
+"""Of the rate at which 16-bit experts are multiplied: Triton's kernels unpack the weights as they go, and no table times them.
+
+Fitted by benchmarks/fit_mxfp4.py to prompts of gpt-oss-120b on an H200.
+"""
+
+
 def routed_experts(routed: float, distinct: float, experts: Experts, gpu: HardwareProfile) -> Kernel:
     """So many tokens for experts of one GPU, a token counted once for each of its experts; of which so many get any."""
     if experts.weight.unpacked_first:
@@ -189,7 +196,8 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
     weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
     weights_s = weight_bytes / (bandwidth * fit.memory_efficiency)
     flops = 2 * routed * experts.num_weights_per_expert
-    compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
+    efficiency = fit.compute_efficiency * (MXFP4_BY_TRITON if _is_by_triton(experts.weight, gpu) else 1)
+    compute_s = flops / (gpu.peak_flops[dtype] * efficiency)
     num_rows = routed + fit.padded_rows * distinct
     moves_s = fit.row_moves * num_rows * ACTIVATION_BYTES * experts.hidden_size / bandwidth
     seconds = fit.launch_s + smooth_max(weights_s, compute_s, 2) + moves_s
@@ -204,12 +212,15 @@ def by_marlin(weight: WeightFormat) -> WeightFormat:
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
     """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones.
 
-    MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py); measured prefills of gpt-oss on an H200 are those of
-    16-bit experts (benchmarks/pulls.py).
+    MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py).
     """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
     has_its_own = weight.name == "mxfp4" and gpu.compute_capability.startswith((HOPPER, B200))
     return is_narrow and not has_its_own
+
+
+def _is_by_triton(weight: WeightFormat, gpu: HardwareProfile) -> bool:
+    return weight.name == "mxfp4" and gpu.compute_capability.startswith(HOPPER)
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

@@ -73,7 +73,7 @@ def test_marlin_multiplies_experts_in_16_bits_whatever_else_the_gpu_has() -> Non
     int4 = replace(experts, weight=replace(MXFP4, name="int4"))
     assert by_default == pytest.approx(32 * experts_s(4096.0, experts, gpu))
     assert marlin == pytest.approx(32 * experts_s(4096.0, int4, gpu))
-    assert marlin > 1.5 * by_default
+    assert marlin > 1.25 * by_default
 
 
 @pytest.mark.parametrize(("size", "per_layer"), [(1, 10), (2, 12)])
