@@ -168,7 +168,8 @@ class Deployment:
         """Returns itself. Raises ConfigError for what is planned but not simulated, DoesNotFitError if it does not start."""
         self._check_speculation()
         self.check_lock_step()
-        if self.offload is not None and self.modes.num_stages > 1:
+        modes = self.modes  # which refuses what-ifs that do not go with the rest
+        if self.offload is not None and modes.num_stages > 1:
             raise ConfigError(
                 "kv_offloading_size is not simulated with pipeline stages, whose copies vLLM does not order: leave it out, "
                 "or use tensor_parallel_size instead of pipeline_parallel_size."
