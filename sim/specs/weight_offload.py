@@ -7,8 +7,8 @@ unless `--offload-backend` says so. Of either, parameters may be chosen by parts
 scales move with it; and a draft model stays on the GPU, where vLLM goes on with its layers if bytes are left.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sim.specs.engine import EngineConfig, ResolvedEngine
@@ -29,7 +29,7 @@ class HostWeights(NamedTuple):
     """
 
     num_layers: int
-    read: Counter[Weight]
+    read: Mapping[Weight, float]
     copied: tuple[int, ...] = ()
     layer_bytes: float = 0.0
     num_bytes: int = 0
@@ -65,7 +65,7 @@ class Parameter(NamedTuple):
 
 
 def _read(layers: Sequence[Layer], engine: EngineConfig) -> HostWeights:
-    read: Counter[Weight] = Counter()
+    read: defaultdict[Weight, float] = defaultdict(float)
     num_bytes, most_bytes = 0, engine.cpu_offload_gb * GIB
     for layer in layers:
         for parameter in _parameters(layer):
@@ -75,7 +75,7 @@ def _read(layers: Sequence[Layer], engine: EngineConfig) -> HostWeights:
                 continue
             num_bytes += parameter.num_bytes
             if parameter.weight is not None:
-                read[parameter.weight] += parameter.share  # type: ignore[assignment]  # experts are two parameters
+                read[parameter.weight] += parameter.share  # experts are two parameters
     return HostWeights(len(layers), read, num_bytes=num_bytes)
 
 
@@ -108,4 +108,4 @@ def _copied(layers: Sequence[Layer], engine: EngineConfig) -> HostWeights:
     num_bytes = sum(one.num_bytes for found in moved.values() for one in found)
     buffer_bytes = ahead * sum(one.num_bytes for one in {one for found in moved.values() for one in found})
     mean_bytes = num_bytes / max(1, len(moved))
-    return HostWeights(len(layers), Counter(), tuple(moved), mean_bytes, num_bytes, buffer_bytes, ahead)
+    return HostWeights(len(layers), {}, tuple(moved), mean_bytes, num_bytes, buffer_bytes, ahead)

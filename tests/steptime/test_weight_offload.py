@@ -1,6 +1,5 @@
 """What steps wait for weights in host memory."""
 
-from collections import Counter
 from itertools import accumulate
 from typing import Any
 
@@ -28,7 +27,7 @@ NGRAM = SpeculativeConfig("ngram", None, 3)
 
 
 def weights(num_layers: int, copied: tuple[int, ...], ahead: int) -> HostWeights:
-    return HostWeights(num_layers, Counter(), copied, 1.0, len(copied), ahead, ahead)
+    return HostWeights(num_layers, {}, copied, 1.0, len(copied), ahead, ahead)
 
 
 @pytest.mark.parametrize(("copy_s", "waits_s"), [(0.5, 0.5), (1.0, 1.0), (3.0, 5.0)])
