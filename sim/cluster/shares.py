@@ -10,7 +10,6 @@ from typing import NamedTuple, NoReturn
 import simpy
 
 from sim.cluster.clients import Clients
-from sim.cluster.endless import check_holds_nobody
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.routers.table import ROUTERS, router_options
@@ -54,9 +53,7 @@ def simulate_share(trace: Trace, plan: FleetPlan, numbers: Collection[int], *, s
     members = members_of(plan, source, table, env.now, some=numbers)
     others = [Elsewhere(number, pool) for number, pool in enumerate(plan.pool_of) if number not in numbers]
     serve_open(env, members, gateway_of(env, plan, source, table, seed), source, others)
-    for member in members:
-        check_holds_nobody(member.core, member.number)
-    return Share({member.number: member.core.records() for member in members}, table.part())
+    return Share({member.number: member.records() for member in members}, table.part())
 
 
 def put_together(trace: Trace, plan: FleetPlan, shares: Sequence[Share]) -> ClusterRecords:

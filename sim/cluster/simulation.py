@@ -31,6 +31,7 @@ from sim.cluster.routers.router import Fleet, number_of
 from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.rank_group import LockStepRules, RankGroup
+from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.request_source import ROWS_AT_ONCE, RequestSource
 from sim.engine.request_table import RequestTable
@@ -217,9 +218,7 @@ def _serve_fixed(
         env.run()
     else:
         serve_open(env, members, gateway, load.requests)
-    for member in members:
-        check_holds_nobody(member.core, member.number)
-    return ClusterRecords.of([member.core.records() for member in members], table, plan.pool_of)
+    return ClusterRecords.of([member.records() for member in members], table, plan.pool_of)
 
 
 class Member(NamedTuple):
@@ -229,6 +228,11 @@ class Member(NamedTuple):
     number: int = 0
     pool: int = 0
     limits: QueueLimits | None = None
+
+    def records(self) -> EngineRecords:
+        """Of the whole run. Raises ConfigError where requests wait for ever."""
+        check_holds_nobody(self.core, self.number)
+        return self.core.records()
 
 
 def members_of(

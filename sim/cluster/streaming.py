@@ -11,7 +11,6 @@ from typing import NamedTuple
 import simpy
 
 from sim.cluster.clients import Clients
-from sim.cluster.endless import check_holds_nobody
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.gateway import Gateway
 from sim.cluster.parallel_sampling import ParallelSampling
@@ -25,7 +24,7 @@ from sim.engine.growing_keys import FIRST_PRIVATE_KEY, GrowingKeys
 from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
-from sim.engine.request_source import RequestSource
+from sim.engine.request_source import RequestSource, of_the_same
 from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
 from sim.workload.adapters import num_adapters
@@ -110,8 +109,7 @@ class _Answers:
         index = FURTHER_ANSWERS + self._num_made
         self._num_made += 1
         name = f"{number}_{request.request_id}"
-        tokens = request.num_prompt_tokens, request.max_tokens
-        other = Request(index, name, request.arrival_s, *tokens, request.priority, request.lora)
+        other = of_the_same(request, index, name, request.num_prompt_tokens, request.max_tokens)
         if prompt:
             self._keys.give(other, prompt)
         return other
@@ -149,9 +147,7 @@ class _Stream:
     def run(self) -> None:
         members = [Member(core, number) for number, core in enumerate(self._cores)]
         serve_open(self._env, members, self._gateway, self._requests(), at_once=1)
-        for member in members:
-            check_holds_nobody(member.core, member.number)
-        self._hand_on(tuple(core.records() for core in self._cores))
+        self._hand_on(tuple(member.records() for member in members))
 
     def _requests(self) -> Iterator[Request]:
         num_before = 0

@@ -118,7 +118,7 @@ class RequestSource:
 
     def _other(self, first: Request, number: int, row: int) -> Request:
         name = f"{number}_{first.request_id.partition('_')[2]}"
-        return _of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)
+        return of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)
 
     def _place(self, row: int) -> int:
         return row if self.answer_rows is None else self.answer_rows.place(row)
@@ -126,7 +126,7 @@ class RequestSource:
     def again(self, request: Request, num_returned: int) -> Request:
         """A fresh attempt at a request; the tokens that it has returned become a part of its prompt. `fit` gives it its keys."""
         num_prompt_tokens, max_tokens = request.num_prompt_tokens + num_returned, request.max_tokens - num_returned
-        return _of_the_same(request, request.index, request.request_id, num_prompt_tokens, max_tokens)
+        return of_the_same(request, request.index, request.request_id, num_prompt_tokens, max_tokens)
 
     def __len__(self) -> int:
         return len(self.trace)
@@ -168,7 +168,7 @@ class RequestSource:
         return [shared.of_row(self._place(row)) for row in rows]
 
 
-def _of_the_same(other: Request, row: int, name: str, num_prompt_tokens: int, max_tokens: int) -> Request:
+def of_the_same(other: Request, row: int, name: str, num_prompt_tokens: int, max_tokens: int) -> Request:
     """One more request of who sent the other, then and with the same claims."""
     found = Request(row, name, other.arrival_s, num_prompt_tokens, max_tokens, other.priority, other.lora)
     found.client = other.client

@@ -105,11 +105,7 @@ def check_cpu_offload_gb(name: str, value: object) -> None:
 
 
 def check_layer_partition(name: str, value: object) -> None:
-    if not (
-        isinstance(value, tuple | list)
-        and value
-        and all(_is_integer(count) and 1 <= count <= MAX_COUNT for count in value)
-    ):
+    if not _are_counts(value):
         raise ConfigError(
             f"{name} must be the layers of each pipeline stage, at least 1, such as [20, 12], got {value!r:.80}."
         )
@@ -140,15 +136,20 @@ def check_speculative_config(name: str, value: object) -> None:
 
 
 def check_capture_sizes(name: str, value: object) -> None:
-    if not (
-        isinstance(value, tuple | list)
-        and value
-        and all(_is_integer(size) and 1 <= size <= MAX_COUNT for size in value)
-    ):
+    if not _are_counts(value):
         raise ConfigError(
             f"{name} must be a list of integers from 1 to {MAX_COUNT:,}, got {value!r:.80}; "
             "use enforce_eager or cudagraph_mode NONE to capture nothing."
         )
+
+
+def _are_counts(value: object) -> bool:
+    """Whether it lists integers from 1 to MAX_COUNT, at least one."""
+    return (
+        isinstance(value, tuple | list)
+        and bool(value)
+        and all(_is_integer(one) and 1 <= one <= MAX_COUNT for one in value)
+    )
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

@@ -224,7 +224,7 @@ def _shared(spec: SharedPrefix, counts: Sequence[int], rng: Rng) -> Prompts:
         first = spec.num_groups + slot * most_blocks
         question = range(first, first + -(-tokens // block_size))
         paths.append(blocks([*([group] if size else []), *question], size + tokens, block_size))
-    order = np.concatenate([np.arange(count) % len(paths) for count in counts])
+    order = _slots(len(paths), counts)
     return Prompts(size + asked.tokens[order], asked.output_tokens[order], tuple(paths[row] for row in order.tolist()))
 
 
