@@ -495,7 +495,7 @@ class EngineCore:
                 request.first_scheduled_s = self.now_s
         for chunk in batch.chunks:
             if chunk.samples and chunk.request.num_sampled_tokens == 1:
-                chunk.request.first_token_s = self._device_free_s
+                chunk.request.time_first_token(self._device_free_s)
         self._recorder.step(batch, start_s, duration_s, self.state)
         if self._log:
             self._log.step(self.state, batch, (self.now_s, start_s, self._device_free_s))

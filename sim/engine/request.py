@@ -39,6 +39,7 @@ class Request:
       which the scan passed it over. All three happen in older versions of vLLM only.
     - `keyed` are its leading blocks with a content key, `num_shared_blocks` how many of them other requests may ask for,
       `passed_blocks` how many blocks its attention windows have given back, by KV group.
+    - `first_token_s` is known once the batch that brings it is launched or back; it is `noted_in` a list then, where somebody keeps one.
     """
 
     client: int = 0
@@ -63,6 +64,7 @@ class Request:
     num_cached_tokens: int = 0
     first_scheduled_s: float = nan
     first_token_s: float = nan
+    noted_in: "list[Request] | None" = None
     passed_blocks: list[int] | None = None
 
     def __init__(
@@ -82,6 +84,12 @@ class Request:
         self.max_tokens = max_tokens
         self.priority = priority
         self.lora = lora
+
+    def time_first_token(self, at_s: float) -> None:
+        """The first token comes back then."""
+        self.first_token_s = at_s
+        if self.noted_in is not None:
+            self.noted_in.append(self)
 
     @property
     def num_tokens(self) -> int:

@@ -18,7 +18,7 @@ from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.llm_d_few import fewest_tokens, sticky_among
 from sim.cluster.routers.llm_d_scorers import BY_METRICS, SCORERS, Candidates, MetricScores, best_of, total
-from sim.cluster.routers.prefilling import Prefilling
+from sim.cluster.routers.prefilling import Prefilling, TokensInFlight
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
 from sim.cluster.routers.scrape import Scrape
@@ -138,7 +138,7 @@ class LlmD(Router):
         if options.scrapes:
             self.scrape_interval_s = options.scrape_interval_s
         self._scrape = Scrape(fleet.num_replicas, options.scrape_interval_s) if self.scrape_interval_s else None
-        self._in_flight = Prefilling(fleet.num_replicas)
+        self._in_flight = (TokensInFlight if options.output_ratio else Prefilling)(fleet.num_replicas)
         self._nothing: Floats = np.zeros(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._last_cold: Floats = np.full(fleet.num_replicas, -1.0)
@@ -158,8 +158,7 @@ class LlmD(Router):
         path = self._prompts.path(request.index)
         if self._scrape:
             self._scrape.refresh(request.arrival_s, replicas)
-        if self.listens and not self._options.output_ratio:
-            self._in_flight.refresh(request.arrival_s)
+        self._in_flight.refresh(request.arrival_s)
         matched = self._matched(request, path, replicas)
         is_simple = len(replicas) == len(self._nothing) and num_holders(matched) <= FEW
         held = by_replica(matched) if is_simple else {}

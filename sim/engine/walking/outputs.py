@@ -61,7 +61,7 @@ class Outputs:
         if progress.last_batch == number - 1 and self._rotation is None:
             batch.num_continued += 1
         elif progress.last_batch < 0:
-            progress.request.first_token_s = batch.end_s
+            progress.request.time_first_token(batch.end_s)
         else:
             batch.late.append(progress.last_batch)
 

@@ -107,7 +107,7 @@ def test_tokens_in_flight_may_count_until_the_answer_has_come() -> None:
             asked = Requests(f"llm_d:queue=0,kv=0,prefix=0,token_load=1,{router}", trace, [Shown(), Shown()], seed=seed)
             first = asked.request(0)
             where = asked.router.choose(first, asked.replicas).number
-            first.first_token_s = 0.5
+            first.time_first_token(0.5)
             if is_answered:
                 asked.router.answered(first, where)
             found.add(asked.choose(1) == where)
