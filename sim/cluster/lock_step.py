@@ -14,7 +14,7 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, Ticks
 from sim.cluster.gateway import Gateway
 from sim.cluster.replica import NOTHING_SHOWN, Core
-from sim.engine.metrics import Metrics
+from sim.engine.metrics import Metrics, with_waiting
 from sim.engine.rank_group import Finished, LockStepCore, RankGroup, StepsAhead
 from sim.engine.request import Request
 
@@ -90,7 +90,7 @@ class Ranks:
         if scrapes is not None and scrapes.passed(now_s):
             self._reach(scrapes.last_s, keeps_plan=True)
             for rank in self.ranks:
-                rank.shown = self.metrics_before(rank, scrapes.last_s).with_waiting(len(rank.inbox))
+                rank.shown = with_waiting(self.metrics_before(rank, scrapes.last_s), len(rank.inbox))
 
     def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
         """Do the steps that begin before a time that has passed, as far as no plan tells of them."""

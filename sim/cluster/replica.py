@@ -15,7 +15,7 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, Ticks, call_at
 from sim.cluster.endless import check_holds_nobody
 from sim.engine.core import Abort, Plan
-from sim.engine.metrics import Metrics
+from sim.engine.metrics import Metrics, with_waiting
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.steptime.protocol import StepTimeModel
@@ -25,7 +25,7 @@ Course = Generator[tuple[float, EventPriority | None], float, None]
 """What a replica does, one thing after the other. Before each it yields the time and what kind of event it is, or None where it does nothing
 unless something comes before; it is sent the time at which it goes on.
 """
-NOTHING_SHOWN = Metrics(0, 0, 0.0)
+NOTHING_SHOWN: Metrics = (0, 0, 0.0)
 HALT = "halt"
 """The cause of an interrupt that ends a replica's process; any other wakes it."""
 
@@ -204,7 +204,7 @@ class ReportingReplica:
         """The metrics just before a time since which nothing has changed but by the plan."""
         core, plan = self._core, self._plan
         shown = core.metrics_within(plan, time_s) if plan else core.metrics_before(time_s)
-        return shown.with_waiting(self._num_unseen)
+        return with_waiting(shown, self._num_unseen) if self._num_unseen else shown
 
     def num_cached_blocks(self, request: Request) -> int:
         return self._core.num_cached_blocks(request)
@@ -297,7 +297,7 @@ class LiveReplica(ReportingReplica):
         """The metrics after all that has come back by now and before the passes of this instant."""
         core, plan = self._core, self._plan
         shown = core.metrics_within(plan, self._env.now) if plan else core.metrics_before(math.inf)
-        return shown.with_waiting(self._num_unseen)
+        return with_waiting(shown, self._num_unseen) if self._num_unseen else shown
 
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""

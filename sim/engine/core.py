@@ -101,6 +101,7 @@ class EngineCore:
         self._ends_s: list[float] = []
         self._step_time = step_time
         self._decode_steps: dict[int, DecodeSteps] = {}
+        self._latest_steps: DecodeSteps | None = None
         self._recorder = recorder
         self._log = log
         self._passes_left = max_passes
@@ -173,7 +174,7 @@ class EngineCore:
     def use(self, step_time: StepTimeModel) -> None:
         """Steps take other times from the next pass on."""
         self._step_time = step_time
-        self._decode_steps = {}
+        self._decode_steps, self._latest_steps = {}, None
 
     def records(self) -> EngineRecords:
         """What has been recorded; to be asked for once, in the end."""
@@ -320,13 +321,22 @@ class EngineCore:
     def _next_leap(self, max_passes: int) -> Leap:
         """The next steps of the decodes alone, from the time at which the device can run them."""
         decodes = self.state.decodes
-        num_decodes = decodes.count
-        if num_decodes not in self._decode_steps:
-            self._decode_steps[num_decodes] = DecodeSteps(self._step_time.decode_curve(num_decodes), num_decodes)
+        steps = self._latest_steps
+        if steps is None or steps.num_decodes != decodes.count:
+            steps = self._latest_steps = self._steps_of(decodes.count)
         start_s = max(self.now_s, self._device_free_s)
         max_steps = min(max_passes, self._passes_left)
         context_tokens = decodes.context_sum(self._num_launched + self._num_held)
-        return self._decode_steps[num_decodes].leap(context_tokens, max_steps, start_s)
+        return steps.leap(context_tokens, max_steps, start_s)
+
+    def _steps_of(self, num_decodes: int) -> DecodeSteps:
+        """Step times of so many decodes."""
+        steps = self._decode_steps.get(num_decodes)
+        if steps is None:
+            steps = self._decode_steps[num_decodes] = DecodeSteps(
+                self._step_time.decode_curve(num_decodes), num_decodes
+            )
+        return steps
 
     def _go_one_by_one(self, max_passes: int, until_s: float) -> None:
         """Do the steady passes that begin before `until_s`, in which a prompt may fill the token budget."""
@@ -369,7 +379,7 @@ class EngineCore:
         num_taken = self._planner.num_blocks(self._num_launched, num_begun, cast("LeapPlan", plan).num_chunk_tokens)
         num_taken -= self._planner.num_passed_blocks(self._num_launched, num_begun)
         num_free = self.state.kv.pool.num_free - num_taken
-        return Metrics(self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks)
+        return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
         """The part of a plan that has begun before that time; at least one pass."""

@@ -25,4 +25,4 @@ class LastCollect:
         """The metrics just before a time, from the load and the free blocks of now."""
         waiting, running = self.load_before(load, time_s)
         num_free -= self.num_released if self.at_s >= time_s else 0
-        return Metrics(waiting, running, 1.0 - num_free / num_usable_blocks)
+        return waiting, running, 1.0 - num_free / num_usable_blocks

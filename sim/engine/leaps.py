@@ -93,7 +93,7 @@ class DecodeSteps:
 
     def __init__(self, curve: DecodeCurve, num_decodes: int) -> None:
         self.curve = curve
-        self._num_decodes = num_decodes
+        self.num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
         self._latest = NO_PANEL
 
@@ -140,7 +140,7 @@ class DecodeSteps:
     def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """Step i takes a + b i + c i**2 seconds; summed up, these give the coefficients of the leap."""
         slope_s, bend_s = panel.slope_s, panel.bend_s
-        num_decodes, tokens = self._num_decodes, context_tokens - panel.first_tokens
+        num_decodes, tokens = self.num_decodes, context_tokens - panel.first_tokens
         a = panel.first_s + tokens * (slope_s + tokens * bend_s)
         b = num_decodes * (slope_s + 2 * tokens * bend_s)
         c = num_decodes * num_decodes * bend_s

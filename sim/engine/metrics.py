@@ -1,15 +1,13 @@
 """The gauges of vLLM's /metrics that routers read."""
 
-from typing import NamedTuple
+Metrics = tuple[int, int, float]
+"""num_requests_waiting, num_requests_running and kv_cache_usage_perc, the last as a share of the usable blocks (0 to 1).
+
+A plain tuple, of which compiled code makes three in the time of a named one: a router may read each replica 20 times a second.
+"""
 
 
-class Metrics(NamedTuple):
-    """num_requests_waiting, num_requests_running and kv_cache_usage_perc, the last as a share of the usable blocks (0 to 1)."""
-
-    num_waiting: int
-    num_running: int
-    kv_cache_usage: float
-
-    def with_waiting(self, num_more: int) -> "Metrics":
-        """The same with so many more that wait."""
-        return Metrics(self.num_waiting + num_more, self.num_running, self.kv_cache_usage) if num_more else self
+def with_waiting(metrics: Metrics, num_more: int) -> Metrics:
+    """The same with so many more that wait."""
+    num_waiting, num_running, kv_cache_usage = metrics
+    return num_waiting + num_more, num_running, kv_cache_usage

@@ -6,7 +6,6 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 from sim.cluster.routers.vllm_dp import Balancer as FastBalancer
-from sim.engine.metrics import Metrics
 from tests.conformance.case import load_parts
 from tests.conformance.lockstep import ranks_in_lock_step
 from tests.reference.front_door import make_requests
@@ -52,7 +51,7 @@ class Fast:
         return self._ranks[request_id]
 
     def update(self, counts: list[list[float]]) -> None:
-        self._balancer.update([Metrics(int(waiting), int(running), usage) for waiting, running, usage in counts])
+        self._balancer.update([(int(waiting), int(running), usage) for waiting, running, usage in counts])
 
     def answered(self, request_id: str) -> None:
         self._balancer.answered(self._ranks.pop(request_id))

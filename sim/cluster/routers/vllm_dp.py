@@ -18,7 +18,7 @@ from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.errors import ConfigError
 
-NOTHING = Metrics(0, 0, 0.0)
+NOTHING: Metrics = (0, 0, 0.0)
 WAITING_WEIGHT = 6
 FREE_KV_USAGE = 0.5
 """Up to this KV cache usage a waiting request counts no more than a running one."""
@@ -51,7 +51,7 @@ class Balancer:
         chosen: int = min(turns, key=self._scores.__getitem__)
         self._start = (self._start + 1) % num_engines
         num_waiting, num_running, kv_cache_usage = self._counts[chosen]
-        self._counts[chosen] = Metrics(num_waiting + self._num_clients, num_running, kv_cache_usage)
+        self._counts[chosen] = (num_waiting + self._num_clients, num_running, kv_cache_usage)
         self.sent(chosen)
         return chosen
 

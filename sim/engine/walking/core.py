@@ -209,7 +209,7 @@ class WalkingCore:
         """Those just before a time within a plan that was not committed."""
         ahead = cast("CallsPlan", plan).ahead
         num_free = ahead.num_free - sum(ahead.num_taken[: self.num_begun(plan, time_s)])
-        return Metrics(*self.load, 1.0 - num_free / self._num_usable_blocks)
+        return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned calls, at least one, are made before that time."""

@@ -34,7 +34,7 @@ class Shown:
         return self.num_waiting, self.num_running
 
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002
-        return Metrics(self.num_waiting, self.num_running, self.kv_cache_usage)
+        return self.num_waiting, self.num_running, self.kv_cache_usage
 
     def num_cached_blocks(self, request: Request) -> int:  # noqa: ARG002
         return self.num_cached

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sim.cluster.routers.vllm_dp import Balancer
-from sim.engine.metrics import Metrics
 from tests.cluster.routers.makers import Requests, Shown, prompts
 from tests.shared import SHARED
 
@@ -30,7 +29,7 @@ def choices(case: dict[str, Any]) -> list[int]:
     found = []
     for kind, what, *rank in case["events"]:
         if kind == "counts":
-            balancer.update([Metrics(*counts) for counts in what])
+            balancer.update(what)
         elif kind == "finish":
             for request_id in what:
                 balancer.answered(engines.pop(request_id))
