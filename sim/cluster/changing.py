@@ -46,7 +46,7 @@ class ChangingFleet:
         )
         autoscalers = {pool: policy.autoscaler() for pool, policy in dynamics.autoscale.items()}
         self._cores: list[list[Core]] = [[] for _ in pool_of]
-        fleet = Fleet([plan.configs[pool] for pool in pool_of], source, seed)
+        fleet = Fleet([plan.configs[pool] for pool in pool_of], source, seed, sends_again=True)
         self._fleet, self._seed = fleet, seed
         self._router = self._router_for(plan.router, is_prefill=False)
         self._places = places = Places(

@@ -47,8 +47,9 @@ class Dynamo(Router):
         fleet.require_same_blocks("dynamo")
         self._block_size = fleet.block_size
         self._prompts = fleet.prompts
+        self._is_shared = fleet.prompts.is_shared
         self._num_blocks = fleet.prompts.num_blocks(self._block_size)
-        self._sent_before = SentBefore()
+        self._sent_before = SentBefore(fleet.prompts)
         self._prefilling = Prefilling(fleet.num_replicas)
         self._num_active: Floats = np.zeros(fleet.num_replicas)
         self._num_active_blocks: Floats = np.zeros(fleet.num_replicas)
@@ -115,6 +116,9 @@ class Dynamo(Router):
     def _sent(self, path: Sequence[int], replica: int, now_s: float) -> None:
         num_new_blocks = 0
         for node in path:
+            if not self._is_shared[node]:
+                num_new_blocks += self._num_blocks[node]
+                continue
             in_flight = self._in_flight.get(node)
             if in_flight is None:
                 in_flight = self._in_flight[node] = {}
@@ -130,6 +134,9 @@ class Dynamo(Router):
         self._prefilling.forget(request)
         num_left_blocks = 0
         for node in self._prompts.path(request.index):
+            if not self._is_shared[node]:
+                num_left_blocks += self._num_blocks[node]
+                continue
             in_flight = self._in_flight.get(node)
             if in_flight is None:
                 continue

@@ -150,7 +150,7 @@ class LlmD(Router):
         num_blocks = self._prompts.num_blocks(self._block_size, options.max_prefix_tokens)
         capacities = [options.lru_blocks or config.num_gpu_blocks for config in fleet.configs]
         self._index = None if options.is_precise else PrefixIndex(self._prompts, num_blocks, capacities)
-        self._sent_before = SentBefore()
+        self._sent_before = SentBefore(fleet.prompts)
         on_cpu = [options.cpu_lru_blocks] * fleet.num_replicas
         self._cpu_index = PrefixIndex(self._prompts, num_blocks, on_cpu) if options.cpu_prefix else None
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
-from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
+from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of, place_of
+from sim.cluster.routers.stretches import replicas_in
 from sim.engine.request import Request
 
 
@@ -32,6 +33,8 @@ class ProductionStackPrefix(Router):
         self._rng = fleet.rng()
         self._chunk_tokens = chunk_tokens
         self._prompts = fleet.prompts
+        self._is_shared = fleet.prompts.is_shared
+        self._everybody = (1 << fleet.num_replicas) - 1
         self._num_chunks = fleet.prompts.num_blocks(chunk_tokens)
         self._sent_to: dict[int, int] = {}
         self._ended_at: dict[int, int] = {}
@@ -39,12 +42,21 @@ class ProductionStackPrefix(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         path = [node for node in self._prompts.path(request.index) if self._num_chunks[node]]
         end = self._prompts.end(request.index) if request.num_prompt_tokens % self._chunk_tokens else None
-        longest = self._longest(path, end, sum(1 << replica.number for replica in replicas))
-        chosen = one_of([replica for replica in replicas if longest >> replica.number & 1], self._rng)
+        candidates = self._everybody
+        if len(replicas) < candidates.bit_length():
+            candidates = sum(1 << replica.number for replica in replicas)
+        longest = self._longest(path, end, candidates)
+        holders = (
+            replicas
+            if longest == candidates
+            else [replicas[place_of(number, replicas)] for number in replicas_in(longest)]
+        )
+        chosen = one_of(holders, self._rng)
         bit = 1 << chosen.number
         for node in path:
-            self._sent_to[node] = self._sent_to.get(node, 0) | bit
-        if end is not None:
+            if self._is_shared[node]:
+                self._sent_to[node] = self._sent_to.get(node, 0) | bit
+        if end is not None and self._is_shared[end]:
             self._ended_at[end] = self._ended_at.get(end, 0) | bit
         return chosen
 

@@ -21,15 +21,15 @@ class PromptTree:
     """Nodes are numbers, the root is 0; `end_tokens` says up to which token of a prompt a node reaches.
 
     Each prompt ends at the end of a node, and every other node has several children; `is_shared` marks the nodes on the paths
-    of more than one prompt.
+    of more than one prompt, or all where a prompt may be sent again: what was sent elsewhere, nobody asks for.
     """
 
-    def __init__(self, prompts: Iterable[Path]) -> None:
+    def __init__(self, prompts: Iterable[Path], *, sends_again: bool = False) -> None:
         builder = _Builder()
         self._ends: list[int] = [builder.insert(path) for path in prompts]
         self.end_tokens: list[int] = builder.end_tokens
         self._parents = builder.parents_that_part(self._ends)
-        self.is_shared = self._shared()
+        self.is_shared = [True] * len(self) if sends_again else self._shared()
 
     def __len__(self) -> int:
         return len(self.end_tokens)

@@ -24,12 +24,13 @@ T = TypeVar("T")
 class Fleet:
     """The configuration of each replica, by its number, and the source of requests: each row's prompt and session.
 
-    `seed` is that of the run; each router draws from a generator of its own.
+    `seed` is that of the run; each router draws from a generator of its own. It `sends_again` what was lost.
     """
 
     configs: Sequence[SchedulerConfig]
     source: RequestSource | None
     seed: int = 0
+    sends_again: bool = False
 
     @property
     def num_replicas(self) -> int:
@@ -67,7 +68,7 @@ class Fleet:
     @cached_property
     def prompts(self) -> PromptTree:
         """The tree of shared prefixes, built at first use."""
-        return PromptTree(prompts_as_sent(self.trace, self._whole_source.answers()))
+        return PromptTree(prompts_as_sent(self.trace, self._whole_source.answers()), sends_again=self.sends_again)
 
     def rng(self) -> Random:
         """A fresh generator."""

@@ -93,6 +93,7 @@ class WorkerTree:
 
     def __init__(self, prompts: PromptTree, num_workers: int) -> None:
         self._prompts = prompts
+        self._is_shared = prompts.is_shared
         self._workers: dict[int, dict[int, None]] = {}
         self._last_s: list[dict[int, float]] = [{} for _ in range(num_workers)]
         self._num_tokens: list[float] = [0] * num_workers
@@ -117,7 +118,8 @@ class WorkerTree:
         for node in path:
             if node not in self._last_s[worker]:
                 self._num_tokens[worker] += self._prompts.num_tokens(node)
-                self._workers.setdefault(node, {})[worker] = None
+                if self._is_shared[node]:
+                    self._workers.setdefault(node, {})[worker] = None
             self._last_s[worker][node] = now_s
 
     def evict(self, max_tokens: int) -> None:
@@ -148,5 +150,7 @@ class WorkerTree:
         self._num_tokens[worker] = math.inf
 
     def _forget(self, node: int, worker: int) -> None:
-        del self._last_s[worker][node], self._workers[node][worker]
+        del self._last_s[worker][node]
+        if self._is_shared[node]:
+            del self._workers[node][worker]
         self._num_tokens[worker] -= self._prompts.num_tokens(node)

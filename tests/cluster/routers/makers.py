@@ -62,10 +62,10 @@ CONFIG = scheduler_config(
 
 
 class Requests:
-    """The requests of a trace, one after the other, behind a router."""
+    """The requests of a trace behind a router, in any order and as often as a test says."""
 
     def __init__(self, router: str, trace: Trace, replicas: Sequence[Shown], *, seed: int = 0) -> None:
-        fleet = Fleet([CONFIG] * len(replicas), RequestSource(trace, CONFIG), seed)
+        fleet = Fleet([CONFIG] * len(replicas), RequestSource(trace, CONFIG), seed, sends_again=True)
         self.router: Router = router_options(router).router(fleet)
         self.trace = trace
         self.replicas = [replace(replica, number=number) for number, replica in enumerate(replicas)]

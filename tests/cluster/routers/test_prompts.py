@@ -54,6 +54,14 @@ def test_a_turn_begins_with_what_was_said_before_it() -> None:
     assert not tree.is_shared[tree.end(1)]
 
 
+def test_where_prompts_are_sent_again_those_that_nobody_shares_are_kept_too() -> None:
+    for sends_again, found in ((True, [Stretch(0b10, 4)]), (False, [])):
+        tree = PromptTree([((1, 40),), ((2, 40),)], sends_again=sends_again)
+        index = PrefixIndex(tree, tree.num_blocks(10), [100, 100])
+        index.add(tree.path(0), 1)
+        assert index.matched(tree.path(0)) == found
+
+
 def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
     """Replica 1 has lost a head that replica 0 holds: its tail still counts, as each block counts by itself."""
     head, long = (1, 40), (2, 60)
