@@ -54,17 +54,18 @@ class OffloadConnector:
             return None
         first = hit.num_tokens // self._chunk_tokens
         keys = self._keys(request, request.num_tokens // self._chunk_tokens)
+        if len(keys) * self._chunk_tokens - hit.num_tokens < self._chunk_tokens:
+            return 0
         end = first
         while end < len(keys) and keys[end] in self._cpu:
             end += 1
+        if not all(map(self._cpu.is_ready, keys[first:end])):
+            return None
         num_tokens = end * self._chunk_tokens - hit.num_tokens
         if num_tokens < self._chunk_tokens:
             return 0
         loading = {key for job in self._jobs if job.name == "load" for key in job.keys}
-        for key in keys[first:end]:
-            if not self._cpu.is_ready(key) or (self._caches_prefixes and key in loading):
-                return None
-        return num_tokens
+        return None if self._caches_prefixes and not loading.isdisjoint(keys[first:end]) else num_tokens
 
     def num_stored_behind(self, request: Request, hit: PrefixHit) -> int:
         """Tokens behind the local hit whose chunks have been stored, without a gap."""

@@ -136,7 +136,7 @@ class Scheduler:
         self.num_calls = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
-        self._loading: list[Request] = []
+        self._unfinished_prefills: list[Request] = []
         self._charged: dict[Request, int] = {}
         self._finished_since = False
         self._batches_in_flight: list[Batch] = []
@@ -170,6 +170,7 @@ class Scheduler:
             self.swapped.remove([request])
         else:
             self.waiting.remove([request])
+        self._no_longer_prefills(request)
         request.status = RequestStatus.FINISHED
         self._finished_since = True
         if not request.is_loading:
@@ -183,7 +184,7 @@ class Scheduler:
         input_budget = self._config.engine.max_num_batched_tokens if spec else budget
         this = Pass(budget, input_budget, spec.draft_slots if spec else 0, self._longest_chunk())
         this.batch.is_throttled = is_throttled
-        this.defers_prefills = is_throttled and self.throttle.defers(self.running)
+        this.defers_prefills = is_throttled and self.throttle.defers(self.running, self._unfinished_prefills)
         evictions_before = self.kv.pool.num_evictions
         self._schedule_running(this)
         if not this.batch.preempted:
@@ -230,7 +231,7 @@ class Scheduler:
                 if self._ends_scan_at_own_preemption:
                     return
                 continue
-            this.has_unfinished_prefill |= _is_mid_prefill(request)
+            this.has_unfinished_prefill |= request in self._unfinished_prefills
             this.grant(request, num_tokens, num_new_blocks)
             index += 1
 
@@ -239,7 +240,7 @@ class Scheduler:
             return 0
         if self.num_calls < request.eligible_call:
             return 0
-        if this.defers_prefills and _is_mid_prefill(request):
+        if this.defers_prefills and request in self._unfinished_prefills:
             return 0
         room = self._config.max_model_len - 1 - request.num_computed_tokens
         num_tokens = min(request.num_wanted_tokens, this.longest_chunk, this.budget, room)
@@ -272,6 +273,7 @@ class Scheduler:
     def _preempt(self, victim: Request, this: Pass) -> None:
         """Recompute preemption. Where a victim keeps what it was granted in this pass, that counts as computed."""
         self.running.remove(victim)
+        self._no_longer_prefills(victim)
         if self.connector:
             self.connector.preempted(victim)
         self.kv.free(victim)
@@ -412,7 +414,7 @@ class Scheduler:
         if self.kv.allocate_slots(request, num_external, hit=hit, reserve=reserve, is_loaded=True) is None:
             return False
         request.is_loading = True
-        self._loading.append(request)
+        self._unfinished_prefills.append(request)
         request.num_loaded_tokens = hit.num_tokens + num_external
         self.connector.load(request, hit, num_external)
         if request.num_preemptions == 0:
@@ -420,15 +422,18 @@ class Scheduler:
         return True
 
     def _num_reserved_blocks(self) -> int:
-        """What unfinished prefills and loads will still ask for."""
+        """What unfinished prefills will still ask for, of which one is a load until its request has run to the prompt's end."""
         spec, size = self._spec, self._config.block_size
         ahead = 1 + spec.k + spec.lookahead if spec else 0
-        growing = [request for request in self.running if _is_mid_prefill(request)]
-        growing += self._loading
         needed = sum(
-            max(0, blocks_for(request.num_tokens + ahead, size) - len(request.block_tables[0])) for request in growing
+            max(0, blocks_for(request.num_tokens + ahead, size) - len(request.block_tables[0]))
+            for request in self._unfinished_prefills
         )
         return needed + blocks_for(ahead, size)
+
+    def _no_longer_prefills(self, request: Request) -> None:
+        if request in self._unfinished_prefills:
+            self._unfinished_prefills.remove(request)
 
     def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
         return not self._config.engine.scheduler_reserve_full_isl or self.kv.can_admit(
@@ -445,7 +450,7 @@ class Scheduler:
         if this.defers_prefills and wanted > 1:
             return False
         num_tokens = self._short_of_the_end(request, computed, min(wanted, this.longest_chunk, this.budget))
-        num_padded = self._num_padded(num_tokens, computed, this)
+        num_padded = self._num_padded(wanted, computed, this)
         if num_tokens == 0 or num_tokens + num_padded > this.budget or not self._passes_gate(request, hit):
             return False
         num_new_blocks = self.kv.allocate_slots(
@@ -454,13 +459,15 @@ class Scheduler:
         if num_new_blocks is None:
             return False
         self._start(request, hit, num_external, this)
+        if num_tokens < wanted and request not in self._unfinished_prefills:
+            self._unfinished_prefills.append(request)
         this.grant(request, num_tokens + num_padded, num_new_blocks, num_padded)
         return True
 
-    def _num_padded(self, num_tokens: int, num_computed_tokens: int, this: Pass) -> int:
-        """Drafts that fill a lone token up to the size of the decodes beside it, so that a uniform batch stays one."""
+    def _num_padded(self, wanted: int, num_computed_tokens: int, this: Pass) -> int:
+        """Drafts that fill up a request that wants one token to the size of the decodes beside it, so that a uniform batch stays one."""
         spec = self._spec
-        if spec is None or spec.by_batch_size is not None or num_tokens != 1 or this.has_unfinished_prefill:
+        if spec is None or spec.by_batch_size is not None or wanted != 1 or this.has_unfinished_prefill:
             return 0
         has_running = any(request not in this.batch.admitted for request in this.granted)
         fits = num_computed_tokens + spec.k + 2 <= self._config.max_model_len
@@ -498,6 +505,8 @@ class Scheduler:
             request.num_drafts = 0
             request.num_in_flight_tokens += grant.num_tokens
             request.num_samples_in_flight += samples
+            if samples:
+                self._no_longer_prefills(request)
             if samples and self._config.engine.async_scheduling:
                 request.num_output_placeholders += 1 + num_drafts
                 request.num_drafts = batch.num_drafts_next
@@ -596,7 +605,6 @@ class Scheduler:
     def loaded(self, request: Request) -> None:
         """What came from elsewhere is here; the last known token is computed in any case, to sample from it."""
         request.is_loading = False
-        self._loading.remove(request)
         if request.status is RequestStatus.FINISHED:  # aborted meanwhile
             self.kv.free(request)
             return
@@ -606,13 +614,13 @@ class Scheduler:
     def load_failed(self, request: Request, *, recomputes: bool) -> None:
         """The request is computed here, its blocks given back when it is looked at next; or it ends."""
         request.is_loading = False
-        self._loading.remove(request)
         if request.status is RequestStatus.FINISHED:
             self.kv.free(request)
             return
         if recomputes:
             return
         self.holding.remove([request])
+        self._no_longer_prefills(request)
         self.kv.free(request)
         request.status = RequestStatus.FINISHED
         self._finished_since = True
@@ -624,11 +632,6 @@ class Scheduler:
             _ids(self.waiting.in_order()),
             _ids([*self.swapped.in_order(), *self.holding.in_order()]),
         )
-
-
-def _is_mid_prefill(request: Request) -> bool:
-    """Whether more than its next token, and the drafts behind it, is still to be computed."""
-    return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens > 1
 
 
 def _verify(request: Request, num_drafts: int) -> int:

@@ -24,9 +24,6 @@ class Throttle:
         waiting = [request for queue in queues for request in queue.in_order()]
         self._is_capacity_bound = any(request not in self._had_to_wait for request in waiting)
 
-    def defers(self, running: list[Request]) -> bool:
+    def defers(self, running: list[Request], unfinished_prefills: list[Request]) -> bool:
         """Whether prefills are deferred in a throttled call: somebody decodes and nobody waits for room."""
-        return not self._is_capacity_bound and any(
-            request.num_tokens + request.num_output_placeholders - request.num_computed_tokens <= 1
-            for request in running
-        )
+        return not self._is_capacity_bound and any(request not in unfinished_prefills for request in running)

@@ -8,7 +8,7 @@ from sim.engine.queues import WaitingQueue
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.progress import Progress
-from sim.engine.walking.running import is_mid_prefill, short_of_the_end
+from sim.engine.walking.running import short_of_the_end
 from sim.engine.walking.state import State
 from sim.errors import EngineCrashError
 
@@ -120,7 +120,7 @@ class Admission:
         if len(loras) > self._max_loras:
             raise EngineCrashError(
                 f"the engine of vLLM before 0.33 crashes in this run, by an assertion: {len(loras)} adapters run in one"
-                f" batch, and max_loras is {self._max_loras}; raise max_loras, or use fewer pipeline stages."
+                f" batch, and max_loras is {self._max_loras}; raise max_loras, or use fewer pipeline stages or no async_scheduling."
             )
         return loras
 
@@ -171,21 +171,22 @@ class Admission:
         reserve = state.watermark + self._num_reserved_blocks()
         if not self._slots.reserve_for_load(progress, hit, num_external, reserve):
             return False
-        progress.is_loading = True
+        progress.is_loading = progress.is_prefilling = True
         progress.num_loaded = hit.num_blocks * self._block_size + num_external
         state.loading.append(progress)
+        state.holders.append(progress)
         if progress.request.num_preemptions == 0:
             state.prefix_cache_hits += hit.num_blocks * self._block_size
         state.connector.load(progress, hit.num_blocks * self._block_size, num_external)
         return True
 
     def _num_reserved_blocks(self) -> int:
-        """What unfinished prefills and loads will still ask for."""
+        """What unfinished prefills will still ask for, of which one is a load until its request has run to the prompt's end."""
         needed = -(-self._num_reserved_ahead // self._block_size)
         for progress in self._state.running:
-            if is_mid_prefill(progress):
+            if progress.is_prefilling:
                 needed += self._num_still_to_take(progress)
-        for progress in self._state.loading:
+        for progress in self._state.holders:
             needed += self._num_still_to_take(progress)
         return needed
 
@@ -204,7 +205,7 @@ class Admission:
         num_tokens = min(wanted, batch.most_tokens)
         if self._ahead > 1:
             num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
-        num_padded = self._num_padded(num_tokens, computed, batch) if self._num_padding else 0
+        num_padded = self._num_padded(wanted, computed, batch) if self._num_padding else 0
         if num_tokens == 0 or num_tokens + num_padded > batch.budget or not self._passes_gate(progress, hit):
             return False
         num_new_blocks = self._slots.admit(progress, hit, num_external + num_tokens + num_padded, self._state.watermark)
@@ -212,6 +213,8 @@ class Admission:
             return False
         request = progress.request
         self._state.start(progress, num_hit_tokens, num_external)
+        if num_tokens < wanted:
+            progress.is_prefilling = True
         batch.admitted.append(request)
         if num_hit_tokens:
             batch.hits[request.request_id] = num_hit_tokens
@@ -220,13 +223,9 @@ class Admission:
         batch.grant(progress, num_tokens + num_padded, num_new_blocks, num_padded)
         return True
 
-    def _num_padded(self, num_tokens: int, num_computed: int, batch: Batch) -> int:
-        """Drafts that fill a lone token up to the size of the decodes beside it, so that a uniform batch stays one."""
-        if (
-            num_tokens != 1
-            or batch.has_unfinished_prefill
-            or num_computed + self._num_padding + 2 > self._max_model_len
-        ):
+    def _num_padded(self, wanted: int, num_computed: int, batch: Batch) -> int:
+        """Drafts that fill up a request that wants one token to the size of the decodes beside it, so that a uniform batch stays one."""
+        if wanted != 1 or batch.has_unfinished_prefill or num_computed + self._num_padding + 2 > self._max_model_len:
             return 0
         has_running = len(batch.rows) > len(batch.admitted)
         return self._num_padding if has_running or num_computed > 0 else 0

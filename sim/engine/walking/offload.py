@@ -110,16 +110,19 @@ class Offload(Connector):
         if chunks.num_jobs:
             return -1
         first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
+        if end * self._chunk_tokens - num_hit_tokens < self._chunk_tokens:
+            return 0
         keys = chunk_keys(progress, end, self._chunk_blocks)
         last = first
         while last < end and self._cpu.holds(keys[last]):
             last += 1
+        if not all(self._cpu.is_ready(key) for key in keys[first:last]):
+            return -1
         num_tokens = last * self._chunk_tokens - num_hit_tokens
         if num_tokens < self._chunk_tokens:
             return 0
-        for key in keys[first:last]:
-            if not self._cpu.is_ready(key) or (self._caches_prefixes and self._cpu.is_loading(key)):
-                return -1
+        if self._caches_prefixes and any(self._cpu.is_loading(key) for key in keys[first:last]):
+            return -1
         return num_tokens
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:

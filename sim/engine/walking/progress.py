@@ -12,7 +12,7 @@ class Progress:
     `num_drafts` may be verified in the next pass. `num_samples_in_flight` batches on the device sample for it, of which
     `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group, room for `num_slots`
     tokens, of which the first `num_full` can be found; the next one cannot be full before `next_full` tokens. `attempt` counts its preemptions. `last_batch` is the number of the batch that its last token came with, `sampled_number` that of the last to sample for it, where a Rotation numbers them at launch. While `counted_call` is not -1 it is a Rotation that knows how far it has come. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
-    is a CPU tier.
+    is a CPU tier. It `is_prefilling` from a load, or a chunk that is not the last, until the last one is scheduled.
     """
 
     num_computed: int = 0
@@ -34,6 +34,7 @@ class Progress:
     is_running: bool = False
     is_finished: bool = False
     is_loading: bool = False
+    is_prefilling: bool = False
     had_to_wait: bool = False
     num_loaded: int = 0
     num_free_at_release: int = 0

@@ -8,11 +8,6 @@ from sim.engine.walking.state import State
 from sim.engine.windows import WindowFrees
 
 
-def is_mid_prefill(progress: Progress) -> bool:
-    """Whether more than its next token, and the drafts behind it, is still to be computed."""
-    return progress.num_tokens + progress.num_placeholders - progress.num_computed > 1
-
-
 def short_of_the_end(progress: Progress, num_computed: int, num_tokens: int, ahead: int) -> int:
     """A chunk's tokens, fewer where it would end less than `ahead` before the known tokens' end, which some drafters need whole."""
     left = progress.num_tokens - num_computed - num_tokens
@@ -109,7 +104,7 @@ class Running:
                 if self._ends_at_own_preemption:
                     return
                 continue
-            if is_mid_prefill(progress):
+            if progress.is_prefilling:
                 batch.has_unfinished_prefill = True
             batch.grant(progress, num_tokens, num_new_blocks)
             index += 1
@@ -120,7 +115,7 @@ class Running:
             return 0
         if placeholders and self._stops_at_last_token and computed + 2 - placeholders >= progress.last_token:
             return 0
-        if batch.defers_prefills and is_mid_prefill(progress):
+        if batch.defers_prefills and progress.is_prefilling:
             return 0
         num_tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
         if num_tokens > 1:

@@ -110,6 +110,7 @@ class Scheduler:
                 num_beyond = progress.num_computed - progress.num_tokens - progress.num_placeholders
                 if num_beyond >= 0:
                     row.samples = True
+                    progress.is_prefilling = False
                     num_sampled += 1
                     progress.num_samples_in_flight += 1
                     row.num_drafts = row.num_padded or min(progress.num_drafts, num_beyond)

@@ -46,6 +46,7 @@ class State:
         self.waiting = self.policy.make_queue()
         self.holding = self.policy.make_queue()
         self.loading: list[Progress] = []
+        self.holders: list[Progress] = []
         self.progress: dict[Request, Progress] = {}
         self.rotation: Rotation | None = None
         if counts and rotates(config, modes):
@@ -109,6 +110,8 @@ class State:
         """A waiting request has its blocks: it runs from now on."""
         request = progress.request
         progress.is_running = True
+        if progress in self.holders:
+            self.holders.remove(progress)
         progress.num_computed += num_hit_tokens + num_external
         self.running.append(progress)
         if self.rotation is not None:
@@ -149,6 +152,7 @@ class State:
         """A running request has to make room: its blocks are free, and its drafts forgotten."""
         self.stop_running(progress)
         self.slots.free_preempted(progress)
+        progress.is_prefilling = False
         request = progress.request
         request.num_preemptions += 1
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt

@@ -1,6 +1,5 @@
 """Prefills that wait for every n-th call, so that data-parallel ranks do them together (vLLM's prefill_schedule_interval)."""
 
-from sim.engine.walking.running import is_mid_prefill
 from sim.engine.walking.state import State
 
 
@@ -19,4 +18,4 @@ class Throttle:
 
     def defers(self) -> bool:
         """Somebody decodes, and nobody waits for room."""
-        return not self._is_capacity_bound and not all(is_mid_prefill(progress) for progress in self._state.running)
+        return not self._is_capacity_bound and not all(progress.is_prefilling for progress in self._state.running)
