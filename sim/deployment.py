@@ -246,8 +246,8 @@ class Deployment:
             raise ConfigError(
                 "offload_group_size goes with no draft model in vLLM, which copies the layers of one model; use cpu_offload_gb, or draft otherwise."
             )
-        if beside := self._beside:
-            raise ConfigError(f"speculative_config is not simulated with {beside[0]}; leave one of them out.")
+        if engine.pipeline_parallel_size > 1:
+            raise ConfigError("speculative_config is not simulated with pipeline_parallel_size; leave one of them out.")
 
     @property
     def _beside(self) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from sim.errors import ConfigError
+from sim.specs.engine import EngineConfig
 from sim.specs.model import ModelSpec
 from sim.specs.releases import parse_version
 from sim.specs.speculation import EAGLES, Speculation
@@ -27,18 +28,24 @@ ASYNC_SINCE: Mapping[str, str] = {
     "ngram_gpu": "0.18.0",
 }
 """Since when a method goes with async scheduling; ngram on the CPU never does."""
+LORA_SINCE = "0.11.1"
+"""Since when verification runs under adapters, #21068; before, they were applied as if each request sampled one token."""
 RECORDED = "0.32.0"
 """The version whose schedules with speculation were recorded; others are scheduled by the same rules."""
 
 
-def resolve_speculation(
-    config: SpeculativeConfig | None, model: ModelSpec, *, vllm_version: str, tensor_parallel_size: int
-) -> Speculation | None:
+def resolve_speculation(engine: EngineConfig, model: ModelSpec, vllm_version: str) -> Speculation | None:
     """What the scheduler is asked for. Raises ConfigError for what that version refuses of that model."""
+    config, tensor_parallel_size = engine.speculative_config, engine.tensor_parallel_size
     if config is None:
         return None
     method = config.chosen_method
     _check_version(config, method, vllm_version)
+    if engine.enable_lora and parse_version(vllm_version) < parse_version(LORA_SINCE):
+        raise ConfigError(
+            f"speculative_config: vLLM {vllm_version} dies of drafts with enable_lora, which go together since {LORA_SINCE}: leave one of them"
+            " out or choose a newer vllm_version."
+        )
     if config.draft_tensor_parallel_size not in {None, tensor_parallel_size}:
         raise ConfigError(
             f"draft_tensor_parallel_size {config.draft_tensor_parallel_size} is not simulated; leave it out, or give"

@@ -55,9 +55,7 @@ def resolve_engine(
     context = _max_model_len(engine, model)
     batch = batch_limits(engine, gpu, release, usage, context or model.max_model_len)
     mode = _cudagraph_mode(engine, model, release, on_cpu=on_cpu)
-    speculation = resolve_speculation(
-        engine.speculative_config, model, vllm_version=version, tensor_parallel_size=engine.tensor_parallel_size
-    )
+    speculation = resolve_speculation(engine, model, version)
     return ResolvedEngine(
         **_as_given(engine, version),
         vllm_version=".".join(map(str, parse_version(version))),

@@ -109,6 +109,11 @@ def test_what_is_wrong_is_said(config: Any, message: str) -> None:
             {"async_scheduling": True},
             "async_scheduling does not work",
         ),
+        (
+            EAGLE3,
+            {"version": "0.11.0", "enable_lora": True},
+            "vLLM 0.11.0 dies of drafts with enable_lora, .* since 0.11.1",
+        ),
         ({"method": "ngram"}, {}, "needs num_speculative_tokens"),
         ({"method": "mtp"}, {}, "Llama-3.1-8B has no layers for multi-token prediction"),
         ({**EAGLE3, "draft_tensor_parallel_size": 2}, {}, "draft_tensor_parallel_size 2 is not simulated"),

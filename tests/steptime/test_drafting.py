@@ -1,5 +1,6 @@
 """What speculation adds to a step's time."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +79,21 @@ def test_prompts_are_read_by_the_drafter_too() -> None:
     prompt = StepShape(0, 0, ((8192, 0),), 1)
     plain_s, speculating_s = deployed().step_time.step_s(prompt), eagle3().step_time.step_s(prompt)
     assert 1.01 < speculating_s / plain_s < 1.08
+
+
+def test_adapters_are_the_verifying_models_alone() -> None:
+    """They take of sixteen requests with three drafts what they take of 64 decodes, and nothing of the drafter."""
+    plain, drafting = EngineConfig(), EngineConfig(speculative_config=SpeculativeConfig("eagle3", "M", 3))
+    decodes, verifications = StepShape(64, 64 * 600, (), 64), verifying(16, 3)
+
+    def adapters_s(engine: EngineConfig, shape: StepShape) -> float:
+        without, adapted = (
+            deploy("Llama-3.1-8B-Instruct", "h100-sxm", replace(engine, enable_lora=has_lora)).step_time.step_s(shape)
+            for has_lora in (False, True)
+        )
+        return adapted - without
+
+    assert adapters_s(drafting, verifications) == pytest.approx(adapters_s(plain, decodes))
 
 
 def test_lookups_in_the_text_cost_the_host_alone() -> None:
