@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,7 +108,7 @@ def load_gpu(gpu: str | Path) -> HardwareProfile:
     if path.suffix in {".yaml", ".yml"}:
         profile = _read_profile(path)
     else:
-        profile = _read_profile(bundled) if is_there(bundled) else _by_alias(str(gpu))
+        profile = _bundled_profile(bundled) if is_there(bundled) else _by_alias(str(gpu))
     return replace(profile, source=str(gpu))
 
 
@@ -138,7 +139,7 @@ def profile_yaml(gpu: str | Path) -> str:
 
 def known_gpus() -> list[HardwareProfile]:
     """All bundled profiles, by name."""
-    return [_read_profile(path) for path in _bundled()]
+    return [_bundled_profile(path) for path in _bundled(_profiles_dir())]
 
 
 def _profiles_dir() -> Path:
@@ -153,23 +154,30 @@ def _by_alias(gpu: str) -> HardwareProfile:
     return profiles[gpu.lower()]
 
 
+@cache
+def _bundled_profile(path: Path) -> HardwareProfile:
+    """Read once: what is bundled does not change while it is in use."""
+    return _read_profile(path)
+
+
 def _read_profile(path: Path) -> HardwareProfile:
     return hardware_profile(_read_file(path))
 
 
 def _read_file(path: Path) -> HardwareFile:
     file = read_yaml(path, ProfileFile)
-    return checked(complete(file, () if is_complete(file) else _complete_ones()), HardwareFile, path)
+    return checked(complete(file, () if is_complete(file) else _complete_ones(_profiles_dir())), HardwareFile, path)
 
 
-def _complete_ones() -> list[HardwareFile]:
-    """The bundled GPUs with complete files, from which all others are derived."""
-    files = [(path, read_yaml(path, ProfileFile)) for path in _bundled()]
-    return [checked(complete(file, ()), HardwareFile, path) for path, file in files if is_complete(file)]
+@cache
+def _complete_ones(folder: Path) -> tuple[HardwareFile, ...]:
+    """The bundled GPUs with complete files, from which all others are derived; read once."""
+    files = [(path, read_yaml(path, ProfileFile)) for path in _bundled(folder)]
+    return tuple(checked(complete(file, ()), HardwareFile, path) for path, file in files if is_complete(file))
 
 
-def _bundled() -> list[Path]:
-    return sorted(_profiles_dir().glob("*.yaml"))
+def _bundled(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.yaml"))
 
 
 def hardware_profile(file: HardwareFile) -> HardwareProfile:

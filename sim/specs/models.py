@@ -1,6 +1,7 @@
 """`load_model`: a ModelSpec from a catalogue name, a Hugging Face id, or a path to a folder or config.json."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +42,9 @@ def load_model(model: str | Path, *, quantization: str | None = None) -> ModelSp
     path = Path(model).expanduser()
     if isinstance(model, Path) or is_there(path):
         return _build(read_local_config(path), _name_of(path.resolve()), quantization)
-    catalog = read_catalog()
-    match = find_model(model, catalog)
-    if match:
-        return _from_catalog(match, catalog, quantization)
-    hint = _nearest_names(model, catalog)
+    if known := _of_catalog(model, quantization):
+        return known
+    hint = _nearest_names(model, read_catalog())
     if not HUB_ID.fullmatch(model):
         raise ModelError(f"The model {model!r} is neither in the catalogue nor a path that exists.{hint}")
     return _build(read_hub_config(model, hint), model, quantization)
@@ -60,6 +59,14 @@ def known_models() -> list[KnownModel]:
 def _name_of(path: Path) -> str:
     """A folder's name, for its config.json too."""
     return path.parent.name if path.name == "config.json" else path.stem if is_there(path, Path.is_file) else path.name
+
+
+@cache
+def _of_catalog(name: str, quantization: str | None) -> ModelSpec | None:
+    """Built once, however many candidates of a search are on it; None for a name that is not in the catalogue."""
+    catalog = read_catalog()
+    match = find_model(name, catalog)
+    return _from_catalog(match, catalog, quantization) if match else None
 
 
 def _from_catalog(match: Match, catalog: tuple[CatalogEntry, ...], quantization: str | None) -> ModelSpec:
