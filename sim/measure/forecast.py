@@ -35,7 +35,7 @@ def least_known(deployments: Sequence[Deployment], metrics: Mapping[str, Any] | 
         found = confidence_of(deployment, metrics)
         return (found.bands if found else AS_GIVEN).step
 
-    return max(deployments, key=width)
+    return max(deployments, key=width) if len(deployments) > 1 else deployments[0]
 
 
 def forecast_of(

@@ -233,9 +233,9 @@ class Novelty(NamedTuple):
 
 def novelty(of: Traits, known: Sequence[Traits]) -> Novelty:
     """Against all runs known, of which there is at least one."""
-    never = tuple(facet for facet in FACETS if not any(shares(facet, of, other) for other in known))
-    rest = [facet for facet in FACETS if facet not in never]
-    lacking = [[facet for facet in rest if not shares(facet, of, other)] for other in known]
+    unlike = [[facet for facet in FACETS if not shares(facet, of, other)] for other in known]
+    never = tuple(facet for facet in unlike[0] if all(facet in facets for facets in unlike))
+    lacking = [[facet for facet in facets if facet not in never] for facets in unlike]
     fewest = min(map(len, lacking))
     apart = tuple(next(missing for missing in lacking if len(missing) == fewest))
     degree = sum(_doublings(facet, of, known) for facet in never) + len(apart)
