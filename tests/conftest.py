@@ -13,6 +13,9 @@ from tests.slow import function, slow_tests
 settings.register_profile("gate", examples(100), derandomize=EFFORT <= 1, deadline=None)
 settings.load_profile("gate")
 
+SELDOM = 2_000_000
+"""Objects until garbage is looked for: as often as Python does it by itself, it takes a tenth of the tests' time."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slowest tests are begun first, so that no process is left with one at the end."""
@@ -24,8 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what tests make, not among all that was imported."""
+    """Garbage is looked for among what tests make, not among all that was imported, and seldom."""
     gc.freeze()
+    gc.set_threshold(SELDOM)
 
 
 @pytest.fixture(scope="session", params=sorted(ENGINES))

@@ -85,7 +85,10 @@ def shell(command: str) -> str:
 def _servecast(arguments: list[str], folder: Path) -> int:
     """The exit status; what it prints and says lies in that folder."""
     out, err = folder.joinpath("out"), folder.joinpath("err")
-    with out.open("w") as stdout, err.open("w") as stderr, redirect_stdout(stdout), redirect_stderr(stderr):
+    one_core = patch(
+        "os.cpu_count", return_value=1
+    )  # no search starts processes, each of which would import it all again
+    with out.open("w") as stdout, err.open("w") as stderr, redirect_stdout(stdout), redirect_stderr(stderr), one_core:
         return run(arguments)
 
 
