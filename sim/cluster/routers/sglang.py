@@ -38,13 +38,13 @@ class SglangCacheAwareOptions(RouterOptions):
 
 
 class SglangCacheAware(Router):
-    """`_num_in_flight` are the loads that it balances; the tree records which worker was sent which prompts."""
+    """Balances the requests in flight; the tree records which worker was sent which prompts."""
 
     listens = True
 
     def __init__(self, options: SglangCacheAwareOptions, fleet: Fleet) -> None:
         self._options = options
-        self._num_in_flight = [0] * fleet.num_replicas
+        self._loads = Loads(fleet.num_replicas)
         self._prompts = fleet.prompts
         self._tree = WorkerTree(fleet.prompts, fleet.num_replicas)
         self._evictions = Ticks(options.eviction_interval_s, last_s=0.0)
@@ -52,21 +52,18 @@ class SglangCacheAware(Router):
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         now_s, path = request.arrival_s, self._prompts.path(request.index)
         self._evict(now_s)
-        num_in_flight = self._num_in_flight
-        if len(replicas) < len(num_in_flight):
-            num_in_flight = [num_in_flight[replica.number] for replica in replicas]
-        if self._is_imbalanced(num_in_flight):
-            chosen = replicas[num_in_flight.index(min(num_in_flight))]
+        fewest, most = self._loads.range_among(replicas)
+        if self._is_imbalanced(fewest, most):
+            chosen = next(replica for replica in replicas if self._loads.num_in_flight[replica.number] == fewest)
         else:
             chosen = numbered(self._by_prefix(request, path), replicas) or replicas[0]
         self._tree.insert(path, chosen.number, now_s)
-        self._num_in_flight[chosen.number] += 1
+        self._loads.sent(chosen.number)
         return chosen
 
-    def _is_imbalanced(self, num_in_flight: Sequence[int]) -> bool:
-        least, most = min(num_in_flight), max(num_in_flight)
-        is_apart = most - least > self._options.balance_abs_threshold
-        return is_apart and most > least * self._options.balance_rel_threshold
+    def _is_imbalanced(self, fewest: int, most: int) -> bool:
+        is_apart = most - fewest > self._options.balance_abs_threshold
+        return is_apart and most > fewest * self._options.balance_rel_threshold
 
     def _by_prefix(self, request: Request, path: Sequence[int]) -> int:
         """The worker that the tree names, whether or not it is a candidate: as the gateway has it, the first stands in for it."""
@@ -79,7 +76,7 @@ class SglangCacheAware(Router):
             self._tree.evict(self._options.max_tree_size // CHARS_PER_TOKEN)
 
     def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - a router's interface
-        self._num_in_flight[replica] -= 1
+        self._loads.answered(replica)
 
     def joined(self, replica: int) -> None:
         self._tree.add_worker(replica)
@@ -88,8 +85,44 @@ class SglangCacheAware(Router):
         self._tree.remove_worker(replica)
 
 
+class Loads:
+    """Requests in flight at each worker; the fewest and the most of all change by one at a time."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_in_flight = [0] * num_workers
+        self._num_workers_with = Counter({0: num_workers})
+        self._fewest = self._most = 0
+
+    def range_among(self, replicas: Sequence[Replica]) -> tuple[int, int]:
+        """The fewest and the most that a candidate has."""
+        if len(replicas) == len(self.num_in_flight):
+            return self._fewest, self._most
+        counts = [self.num_in_flight[replica.number] for replica in replicas]
+        return min(counts), max(counts)
+
+    def sent(self, worker: int) -> None:
+        count = self._change(worker, 1)
+        self._most = max(self._most, count)
+        self._fewest += not self._num_workers_with[self._fewest]
+
+    def answered(self, worker: int) -> None:
+        count = self._change(worker, -1)
+        self._fewest = min(self._fewest, count)
+        self._most -= not self._num_workers_with[self._most]
+
+    def _change(self, worker: int, by: int) -> int:
+        before = self.num_in_flight[worker]
+        count = self.num_in_flight[worker] = before + by
+        self._num_workers_with[before] -= 1
+        self._num_workers_with[count] += 1
+        return count
+
+
 class WorkerTree:
-    """The workers that were sent each node of the prompts' tree, in order, with the last time of each."""
+    """The workers that were sent each node of the prompts' tree, in order, with the last time of each.
+
+    `_by_size` is a heap with an entry a worker, of its tokens now or of fewer, which it had before.
+    """
 
     def __init__(self, prompts: PromptTree, num_workers: int) -> None:
         self._prompts = prompts
@@ -97,6 +130,7 @@ class WorkerTree:
         self._workers: dict[int, dict[int, None]] = {}
         self._last_s: list[dict[int, float]] = [{} for _ in range(num_workers)]
         self._num_tokens: list[float] = [0] * num_workers
+        self._sort()
 
     def match(self, path: Sequence[int], now_s: float) -> tuple[int, int]:
         """Tokens of a prompt that the tree has, and the worker that was first sent all of them; that counts as a use."""
@@ -111,7 +145,14 @@ class WorkerTree:
 
     def smallest(self) -> int:
         """The worker that was sent the fewest different tokens."""
-        return self._num_tokens.index(min(self._num_tokens))
+        num_tokens, by_size = self._num_tokens, self._by_size
+        while (current := (num_tokens[by_size[0][1]], by_size[0][1])) != by_size[0]:
+            heapq.heapreplace(by_size, current)
+        return by_size[0][1]
+
+    def _sort(self) -> None:
+        """Some have fewer tokens than they had."""
+        self._by_size = sorted(zip(self._num_tokens, range(len(self._num_tokens)), strict=True))
 
     def insert(self, path: Sequence[int], worker: int, now_s: float) -> None:
         """A prompt is sent to a worker."""
@@ -138,16 +179,19 @@ class WorkerTree:
                 num_children[parent] -= 1
                 if parent in last_s and not num_children[parent]:
                     heapq.heappush(leaves, (last_s[parent], came[parent], parent))
+        self._sort()
 
     def add_worker(self, worker: int) -> None:
         """One that was sent nothing."""
         self._num_tokens[worker] = 0
+        self._sort()
 
     def remove_worker(self, worker: int) -> None:
         """What it was sent is forgotten, and it is never the smallest."""
         for node in list(self._last_s[worker]):
             self._forget(node, worker)
         self._num_tokens[worker] = math.inf
+        self._sort()
 
     def _forget(self, node: int, worker: int) -> None:
         del self._last_s[worker][node]
