@@ -23,8 +23,8 @@ class Request:
 
     `num_computed_tokens` counts KV positions scheduled so far and runs ahead of the device; `num_output_tokens` those
     returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only), drafts included;
-    `num_samples_in_flight` batches on the device that sample for it, `num_stale_outputs` those of them in flight when the
-    request was preempted, which still arrive; `num_drafts` what the next step may verify; `attempt` counts how often it has
+    `num_samples_in_flight` batches on the device that sample for it, `num_stale_tokens` what was on the device of it when it
+    was preempted, whose outputs still arrive; `num_drafts` what the next step may verify; `attempt` counts how often it has
     begun to compute anew. `others` are the requests for the answers to its prompt beyond the first, and `together` those of
     them that a router takes for one with it.
     """
@@ -42,7 +42,7 @@ class Request:
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
     num_output_placeholders: int = 0
-    num_stale_outputs: int = 0
+    num_stale_tokens: int = 0
     num_in_flight_tokens: int = 0
     num_samples_in_flight: int = 0
     num_drafts: int = 0
@@ -94,7 +94,7 @@ class Request:
         """Recompute preemption: what was computed is lost, what was generated is kept."""
         self.status = RequestStatus.PREEMPTED
         self.num_computed_tokens = 0
-        self.num_stale_outputs = self.num_samples_in_flight
+        self.num_stale_tokens = self.num_in_flight_tokens
         self.num_output_placeholders = 0
         self.num_drafts = 0
         self.attempt += 1

@@ -290,7 +290,7 @@ class Scheduler:
             return
         victim.reset()
         if self._drops_preempted_outputs:
-            victim.num_stale_outputs = 0
+            victim.num_stale_tokens = 0
         self.waiting.put_back(victim)
 
     def _num_computed_blocks(self, request: Request) -> int:
@@ -369,7 +369,7 @@ class Scheduler:
 
     def _try(self, request: Request, this: Pass, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""
-        if request.num_stale_outputs or request.is_loading or self._lacks_lora(request, loras):
+        if request.num_stale_tokens or request.is_loading or self._lacks_lora(request, loras):
             return Outcome.PASSED_OVER
         if request.block_tables and not request.num_computed_tokens:
             self.kv.free(request)
@@ -533,6 +533,8 @@ class Scheduler:
             request = row.request
             request.num_in_flight_tokens -= row.num_tokens
             request.num_samples_in_flight -= row.samples
+            if row.attempt != request.attempt and request.num_stale_tokens:
+                request.num_stale_tokens -= row.num_tokens
             if not row.samples or request.status is RequestStatus.FINISHED:
                 continue
             if row.attempt != request.attempt and self._drops_preempted_outputs:
@@ -557,7 +559,6 @@ class Scheduler:
         if num_delivered != 1:
             batch.delivered[request.request_id] = num_delivered
         if row.attempt != request.attempt:
-            request.num_stale_outputs -= 1
             return
         num_rejected = row.num_drafts - num_accepted
         request.num_computed_tokens -= num_rejected

@@ -35,6 +35,8 @@ class Outputs:
         for row in batch.rows:
             progress = row.progress
             progress.num_in_flight -= row.num_tokens
+            if progress.num_stale and row.attempt != progress.attempt:
+                progress.num_stale -= row.num_tokens
             if not row.samples:
                 continue
             progress.num_samples_in_flight -= 1
@@ -47,10 +49,9 @@ class Outputs:
             self._take_in_row(row, batch)
             if progress.num_tokens >= progress.last_token:
                 finished.append(progress)
-        if not batch.did_nothing:
-            self._num_taken_in += 1
-            if rotation is not None:
-                self._finish_counted(rotation, batch, finished)
+        self._num_taken_in += not batch.did_nothing
+        if rotation is not None:
+            self._finish_counted(rotation, batch, finished)
         self._state.spare_rows += batch.rows
         for progress in finished:
             self._finish(progress, now_s)
@@ -94,7 +95,6 @@ class Outputs:
         if num_delivered != 1 and batch.delivered is not None:
             batch.delivered[progress.request.request_id] = num_delivered
         if row.attempt != progress.attempt:
-            progress.num_stale -= 1
             progress.request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
             return
         num_rejected = row.num_drafts - num_accepted

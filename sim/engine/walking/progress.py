@@ -9,8 +9,8 @@ class Progress:
 
     `num_tokens` are known: the prompt and what has come back. `num_computed` positions have been scheduled, and run ahead of
     the device; `num_placeholders` of them are for tokens on their way (async scheduling only), drafts included.
-    `num_drafts` may be verified in the next pass. `num_samples_in_flight` batches on the device sample for it, of which
-    `num_stale` were in flight when it was preempted. It holds `num_blocks` of each KV group, room for `num_slots`
+    `num_drafts` may be verified in the next pass. `num_in_flight` tokens of it are on the device, of which `num_stale` were when it was
+    preempted; `num_samples_in_flight` batches there sample for it. It holds `num_blocks` of each KV group, room for `num_slots`
     tokens, of which the first `num_full` can be found; the next one cannot be full before `next_full` tokens. `attempt` counts its preemptions. `last_batch` is the number of the batch that its last token came with, `sampled_number` that of the last to sample for it, where a Rotation numbers them at launch. While `counted_call` is not -1 it is a Rotation that knows how far it has come. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
     is a CPU tier. It `is_prefilling` from a load, or a chunk that is not the last, until the last one is scheduled.
     """

@@ -142,7 +142,7 @@ class State:
         progress.request.status = RequestStatus.PREEMPTED
         progress.attempt += 1
         progress.num_computed = 0
-        progress.num_stale = progress.num_samples_in_flight
+        progress.num_stale = progress.num_in_flight
         if self.drops_preempted_outputs:
             progress.num_stale, progress.sampled_number = 0, progress.last_batch
         progress.num_placeholders = 0
