@@ -17,6 +17,7 @@ class Scrape:
         self._interval_s = interval_s
         self._read_at_s: list[float | None] = [None] * num_replicas
         self._all_read_at_s: float | None = None
+        self._some_read_at_s: float | None = None
         self._rows: Floats = np.zeros((3, num_replicas))
         self.num_reads = 0
 
@@ -26,8 +27,14 @@ class Scrape:
         Call it on every arrival, before a candidate passes that time.
         """
         at_s = last_multiple(now_s, self._interval_s)
-        if self._all_read_at_s != at_s:
-            self._read(at_s, replicas)
+        if self._all_read_at_s == at_s:
+            return
+        if len(replicas) == len(self._read_at_s) and self._some_read_at_s != at_s:
+            self._rows = np.ascontiguousarray(_columns(at_s, replicas))
+            self.num_reads += 1
+            self._all_read_at_s = at_s
+        else:
+            self._read_some(at_s, replicas)
 
     @property
     def columns(self) -> tuple[Floats, Floats, Floats]:
@@ -35,15 +42,21 @@ class Scrape:
         num_waiting, num_running, kv_cache_usage = self._rows
         return num_waiting, num_running, kv_cache_usage
 
-    def _read(self, at_s: float, replicas: Sequence[Replica]) -> None:
+    def _read_some(self, at_s: float, replicas: Sequence[Replica]) -> None:
         """The metrics of those replicas that have not been read since."""
+        self._some_read_at_s = at_s
         stale = [replica for replica in replicas if self._read_at_s[replica.number] != at_s]
         if stale:
             self.num_reads += 1
-            figures = chain.from_iterable(replica.metrics(at_s) for replica in stale)
             numbers = [replica.number for replica in stale]
-            self._rows[:, numbers] = np.fromiter(figures, np.float64, 3 * len(stale)).reshape(-1, 3).T
+            self._rows[:, numbers] = _columns(at_s, stale)
             for number in numbers:
                 self._read_at_s[number] = at_s
         if len(replicas) == len(self._read_at_s):
             self._all_read_at_s = at_s
+
+
+def _columns(at_s: float, replicas: Sequence[Replica]) -> Floats:
+    """A column a replica."""
+    figures = chain.from_iterable([replica.metrics(at_s) for replica in replicas])
+    return np.fromiter(figures, np.float64, 3 * len(replicas)).reshape(-1, 3).T
