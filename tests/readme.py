@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 from code import InteractiveInterpreter
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -42,6 +43,8 @@ PAGES = (
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"""servecast ((?:[^|&;<>'"]|'[^']*'|"[^"]*")+?)(?= *(?:[12]?[<>]|[|&;]|$))""")
 """The arguments before anything that is the shell's."""
+FED = re.compile(r"(?!servecast )(.*?[^|])\| (?=servecast )", re.DOTALL)
+"""What writes into a call."""
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 WALL_TIME = re.compile(r"requests in [\d.,]+ s")
 
@@ -71,8 +74,11 @@ def _bare(command: str) -> str:
 
 
 def shell(command: str) -> str:
-    """What a command prints. A call of servecast that it begins with is made in this process, which has imported it all."""
+    """What a command prints. The first call of servecast in it is made in this process, which has imported it all."""
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, COLUMNS="100", PATH=PATH):
+        if fed := FED.match(command):
+            Path(folder, "in").write_bytes(subprocess.check_output(["bash", "-c", fed[1]]))
+            command = command[fed.end() :]
         if call := CALL.match(command):
             status = _servecast(shlex.split(call[1]), Path(folder))
             then = command[call.end() :]
@@ -83,13 +89,31 @@ def shell(command: str) -> str:
 
 
 def _servecast(arguments: list[str], folder: Path) -> int:
-    """The exit status; what it prints and says lies in that folder."""
-    out, err = folder.joinpath("out"), folder.joinpath("err")
+    """The exit status; what it reads, prints and says lies in that folder."""
+    read, out, err = (folder.joinpath(name) for name in ("in", "out", "err"))
+    read.touch()
     one_core = patch(
         "os.cpu_count", return_value=1
     )  # no search starts processes, each of which would import it all again
-    with out.open("w") as stdout, err.open("w") as stderr, redirect_stdout(stdout), redirect_stderr(stderr), one_core:
+    with (
+        _standard_input(read),
+        out.open("w") as stdout, err.open("w") as stderr, redirect_stdout(stdout), redirect_stderr(stderr),
+        one_core,
+    ):  # fmt: skip
         return run(arguments)
+
+
+@contextmanager
+def _standard_input(path: Path) -> Iterator[None]:
+    """The file, for whoever reads the descriptor."""
+    kept = os.dup(0)
+    with path.open("rb") as file:
+        os.dup2(file.fileno(), 0)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 def _python(statement: str, session: InteractiveInterpreter) -> str:
