@@ -104,8 +104,9 @@ class Gateway:
         if self.router.listens:
             for request in finished if self._sampling and self._sampling.one_by_one else whole:
                 self.router.answered(request, replica)
-        for request in whole:
-            self._answer(request)
+        if self._answers:
+            for request in whole:
+                self._answer(request)
 
     def refused(self, replica: int, request: Request, reason: str) -> None:
         """A replica turns a request away that it was sent."""

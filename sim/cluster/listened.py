@@ -57,13 +57,14 @@ class ListenedReplica(ReportingReplica):
 
     def catch_up(self, time_s: float) -> None:
         """Do what is due before a time."""
+        self._alone_until_s = time_s
         while self.due_s < time_s:
             self.due_s, kind = self._life.send(self.due_s)
             self._rests = kind is None
         self._wait_until(self.due_s)
 
     def _note(self, finished: Sequence[Request]) -> None:
-        self._agenda.ended.append(Ended(self.due_s, self.number, finished))
+        self._agenda.ended.append(Ended(self._now_s, self.number, finished))
 
     def show(self, at_s: float) -> None:
         """Keep the metrics of a time up to which it has caught up."""

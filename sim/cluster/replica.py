@@ -139,7 +139,8 @@ class ReportingReplica:
     """An engine that reports requests that finish. What it does next and when is its course; whoever follows that lets the time pass.
 
     Invariants: while `_plan` is set, its passes are under way and not committed; what comes cuts it to those that have begun. As in vLLM, requests
-    lie in an inbox until the next scheduling pass.
+    lie in an inbox until the next scheduling pass. Nothing comes before `_alone_until_s`: until then its course goes on by itself. What it tells
+    happens at `_now_s`.
     """
 
     def __init__(self, core: Core, number: int, pool: int, tell: Listener) -> None:
@@ -151,36 +152,39 @@ class ReportingReplica:
         self._inbox: list[Request] = []
         self._next_step_time: StepTimeModel | None = None
         self._plan: Plan | None = None
+        self._alone_until_s = self._now_s = -math.inf
 
     def _course(self) -> Course:
         """All that it does, from its first pass on."""
         core = self._core
         now_s = yield core.now_s, PASS
         while True:
-            if self._inbox:
-                self._open_inbox(now_s)
-            core.end_aborted()
-            if self._next_step_time is not None:
-                core.use(self._next_step_time)
-                self._next_step_time = None
+            self._see_what_came(now_s)
+            finished: Sequence[Request] = ()
             plan = self._plan = core.plan()
             if plan is not None:
-                yield plan.end_s, ANSWER
-                plan, self._plan = self._plan or plan, None  # it may have been cut
-                if finished := core.commit(plan):
-                    self._tell(finished)
+                if plan.end_s >= self._alone_until_s:
+                    yield plan.end_s, ANSWER
+                    plan = self._plan or plan  # it may have been cut
+                self._plan, self._now_s = None, plan.end_s
+                finished = core.commit(plan)
             elif core.launch():
                 pass
             elif core.num_in_flight:
-                yield core.next_collect_s, ANSWER
-                if finished := core.collect():
-                    self._tell(finished)
+                self._now_s = core.next_collect_s
+                if self._now_s >= self._alone_until_s:
+                    yield self._now_s, ANSWER
+                finished = core.collect()
             else:
                 check_holds_nobody(core, self.number)
                 yield math.inf, None
+            if finished:
+                self._tell(finished)
             if not self._inbox and core.quiet_until_s > core.now_s:
                 core.skip_calls((yield core.quiet_until_s, None))
-            now_s = yield core.now_s, PASS
+            now_s = core.now_s
+            if now_s >= self._alone_until_s:
+                now_s = yield now_s, PASS
 
     def _cut(self, now_s: float) -> Plan | None:
         """Something comes: what the plan comes to, if passes of it that have not begun are to see that."""
@@ -212,10 +216,20 @@ class ReportingReplica:
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
         return self._core.num_offloaded_blocks(request, num_cached_blocks)
 
+    def _see_what_came(self, now_s: float) -> None:
+        """Requests and aborts, and other step times, before the next pass."""
+        if self._inbox:
+            self._open_inbox(now_s)
+        self._core.end_aborted()
+        if self._next_step_time is not None:
+            self._core.use(self._next_step_time)
+            self._next_step_time = None
+
     def _open_inbox(self, now_s: float) -> None:
-        self._core.now_s = max(self._core.now_s, now_s)  # requests may have arrived elsewhere before
+        core = self._core
+        core.now_s = max(core.now_s, now_s)  # requests may have arrived elsewhere before
         for request in self._inbox:
-            self._core.add_request(request)
+            core.add_request(request)
         self._inbox.clear()
 
 
