@@ -28,7 +28,7 @@ from sim.cli.version import version_line
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
-from sim.fleet import DEFAULT_ROUTER, deploy_fleet
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
 from sim.specs.engine import EngineConfig
 from sim.specs.speculative_config import SpeculativeConfig
 from sim.workload.readers import read_trace
@@ -135,6 +135,19 @@ WITH_DRAFTS = Case(
     engine=replace(LIMITS, speculative_config=SpeculativeConfig.parse(DRAFTS)),
     flags=("--speculative-config", json.dumps(DRAFTS)),
 )
+EXPERTS = Case(azure, max_model_len=40_960, model="Qwen3-30B-A3B")
+
+
+def with_stages(number: int) -> Case:
+    limits = replace(LIMITS, pipeline_parallel_size=number)
+    return Case(azure, engine=limits, flags=("--pipeline-parallel-size", str(number)))
+
+
+def twice(case: Case) -> Case:
+    limits = replace(case.engine, data_parallel_size=2)
+    return case._replace(engine=limits, flags=("--data-parallel-size", "2"))
+
+
 CASES = {
     "azure x1": Case(azure),
     "azure x2": Case(lambda folder: azure(folder, 2.0)),
@@ -156,6 +169,11 @@ CASES = {
     ),
     "azure x1, drafts": WITH_DRAFTS,
     "azure x4, drafts": WITH_DRAFTS._replace(make=lambda folder: azure(folder, 4.0)),
+    "azure x1, 2 stages": with_stages(2),
+    "azure x1, 4 stages": with_stages(4),
+    "azure x1, 2 engines": twice(Case(azure)),
+    "azure x1, experts": EXPERTS,
+    "azure x1, 2 ranks": twice(EXPERTS),
     "azure x1, roles": Case(azure, max_model_len=16_384, fleet=ROLES),
     "azure, 100 replicas": Case(million_for_a_hundred, num_replicas=100, router="llm_d"),
     "prefixes, 100 replicas": Case(million_of_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 100, "llm_d"),
@@ -220,6 +238,8 @@ def fleet_plan(case: Case) -> FleetPlan:
     if case.fleet is not None:
         return deploy_fleet(case.model, case.gpu, limits(case), case.fleet).plan()
     deployed = deploy(case.model, case.gpu, limits(case))
+    if case.engine.data_parallel_size > 1:
+        return DeployedFleet.of_ranks(deployed, case.engine).plan()
     return FleetPlan.alike(deployed.config, deployed.step_time, case.num_replicas, case.router, modes=deployed.modes)
 
 
@@ -252,9 +272,9 @@ def whole_process(trace: Trace, case: Case) -> tuple[float, float]:
         flags = ["--max-num-seqs", "256", "--max-num-batched-tokens", "2048"]
         flags += ["--num-gpu-blocks-override", str(case.num_gpu_blocks), "--max-model-len", str(case.max_model_len)]
         flags += case.flags
-        if case.fleet is None:
+        if case.fleet is None and case.engine.data_parallel_size == 1:
             flags += ["--replicas", str(case.num_replicas), "--router", case.router]
-        else:
+        elif case.fleet is not None:
             fleet = Path(folder, "fleet.yaml")
             fleet.write_text(json.dumps(case.fleet))
             flags += ["--fleet", str(fleet)]
