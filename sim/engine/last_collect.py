@@ -14,6 +14,11 @@ class LastCollect:
         self.num_left_running = 0
         self.num_released = 0
 
+    def nobody_left(self, at_s: float) -> None:
+        """One came back that changed nothing."""
+        self.at_s = at_s
+        self.num_left_waiting = self.num_left_running = self.num_released = 0
+
     def load_before(self, load: tuple[int, int], now_s: float) -> tuple[int, int]:
         """(waiting, running) just before a time, from those of now; a batch collected at that time or later still counts."""
         if self.at_s < now_s:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.engine.columns import DraftColumns, Floats, Ints
 from sim.engine.leaps import Leap
-from sim.engine.narrow import Narrow
+from sim.engine.narrow import Narrow, Rows
 
 COUNTS = (
     "num_steps",
@@ -37,7 +37,7 @@ LEAP = np.dtype(
 
 
 class LeapBlock:
-    """Rows of LEAP, at least one. Of a leap of a single step the coefficients are kept as their sum.
+    """Rows of LEAP, at least one, or its columns by name. Of a leap of a single step the coefficients are kept as their sum.
 
     Most leaps start as the one before ends, which is then all that is known of their start.
     """
@@ -47,9 +47,9 @@ class LeapBlock:
         "num_steps", "overlap_s",
     )  # fmt: skip
 
-    def __init__(self, rows: NDArray[Any]) -> None:
+    def __init__(self, rows: Rows | dict[str, NDArray[Any]]) -> None:
         columns = {name: np.ascontiguousarray(rows[name]) for name in INTEGERS}
-        self.num_leaps = len(rows)
+        self.num_leaps = len(rows["num_steps"])
         self.overlap_s: Floats | None = None  # how long the leap before each one still ran, where batches overlap
         self.drafts: DraftColumns | None = None  # of engines that speculate
         self._num_back: Narrow | None = None  # one step
@@ -63,7 +63,7 @@ class LeapBlock:
         starts_s = rows["start_s"].copy()
         follows = starts_s[1:] == (starts_s + self._durations_s())[:-1]
         self._begins = np.concatenate(([0], 1 + np.flatnonzero(~follows)))
-        if len(self._begins) > len(rows) * FEW:
+        if len(self._begins) > self.num_leaps * FEW:
             self._begins = np.arange(0)
         self._begin_s = starts_s[self._begins] if len(self._begins) else starts_s
 

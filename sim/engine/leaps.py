@@ -95,13 +95,16 @@ class DecodeSteps:
         self.curve = curve
         self.num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
-        self._latest = NO_PANEL
+        self._latest = self._before = NO_PANEL
 
     def seconds(self, context_tokens: int) -> float:
         """A single step, by the parabola of its panel where there is one."""
-        panel = self._panel(context_tokens)
-        if panel is None:
-            return self.curve.at(context_tokens)
+        panel = self._latest
+        if not panel.first_tokens <= context_tokens < panel.end_tokens:
+            found = self._panel(context_tokens)
+            if found is None:
+                return self.curve.at(context_tokens)
+            panel = found
         tokens = context_tokens - panel.first_tokens
         return panel.first_s + tokens * (panel.slope_s + tokens * panel.bend_s)
 
@@ -116,13 +119,17 @@ class DecodeSteps:
         return self._leap_within(panel, context_tokens, max_steps, start_s)
 
     def _panel(self, context_tokens: int) -> Panel | None:
-        """The widest one with a parabola, most often that of the last look; None at a knee of the curve."""
+        """The widest one with a parabola, most often that of one of the last two looks; None at a knee of the curve."""
         latest = self._latest
         if latest.first_tokens <= context_tokens < latest.end_tokens:
             return latest
+        before = self._before
+        if before.first_tokens <= context_tokens < before.end_tokens:  # of two slots of as many decodes by turns
+            self._latest, self._before = before, latest
+            return before
         found = self._find(context_tokens)
         if found is not None:
-            self._latest = found
+            self._latest, self._before = found, latest
         return found
 
     def _find(self, context_tokens: int) -> Panel | None:

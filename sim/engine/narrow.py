@@ -25,9 +25,11 @@ class Narrow:
     def __init__(self, values: Ints) -> None:
         self._lowest = int(values.min())
         most = int(values.max()) - self._lowest
-        self._above: NDArray[Any] = np.broadcast_to(NOTHING, (len(values),))
+        self._above: NDArray[Any]
         if most:
             self._above = (values - self._lowest).astype(np.min_scalar_type(most))
+        else:
+            self._above = np.broadcast_to(NOTHING, (len(values),))
 
     def __reduce__(self) -> tuple[object, ...]:
         above = self._above if any(self._above.strides) else None

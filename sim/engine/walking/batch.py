@@ -93,6 +93,13 @@ class Batch:
         self.accepted: dict[str, int] | None = None
         self.delivered: dict[str, int] | None = None
 
+    def decode_alone(self, call: int, num_decodes: int, start_s: float, end_s: float) -> None:
+        """Be a batch of so many counted decodes and nothing else, as the one that it was and that is back."""
+        self.call = call
+        self.num_counted = self.num_continued = num_decodes
+        self.start_s, self.end_s = start_s, end_s
+        self.may_finish = False
+
     @property
     def is_empty(self) -> bool:
         """Whether it computes nothing."""

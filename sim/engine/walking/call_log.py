@@ -1,19 +1,22 @@
 """The rows of batches that calls worked out together, kept as what they have in common and their times until they are put away."""
 
-from array import array
+from struct import Struct, pack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.columns import Ints
-from sim.engine.leap_block import LEAP
+from sim.engine.leap_block import LEAP, LeapBlock
 from sim.engine.leap_log import LeapLog
 from sim.engine.narrow import ROWS_AT_ONCE, Rows
-from sim.engine.walking.calls_ahead import CallsAhead
+from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead
 
 NUM_SHARED = 6
 """Rows packed before, the first call's place, calls, running requests, waiting ones, free blocks; then by place decodes, contexts, batches back."""
+
+PACK_FLOATS = [Struct(f"{count}d").pack for count in range(MOST_CALLS + 1)]
+MOST_BYTES = ROWS_AT_ONCE * np.dtype(np.float64).itemsize
 
 
 class CallLog(LeapLog):
@@ -22,13 +25,13 @@ class CallLog(LeapLog):
     def __init__(self) -> None:
         super().__init__()
         self._num_back = bytearray()
+        self._num_slots = 1
         self._clear()
 
     def _clear(self) -> None:
-        self._shared = array("q")
-        self._starts_s = array("d")
-        self._durations_s = array("d")
-        self._num_taken = array("q")
+        self._shared: list[int] = []
+        self._num_taken: list[int] = []
+        self._starts_s, self._ends_s, self._durations_s = bytearray(), bytearray(), bytearray()
 
     def next_goes_back(self, num_back: int) -> None:
         """How many batches, of the row that is added next."""
@@ -36,16 +39,23 @@ class CallLog(LeapLog):
 
     def add_calls(self, ahead: CallsAhead, num_running: int, num_waiting: int) -> None:
         """Record the batches of all of them that are not empty."""
-        num_slots = len(ahead.counts)
+        num_slots, num_calls = len(ahead.counts), ahead.num_calls
         num_packed = len(self._latest) // LEAP.itemsize
-        first = ahead.first_call % num_slots
-        shared = [num_packed, first, ahead.num_calls, num_running, num_waiting, ahead.num_free]
-        self._shared.fromlist(shared + ahead.counts + ahead.contexts + ahead.num_back)
-        self._starts_s.fromlist(ahead.starts_s)
-        self._durations_s.fromlist(ahead.durations_s)
-        self._num_taken.fromlist(ahead.num_taken)
         self._num_slots = num_slots
-        if len(self._starts_s) >= ROWS_AT_ONCE:
+        self._shared.extend(
+            [num_packed, ahead.first_call % num_slots, num_calls, num_running, num_waiting, ahead.num_free]
+        )
+        self._shared.extend(ahead.counts)
+        self._shared.extend(ahead.contexts)
+        self._shared.extend(ahead.num_back)
+        self._num_taken.extend(ahead.num_taken)
+        as_bytes = PACK_FLOATS[num_calls]
+        self._starts_s += as_bytes(*ahead.starts_s)
+        if ahead.durations_s:
+            self._durations_s += as_bytes(*ahead.durations_s)
+        else:
+            self._ends_s += as_bytes(*ahead.ends_s[-num_calls:])
+        if len(self._starts_s) >= MOST_BYTES:
             self._flush()
 
     def _put_away(self, rows: Rows) -> None:
@@ -54,45 +64,70 @@ class CallLog(LeapLog):
         self._num_back = bytearray()
 
     def _flush(self) -> None:
-        if self._shared:
-            self._merge()
-            self._clear()
-        super()._flush()
+        if not self._shared:
+            super()._flush()
+            return
+        packed = np.frombuffer(self._latest, dtype=LEAP)
+        calls, num_packed = self._calls()
+        ran = np.flatnonzero(calls["num_decodes"])
+        places = num_packed[ran] + np.arange(len(ran))
+        are_packed = np.ones(len(ran) + len(packed), dtype=np.bool_)
+        are_packed[places] = False
+        others = np.flatnonzero(are_packed)
+        order = np.empty(len(are_packed), dtype=np.intp)
+        order[places], order[others] = ran, len(num_packed) + np.arange(len(packed))
+        columns = {}
+        for name in LEAP.names or ():
+            if name in calls:
+                columns[name] = np.concatenate((calls[name], packed[name])).take(order)
+            else:
+                columns[name] = np.zeros(len(order), LEAP[name])
+                columns[name][others] = packed[name]
+        for name in ("num_sampled", "num_continued"):
+            columns[name] = columns["num_decodes"].copy()
+            columns[name][others] = packed[name]
+        self.blocks_so_far.append(LeapBlock(columns))
+        num_back = np.concatenate((calls["num_back"], np.frombuffer(self._num_back, np.uint8)))
+        self.blocks_so_far[-1].note_num_back(num_back.take(order))
+        self._latest, self._num_back = bytearray(), bytearray()
+        self._clear()
 
-    def _merge(self) -> None:
-        """Make the rows of calls, and put them among the packed ones."""
+    def _calls(self) -> tuple[dict[str, NDArray[Any]], Ints]:
+        """Columns of calls, empty ones too, and how many batches back each goes; the rows packed before each.
+
+        The other columns are 0 or, of those that do not decode alone, differ from the number of decodes.
+        """
         num_slots = self._num_slots
-        shared = np.frombuffer(self._shared, np.int64).reshape(-1, NUM_SHARED + 3 * num_slots)
+        shared = _array(self._shared).reshape(-1, NUM_SHARED + 3 * num_slots)
         num_packed, first, num_calls, num_running, num_waiting, num_free = shared[:, :NUM_SHARED].T
-        of_call = np.repeat(np.arange(len(shared)), num_calls)
-        number = np.arange(len(of_call)) - np.repeat(np.cumsum(num_calls) - num_calls, num_calls)
-        place = NUM_SHARED + (first[of_call] + number) % num_slots
-        num_decodes = shared[of_call, place]
-        ran = np.flatnonzero(num_decodes)
-        of_call, number, place, num_decodes = of_call[ran], number[ran], place[ran], num_decodes[ran]
-        rows = np.zeros(len(ran), dtype=LEAP)
-        rows["num_steps"] = 1
-        rows["num_decodes"] = rows["num_sampled"] = rows["num_continued"] = num_decodes
-        rows["num_running"], rows["num_waiting"] = num_running[of_call], num_waiting[of_call]
-        taken = np.cumsum(np.frombuffer(self._num_taken, np.int64))
-        taken_before = np.append(0, taken)[np.cumsum(num_calls) - num_calls]
-        rows["num_free_blocks"] = (num_free + taken_before)[of_call] - taken[ran]
-        rows["decode_context_tokens"] = shared[of_call, place + num_slots] + number // num_slots * num_decodes
-        rows["start_s"] = np.frombuffer(self._starts_s)[ran]
-        rows["linear_s"] = np.frombuffer(self._durations_s)[ran]
-        num_busy = (shared[:, NUM_SHARED : NUM_SHARED + num_slots] > 0).sum(axis=1)
-        num_back = np.where(number < num_slots, shared[of_call, place + 2 * num_slots], num_busy[of_call])
-        places = num_packed[of_call] + np.arange(len(rows))
-        as_bytes = np.dtype((np.void, LEAP.itemsize))
-        packed = np.frombuffer(self._latest, dtype=as_bytes)
-        self._latest = bytearray(_among(packed, rows.view(as_bytes), places).tobytes())
-        self._num_back = bytearray(_among(np.frombuffer(self._num_back, np.uint8), num_back.astype(np.uint8), places))
+        counts, contexts, num_back = np.split(shared[:, NUM_SHARED:], 3, axis=1)
+        starts_s, durations_s = np.frombuffer(self._starts_s), np.frombuffer(self._durations_s)
+        if not len(durations_s):
+            durations_s = np.frombuffer(self._ends_s) - starts_s
+        begins, call = np.cumsum(num_calls) - num_calls, np.arange(len(starts_s))
+        rounds = (call + np.repeat(first - begins, num_calls)) // num_slots
+        of_slot = call + np.repeat(first - begins + np.arange(len(shared)) * num_slots, num_calls) - rounds * num_slots
+        num_decodes = counts.astype(np.int32).ravel().take(of_slot)
+        in_round_0 = contexts - np.where(np.arange(num_slots) < first[:, np.newaxis], counts, 0)
+        taken = np.cumsum(_array(self._num_taken))
+        free = num_free + np.append(0, taken)[begins]
+        goes_back = np.repeat((counts > 0).sum(axis=1, dtype=np.uint8), num_calls)
+        for number in range(num_slots):  # its slot's last batch was launched before these calls
+            calls = begins[num_calls > number] + number
+            goes_back[calls] = num_back.ravel()[of_slot[calls]]
+        columns = {
+            "num_steps": np.ones(len(call), np.int32),
+            "num_decodes": num_decodes,
+            "num_running": np.repeat(num_running.astype(np.int32), num_calls),
+            "num_waiting": np.repeat(num_waiting.astype(np.int32), num_calls),
+            "num_free_blocks": (np.repeat(free, num_calls) - taken).astype(np.int32),
+            "decode_context_tokens": in_round_0.ravel().take(of_slot) + rounds * num_decodes,
+            "start_s": starts_s,
+            "linear_s": durations_s,
+            "num_back": goes_back,
+        }
+        return columns, np.repeat(num_packed, num_calls)
 
 
-def _among(others: NDArray[Any], values: NDArray[Any], places: Ints) -> NDArray[Any]:
-    """The values in those places, the others in order in what is left."""
-    found = np.empty(len(others) + len(values), dtype=others.dtype)
-    are_left = np.ones(len(found), dtype=np.bool_)
-    are_left[places] = False
-    found[places], found[are_left] = values, others
-    return found
+def _array(values: list[int]) -> Ints:
+    return np.frombuffer(pack(f"{len(values)}q", *values), np.int64)  # three times as fast as numpy reads a list

@@ -10,20 +10,34 @@ from math import inf
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.batch import Batch
-from sim.engine.walking.device import Device
+from sim.engine.walking.device import DecodesAlone, Device
 from sim.engine.walking.modes import Modes
-from sim.engine.walking.rotation import Rotation
+from sim.engine.walking.rotation import Rotation, Slot
 
 MOST_CALLS = 1_024
 TimesS = tuple[list[float], list[float], list[float]]
 """Until when each stage is taken, how long it has run, and until when each slot samples."""
+NO_TIMES: TimesS = ([], [], [])
+
+
+class Turn:
+    """A slot while its calls are worked out: the blocks that its decodes begin by round, and the sum of their contexts."""
+
+    __slots__ = ("boundaries", "context_tokens", "decodes", "num_decodes", "slot")
+
+    def __init__(self, slot: Slot, num_decodes: int, context_tokens: int, decodes: DecodesAlone) -> None:
+        self.slot = slot
+        self.num_decodes = num_decodes
+        self.context_tokens = context_tokens
+        self.decodes = decodes
+        self.boundaries = slot.decodes.block_boundaries
 
 
 class CallsAhead:
     """So many calls from `first_call` on, by slot the decodes of each and the sum of their contexts after the first.
 
     A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
-    `num_free`, less what windows give back, and in a plan when it is made. The batches in flight before, and then theirs, end at `ends_s`;
+    `num_free`, less what windows give back, in a plan when it is made, and how long it runs where that is not only told by its end. The batches in flight before, and then theirs, end at `ends_s`;
     each call waits for the next of these, the last one until `back_s`. The call after them is made at `next_s`, and the device of a plan
     then stands at `times_s`.
     """
@@ -54,19 +68,7 @@ class CallsAhead:
         self.durations_s: list[float] = []
         self.num_taken: list[int] = []
         self.back_s = self.next_s = -inf
-        self.times_s: TimesS = ([], [], [])
-
-    def add(self, called_s: float, start_s: float, duration_s: float, end_s: float, num_taken: int) -> float:
-        """One more call; when the batch that it waits for is back."""
-        if self.is_plan:
-            self.called_s.append(called_s)
-        self.starts_s.append(start_s)
-        self.durations_s.append(duration_s)
-        self.ends_s.append(end_s)
-        self.num_taken.append(num_taken)
-        self.back_s = max(called_s, self.ends_s[self.num_calls])
-        self.num_calls += 1
-        return self.back_s
+        self.times_s = NO_TIMES
 
     def num_begun(self, now_s: float) -> int:
         """How many of a plan are made before that time."""
@@ -145,36 +147,65 @@ class LookAhead:
 
         The last one is the first whose batch is back at `told_s` or later. None leaves so many blocks free that somebody may be admitted.
         """
-        rotation, device, num_groups = self.rotation, self._device, self._num_groups
-        first_stage, last_stage, slots, windows = device.stages[0], device.stages[-1], rotation.slots, rotation.windows
-        counts, contexts, num_slots = ahead.counts, ahead.contexts.copy(), len(slots)
-        decodes = [device.decodes(max(1, count)) for count in counts]  # an empty slot runs none
-        call, num_free = ahead.first_call, ahead.num_free
-        end_call = call + most
-        while call < end_call and now_s < until_s and ahead.back_s < told_s:
-            place = call % num_slots
-            num_decodes, slot = counts[place], slots[place]
-            if num_decodes:
-                at = call // num_slots
-                num_taken = slot.decodes.block_boundaries[at % self._block_size] * num_groups
+        device, num_groups, windows, block_size = (
+            self._device,
+            self._num_groups,
+            self.rotation.windows,
+            self._block_size,
+        )
+        first_stage, last_stage, is_plan, has_stages = (
+            device.stages[0],
+            device.stages[-1],
+            ahead.is_plan,
+            device.has_stages,
+        )
+        starts_s, ends_s, nums_taken = ahead.starts_s, ahead.ends_s, ahead.num_taken
+        turns, num_slots = self._turns(ahead), len(ahead.counts)
+        place, at = self.rotation.place(ahead.first_call), self.rotation.round(ahead.first_call)
+        num_calls, num_free, back_s = 0, ahead.num_free, ahead.back_s
+        while num_calls < most and now_s < until_s and back_s < told_s:
+            turn = turns[place]
+            duration_s = slept_s = 0.0
+            num_taken = 0
+            if turn.num_decodes:
+                num_taken = turn.boundaries[at % block_size] * num_groups
                 if num_taken > num_free:
                     break
                 if windows is not None:
-                    num_taken -= windows.num_blocks(call, 1)
+                    num_taken -= windows.num_blocks(ahead.first_call + num_calls, 1)
                     if num_free - num_taken >= num_blocks_to_admit:
                         break
                 num_free -= num_taken
+                slot = turn.slot
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, slot.sampled_s)
-                duration_s = decodes[place].run(contexts[place], start_s)
-                contexts[place] += num_decodes
+                duration_s = turn.decodes.run(turn.context_tokens, start_s)
+                turn.context_tokens += turn.num_decodes
                 end_s = slot.sampled_s = last_stage.free_s
-                slept_s = 0.0
             else:
                 start_s = end_s = max(now_s, last_stage.free_s)
-                slept_s, num_taken, duration_s = self._idle_sleep_s, 0, 0.0
-            now_s = ahead.add(now_s, start_s, duration_s, end_s, num_taken) + slept_s
-            call += 1
-        ahead.next_s = now_s
-        if ahead.is_plan:
+                slept_s = self._idle_sleep_s
+            starts_s.append(start_s)
+            ends_s.append(end_s)
+            nums_taken.append(num_taken)
+            if not has_stages:
+                ahead.durations_s.append(duration_s)
+            if is_plan:
+                ahead.called_s.append(now_s)
+            back_s = max(now_s, ends_s[num_calls])
+            now_s = back_s + slept_s
+            num_calls += 1
+            place += 1
+            if place == num_slots:
+                place, at = 0, at + 1
+        ahead.num_calls, ahead.back_s, ahead.next_s = num_calls, back_s, now_s
+        if is_plan:
             ahead.times_s = self.times_s
+
+    def _turns(self, ahead: CallsAhead) -> list[Turn]:
+        turns = []
+        for place, slot in enumerate(self.rotation.slots):
+            num_decodes = ahead.counts[place]
+            decodes = self._device.decodes(max(1, num_decodes))  # an empty slot runs none
+            turns.append(Turn(slot, num_decodes, ahead.contexts[place], decodes))
+        return turns

@@ -96,6 +96,7 @@ class WalkingCore:
         self._vain = VainCalls(self.state, self._connector) if self._connector and not modes.throttle_interval else None
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
+        self._counts_alone = self._rotation is not None and self._connector is None
 
     def add_request(self, request: Request) -> None:
         """Take in a request at its time of arrival; it is seen by the next call of the scheduler, also by one at this instant."""
@@ -261,7 +262,8 @@ class WalkingCore:
         if look_ahead is None or len(in_flight) + 1 != self._most_in_flight:
             return None
         first_call = state.num_calls + 1
-        most = min(most, self._passes_left, look_ahead.num_certain(first_call, in_flight, is_plan=is_plan))
+        most = min(most, self._passes_left)
+        most = min(most, look_ahead.num_certain(first_call, in_flight, is_plan=is_plan))
         if most == 0 or not self._scheduler.only_decodes:
             return None
         ends_s = [batch.end_s for batch in in_flight]
@@ -429,6 +431,11 @@ class WalkingCore:
 
     def _take_in(self, batch: Batch) -> Sequence[Request]:
         """The oldest batch in flight is back: who has finished with it."""
+        if self._counts_alone and not (batch.rows or batch.ended or batch.preempted or self._aborts):
+            self._in_flight.pop(0)
+            self._scheduler.pass_over(batch)
+            self._last_collect.nobody_left(self.now_s)
+            return ()
         shown = self._shown
         if self._aborts:
             self._end_aborted(self.now_s)

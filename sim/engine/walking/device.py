@@ -42,24 +42,37 @@ class WholeDecodes(DecodesAlone):
         return duration_s
 
 
-class StagedDecodes(DecodesAlone):
-    """Those of several stages: how long each takes by the sum of contexts, and how long a message to the next."""
+class StageDecodes:
+    """Those of a stage: how long it takes by the sum of contexts, and how long its message to the next."""
 
-    __slots__ = ("_hops_s", "_stages", "steps")
+    __slots__ = ("hop_s", "stage", "steps")
+
+    def __init__(self, stage: Stage, steps: DecodeSteps, hop_s: float) -> None:
+        self.stage = stage
+        self.steps = steps
+        self.hop_s = hop_s
+
+
+class StagedDecodes(DecodesAlone):
+    """Those of several stages."""
+
+    __slots__ = ("stages",)
 
     def __init__(self, times: StagedStepTime, stages: list[Stage], num_decodes: int) -> None:
-        shape, numbers = StepShape(num_decodes, 0, (), num_decodes), range(len(stages))
-        self.steps = [DecodeSteps(times.stage_curve(number, num_decodes), num_decodes) for number in numbers]
-        self._stages = stages
-        self._hops_s = [*(times.hop_s(number, shape) for number in numbers[:-1]), 0.0]
+        shape = StepShape(num_decodes, 0, (), num_decodes)
+        self.stages: list[StageDecodes] = []
+        for number, stage in enumerate(stages):
+            hop_s = times.hop_s(number, shape) if stage is not stages[-1] else 0.0
+            steps = DecodeSteps(times.stage_curve(number, num_decodes), num_decodes)
+            self.stages.append(StageDecodes(stage, steps, hop_s))
 
     def run(self, context_tokens: int, start_s: float) -> float:
         end_s = ready_s = start_s
-        for number, stage in enumerate(self._stages):
-            stage_s = self.steps[number].seconds(context_tokens)
+        for one in self.stages:
+            stage, stage_s = one.stage, one.steps.seconds(context_tokens)
             end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
             stage.busy_s += stage_s
-            ready_s = end_s + self._hops_s[number]
+            ready_s = end_s + one.hop_s
         return end_s - start_s
 
 
@@ -78,13 +91,17 @@ class Device:
         self._whole, self._staged = {}, {}
 
     @property
+    def has_stages(self) -> bool:
+        return len(self.stages) > 1
+
+    @property
     def busy_s(self) -> list[float]:
         """How long each stage has run by itself."""
         return [stage.busy_s for stage in self.stages]
 
     def decodes(self, num_decodes: int) -> DecodesAlone:
         """Steps of so many decodes and nothing else."""
-        if len(self.stages) > 1:
+        if self.has_stages:
             return self._staged_decodes(num_decodes)
         found = self._whole.get(num_decodes)
         if found is None:
@@ -102,7 +119,7 @@ class Device:
     def begins_s(self, batch: Batch, now_s: float) -> float:
         """When the first stage is free, and the tokens that the batch feeds in have been sampled; an empty one comes last."""
         start_s = max(now_s, self.stages[-1 if batch.is_empty else 0].free_s)
-        if len(self.stages) > 1:
+        if self.has_stages:
             start_s = max(start_s, batch.sampled_s)
             for row in batch.rows:
                 start_s = max(start_s, row.progress.sampled_s)
@@ -141,7 +158,7 @@ class Device:
             if decodes is None:
                 stage_s = times.stage_s(number, shape)
             else:
-                stage_s = decodes.steps[number].seconds(shape.decode_context_tokens)
+                stage_s = decodes.stages[number].steps.seconds(shape.decode_context_tokens)
             batch.end_s = stage.free_s = begun_s + stage_s
             batch.stages_s.append((begun_s, batch.end_s))
             stage.busy_s += stage_s

@@ -179,13 +179,13 @@ class Scheduler:
 
     def batches_of(self, ahead: CallsAhead, first: int) -> list[Batch]:
         """Those of all but the first so many, which are back and finished nobody; with the last of all the last tokens of some may come."""
-        rotation, batches = self.state.rotation, []
+        rotation, spare, batches = self.state.rotation, self.state.spare_batches, []
         assert rotation is not None, "an engine with stages"
         self._outputs.pass_over(rotation.pass_over(ahead.first_call, first))
         for number in range(first, ahead.num_calls):
-            batch = Batch(ahead.first_call + number, 0, 0, 0, 0)
-            batch.num_counted = batch.num_continued = ahead.num_decodes(number)
-            batch.start_s, batch.end_s = ahead.starts_s[number], ahead.end_s(number)
+            batch = spare.pop() if spare else Batch(0, 0, 0, 0, 0)
+            call, num_decodes = ahead.first_call + number, ahead.num_decodes(number)
+            batch.decode_alone(call, num_decodes, ahead.starts_s[number], ahead.end_s(number))
             rotation.number(batch)
             self._outputs.launched(batch)
             batches.append(batch)
@@ -197,6 +197,11 @@ class Scheduler:
     def take_in(self, batch: Batch, now_s: float) -> list[Progress]:
         """A batch is back: the requests that it finishes."""
         return self._outputs.take_in(batch, now_s)
+
+    def pass_over(self, batch: Batch) -> None:
+        """A batch is back that has no rows and finishes nobody."""
+        self._outputs.pass_over(int(not batch.did_nothing))
+        self.state.spare_batches.append(batch)
 
     def abort(self, request: Request) -> None:
         """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and what is loaded still comes."""

@@ -53,6 +53,7 @@ class State:
             self.rotation = Rotation(config, modes.num_stages, self.progress, connector, self.slots.kv)
         self.in_flight: list[Batch] = []
         self.spare_rows: list[Row] = []
+        self.spare_batches: list[Batch] = []
         self.num_calls = 0
         self.num_admitted = 0
         self.has_told_finished = True
