@@ -73,9 +73,9 @@ a single stage; a server that was warmed up is likely to stay far below it.
 
 Missed by e2el_p99, with how far the measured is beyond the interval in %: {missed}.
 The worst runs above say what is known of them; GPU, family, queueing, novelty and the sampling error of a P99 (drawn again from
-the simulated requests, its 95 % bound is 0.2 % above it in the median and 0.8 % at most) do not tell them from the rest. Bands that cover
-any share from 70 to 87 % of the errors of P99 miss the same five, at widths of 2.4 to 2.5 times the median error; fitted without the
-model as well, they miss five at 2.53 times.
+the simulated requests, its 95 % bound is 0.2 % above it in the median and 0.8 % at most) do not tell them from the rest. Before
+the served runs were fitted again, bands that cover any share from 70 to 87 % of the errors of P99 missed the same five, at widths of 2.4 to 2.5 times the median
+error; fitted without the model as well, they missed five at 2.53 times.
 
 TTFT's slowest hundredth is not covered. Cold starts, which show in the first stages of MoE runs, seldom reach a whole run's; four
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
@@ -100,9 +100,24 @@ SCRIPTED = """## Closed loops whose arguments are unknown
 
 As the file has them, and where InferenceX publishes a script, with its arguments: those of the script's version that had the run's vLLM, as far as its history tells
 (SemiAnalysisAI/InferenceX, perf-changelog.yaml). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them, so each model
-and each GPU is left out here (`python -m benchmarks.closed_loops`). Before experts' rows were moved as well as multiplied (above), norms over all heads added up
-and the scripts told apart by version, the 430 runs with a script were off by 9.1 % a token in the median, MAPE 11.7, and to the first token by 29 and 46; now by 6.4 and 7.6, 24 and 27. Causes:
+and each GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
 
+| with | TTFT | TPOT |
+| --- | --- | --- |
+| none of them | 29 / 46 | 9.1 / 11.7 |
+| experts' rows moved as well as multiplied, norms over all heads, scripts by version | 24.3 / 26.8 | 6.4 / 7.6 |
+| the served runs fitted again | 23.9 / 26.7 | 5.8 / 7.0 |
+| the lengths that the client drew | 24.1 / 26.7 | 5.8 / 7.0 |
+| routers in 32 bits, MXFP4 padded, inputs of nvfp4 quantised | 19.9 / 23.4 | 4.7 / 5.8 |
+| launches outside of graphs | 18.5 / 20.9 | 4.4 / 5.6 |
+
+Causes:
+
+- **Lengths** are those that `vllm bench serve` draws with its seed of 0 (the older generator of NumPy, all prompts before all answers). So are the known ones': how far first tokens of long prompts are off at 4, 8, 16 and 32 requests
+  differs by 1.7 % (standard deviation around the median of a server's) in place of 4.9, and with a seed of 1 by 3.8.
+- **Routers in 32 bits**: vLLM multiplies MiniMax-M2's (and GLM-4.5's and Nemotron-H's) without tensor cores, on every GPU the whole: 13 ms of a prompt of 8,000 tokens on B200, where the rest takes 70 to 140.
+- **MXFP4 is padded** to whole tiles of its kernel (vLLM's mxfp4.py): gpt-oss's experts in eight by 14 % for Marlin, 52 % for FlashInfer on B200. That is in times, and not yet in memory.
+- **Inputs of nvfp4** are quantised by a kernel of their own a matrix, which tables of fp8 hold and those of nvfp4 do not (the fitted launch is 7.2 us for fp8, 4.1 for bf16, 3.5 for nvfp4): Llama-3.1-70B in fp4 was 11 % too fast a token.
 - **Experts of nvfp4 and fp8**: kernels that gather and add up a token's rows take their own time, and nvfp4 has a fit of its own (6 to 9 % on shapes held out). Kimi-K2.5 and MiniMax-M2.5 in fp4
   were 12 to 20 % too slow a token on B200 and B300 with one or two GPUs.
 - **MiniMax-M2.5 norms queries and keys over all heads**, so that ranks send each other a third, small sum a layer (vLLM's minimax_m2.py): 7 points of its time per token on four GPUs.
@@ -112,8 +127,10 @@ and the scripts told apart by version, the 430 runs with a script were off by 9.
 - **MiniMax-M2.5 with vLLM 0.17** had Triton's experts by its script, of which B200 has no tables.
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
-- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is largest where prompts are computed outside of CUDA graphs, at few requests: beyond the front end
-  such steps took 0.8 to 1.6 ms a layer of experts on H100, H200 and B200, where some 17 launches of 29 us are counted. A graph that holds them (`max_cudagraph_capture_size` 2048) halves that in the same runs.
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a fifth, alike at 4 and 256 requests and so of the prompts' steps. Of gpt-oss and Kimi some of it is
+  Marlin: its tables take 12 to 30 % longer from 1,000 tokens on where tokens choose experts by a power law, and were fitted to even choice. B200 is 8 to 15 points farther off than B300 with the same kernels, and
+  its long prompts of dense models are 12 % too fast, as H100's are 17 % too slow: tables hold kernels alone, not hot GPUs. Steps outside of graphs take B200's servers longer than H200's (75 to 95 us a launch), for which no cause is known.
+  Kimi-K2.5 in fp4 on B200 took twice as long where its runs are labelled as expert-parallel, as if no graph had held prompts of 1,024.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 FRONT_END = """## The client's clock
 
@@ -123,7 +140,7 @@ they were measured by. A client sees all tokens of a request later by {request_m
 those runs have. Mean TTFT of the served runs, by either clock:"""
 BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on two CPU cores, 250 tokens a prompt, each step of its engine logged by the clock of `vllm bench serve`. Nothing is fitted to it. Medians in
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
-UNCOVERED = """So no difference between versions shows: 6.8 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
+UNCOVERED = """So no difference between versions shows: 6.5 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
 server (llm-d's adds 16 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
@@ -233,7 +250,7 @@ def _closed(validation: Validation) -> Iterator[str]:
     found = validation.to_json()
     yield (
         "## Closed loops\n\nLlama-3.1-70B in fp8 with an fp8 KV cache, engine arguments known; the source does not say "
-        "whether its figures are means or medians."
+        "whether its figures are means or medians. What a launch takes was fitted to first tokens of those on H200 (above)."
     )
     yield _summary(found)
     yield markdown_table(("by", "", "runs", "ttft_mean", "tpot_mean"), group_rows(found, ("ttft_mean", "tpot_mean")))

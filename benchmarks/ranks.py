@@ -1,7 +1,7 @@
 """Measured runs with experts on several GPUs, replayed: `python -m benchmarks.ranks ../shared`.
 
-Closed loops of InferenceX, single runs each: `measured/closed_loop.json`, where expert parallelism or data-parallel attention is on, most of whose arguments
-are unknown; and `fleet/measured/inferencex_token_position_vllm.csv`, MiniMax-M2.5 on eight H200s, whose TP8 + EP has the arguments of
+Closed loops of InferenceX, single runs each: `measured/closed_loop.json`, where expert parallelism or data-parallel attention is on, with the arguments of its
+scripts where there are any (closed_loops.py); and `fleet/measured/inferencex_token_position_vllm.csv`, MiniMax-M2.5 on eight H200s, whose TP8 + EP has the arguments of
 `inferencex_args/minimaxm2.5_fp8_h200.sh`. Prints the median time per output token and to the first token, measured and
 simulated, and the median error of each deployment.
 """
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sim
+from benchmarks.closed_loops import with_scripts
 from sim.errors import SimError
 from sim.measure.replay import replay
 from sim.measure.runs import ClosedLoop, Run, read_runs
@@ -62,7 +63,7 @@ def main(folder: Path) -> None:
 
 def closed_loops(folder: Path) -> Iterator[Point]:
     """Those with experts on several GPUs; the others are said to be left out."""
-    for run in read_runs(folder / "measured" / "closed_loop.json"):
+    for run in with_scripts(read_runs(folder / "measured" / "closed_loop.json")):
         layout = (run.engine.get("tensor_parallel_size", 1), run.engine.get("data_parallel_size", 1))
         if not run.engine.get("enable_expert_parallel") or not isinstance(run.workload, ClosedLoop):
             continue

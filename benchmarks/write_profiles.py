@@ -3,7 +3,7 @@
     python benchmarks/write_profiles.py ../shared
 
 Nothing fitted is typed here: kernels' numbers come from `kernel_fits.json` (fit_kernels.py writes it), those of sampler, host and front end from
-`serving_fits.json` (fit_serving.py writes it), those of messages from `link_fits.json` (fit_links.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
+`serving_fits.json` (fit_serving.py writes it), of launches from `launch_fits.json` (fit_launches.py writes it), those of messages from `link_fits.json` (fit_links.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
 Typed are names, networks, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
 """
 
@@ -19,6 +19,7 @@ import yaml
 KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
 LINK_FITS = Path(__file__).with_name("link_fits.json")
 SERVING_FITS = Path(__file__).with_name("serving_fits.json")
+LAUNCH_FITS = Path(__file__).with_name("launch_fits.json")
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 HEADER = (
     "# Written by benchmarks/write_profiles.py. Efficiencies under `operators` are fractions of the peaks in this file:\n"
@@ -149,10 +150,6 @@ GENERIC = {  # the row for an unseen GPU: leave-one-GPU-out fits; all-reduce rou
 GENERIC_SOURCE = "generic efficiencies of an unseen GPU: 7-12.5 % median error of GEMMs on GPUs left out of the fit"
 
 FLASH_ATTENTION_2 = {"8.0", "8.6", "8.9", "12.0"}
-
-LAUNCHES_PER_LAYER = 12  # four GEMMs, attention, KV write, two norms, rope, activation, two all-reduces
-EAGER_LAYER_US = {"A100": 550.0}  # Splitwise, Llama-2-70B without CUDA graphs: token time floor over 80 layers
-EAGER_LAYER_US_ELSEWHERE = 350.0  # the same on H100
 
 
 class SpecSheet(str):
@@ -351,7 +348,7 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
         "all_reduce": fits.block("all-reduce"),
         "elementwise": _elementwise(fits, gpu, profile),
         "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
-        "host": _host(gpu, served["host"]),
+        "host": _host(served["host"]),
     }
 
 
@@ -389,16 +386,16 @@ def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any
     return {"basis": "generic", "source": source, "memory_efficiency": efficiency, "launch_us": 2.3}
 
 
-def _host(gpu: Gpu, served: dict[str, Any]) -> dict[str, Any]:
-    layer_us = EAGER_LAYER_US.get(gpu.chip or "", EAGER_LAYER_US_ELSEWHERE)
+def _host(served: dict[str, Any]) -> dict[str, Any]:
+    launches = json.loads(LAUNCH_FITS.read_text(encoding="utf-8"))
     return {
         "basis": "generic",
         "source": f"0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps; {served['source']}; "
-        f"launch: Splitwise's eager Llama-2-70B, {layer_us / 1000} ms a layer of {LAUNCHES_PER_LAYER} launches, an upper bound for today",
+        f"launch: {launches['source']}",
         "step_us": 300.0,
         "request_us": 4.0,
         "exposed_us": served["exposed_us"],
-        "launch_us": round(layer_us / LAUNCHES_PER_LAYER, 1),
+        "launch_us": launches["launch_us"],
         "front_end_us": served["front_end_us"],
         "front_end_request_us": served["front_end_request_us"],
     }

@@ -23,16 +23,18 @@ class Asked(NamedTuple):
 def asked(workload: Workload, *, seed: int, block_size: int) -> Asked:
     """The requests of a workload; arrivals and lengths that are random are drawn with that seed.
 
+    Lengths of closed loops are those that `vllm bench serve` draws (its random data set): from NumPy's older generator, all prompts before all answers,
+    and its seed is 0 unless it is told another.
+
     Only whole KV blocks can be shared, so what prompts share is rounded down to blocks of `block_size` tokens.
 
     Raises RunsError for a trace in another block size, TraceError for one that cannot be read.
     """
-    rng = np.random.default_rng(seed)
     match workload:
         case OpenLoop():
-            return _open_loop(workload, rng, block_size)
+            return _open_loop(workload, np.random.default_rng(seed), block_size)
         case ClosedLoop():
-            return _closed_loop(workload, rng)
+            return _closed_loop(workload, np.random.RandomState(seed))
         case TraceFile():
             return _trace_file(workload)
         case Requests():
@@ -67,7 +69,7 @@ def _open_loop(workload: OpenLoop, rng: np.random.Generator, block_size: int) ->
     return Asked(trace, np.repeat(np.arange(len(counts)), counts))
 
 
-def _closed_loop(workload: ClosedLoop, rng: np.random.Generator) -> Asked:
+def _closed_loop(workload: ClosedLoop, rng: np.random.RandomState) -> Asked:
     count = workload.num_requests
     (prompt_low, prompt_high), (output_low, output_high) = (
         workload.prompt_tokens.uniform,
@@ -76,8 +78,8 @@ def _closed_loop(workload: ClosedLoop, rng: np.random.Generator) -> Asked:
     trace = Trace(
         request_id=tuple(map(str, range(count))),
         arrival_s=np.zeros(count),
-        prompt_tokens=rng.integers(prompt_low, prompt_high, count, endpoint=True),
-        output_tokens=rng.integers(output_low, output_high, count, endpoint=True),
+        prompt_tokens=rng.randint(prompt_low, prompt_high + 1, count),
+        output_tokens=rng.randint(output_low, output_high + 1, count),
     )
     return Asked(trace, np.zeros(count, dtype=np.int64), workload.concurrency)
 

@@ -6,7 +6,7 @@ from sim.errors import ModelError
 from sim.specs.hf_config import HFConfig
 from sim.specs.layer_plan import num_experts
 from sim.specs.layer_slot import Slot
-from sim.specs.model import Experts, Linear
+from sim.specs.model import BF16, FP32, Experts, Linear
 
 
 class FeedForward(NamedTuple):
@@ -51,7 +51,8 @@ def _mlp(slot: Slot, intermediate_size: int, module: str, *, prefix: str = "") -
 def _mixture_of_experts(slot: Slot) -> FeedForward:
     config, traits = slot.config, slot.traits
     experts = _experts(slot)
-    router = Linear("gate", slot.hidden_size, experts.num_experts, "replicated", bias=traits.expert_bias)
+    weight = FP32 if traits.router_in_fp32 else BF16
+    router = Linear("gate", slot.hidden_size, experts.num_experts, "replicated", traits.expert_bias, weight)
     latent, latent_norm = _latent_projections(slot, experts.hidden_size)
     shared = _shared_experts(slot, experts.intermediate_size)
     has_correction_bias = traits.correction_bias or config.get("topk_method") == "noaux_tc"

@@ -17,9 +17,9 @@ AttentionKind = Literal["full", "sliding", "chunked", "mla", "linear"]
 class WeightFormat:
     """How the numbers of one weight are stored and multiplied.
 
-    `name` is the format's common name (bf16, fp8, fp8_block, mxfp4, nvfp4, int4, int8); `bits` those of one weight;
+    `name` is the format's common name (bf16, fp32, fp8, fp8_block, mxfp4, nvfp4, int4, int8); `bits` those of one weight;
     `scale_bits` what its scales add per weight (a 32-bit scale for each 128 x 128 block is 32 / 16384); `compute` the
-    dtype of the multiplication: weight-only formats compute in bf16. `is_2_of_4`: of four weights in a row two are kept,
+    dtype of the multiplication: weight-only formats compute in bf16, fp32 without tensor cores. `is_2_of_4`: of four weights in a row two are kept,
     `bits` and `scale_bits` are means over all four, and sparse tensor cores multiply. `activations` is what the inputs of
     narrow integers are quantised to, for which vLLM needs a kernel of their own. `unpacked_first`: to multiply
     more than one row each step writes the weights out in 16 bits, as bitsandbytes does; others are unpacked in registers.
@@ -39,6 +39,7 @@ class WeightFormat:
 
 
 BF16 = WeightFormat()
+FP32 = WeightFormat("fp32", 32.0)
 VOCAB_PADDING = 64  # vLLM pads a sharded vocabulary to a multiple of it (DEFAULT_VOCAB_PADDING_SIZE)
 
 

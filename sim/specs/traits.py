@@ -28,6 +28,7 @@ class Traits:
     num_shared_experts: int = 0  # where the config does not say
     expert_bias: bool = False  # and a router bias with it
     correction_bias: bool = False
+    router_in_fp32: bool = False  # vLLM holds and multiplies the router in 32 bits, whatever the checkpoint has
     shared_expert_gate: bool = False
     gated_mlp: bool = True
     parallel_dense_mlp: bool = False  # a dense MLP beside the experts in every layer
@@ -56,7 +57,7 @@ QWEN3_5 = replace(
     attention_output_gate=True,
 )
 GEMMA = Traits(norms_per_layer=4, tied_by_default=True)
-GLM4_MOE = Traits(o_bias=False, qk_norm="head", qk_norm_key="use_qk_norm", correction_bias=True)
+GLM4_MOE = Traits(o_bias=False, qk_norm="head", qk_norm_key="use_qk_norm", correction_bias=True, router_in_fp32=True)
 MIXTRAL = Traits(moe_module="block_sparse_moe")
 LLAMA4 = Traits(
     moe_module="feed_forward",
@@ -99,7 +100,7 @@ TRAITS: Mapping[str, Traits] = {
     "glm4_moe": GLM4_MOE,
     "deepseek_v4": Traits(correction_bias=True, approximation=V4_NOTE),
     "kimi_linear": Traits(moe_module="block_sparse_moe", correction_bias=True, approximation=KIMI_LINEAR_NOTE),
-    "nemotron_h": Traits(gated_mlp=False, correction_bias=True, approximation=NEMOTRON_NOTE),
+    "nemotron_h": Traits(gated_mlp=False, correction_bias=True, router_in_fp32=True, approximation=NEMOTRON_NOTE),
     "opt": Traits(gated_mlp=False, approximation=OPT_NOTE),
-    "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True),
+    "minimax_m2": replace(MIXTRAL, qk_norm="full", correction_bias=True, router_in_fp32=True),
 }

@@ -2,7 +2,7 @@
 
 vLLM drafts behind each step: EAGLE and MTP run once over the step's tokens, and then over one token a request for each
 further draft; parallel drafters run once. Launches were fitted to EAGLE and EAGLE-3 on Llama-3.1-8B on an H100 by vLLM 0.8.5
-(vllm-project/vllm #16937), batch 1; docs/speculation.md says how well that holds, and that nothing else was measured.
+(vllm-project/vllm #16937), batch 1, by benchmarks/fit_drafting.py; docs/speculation.md says how well that holds, and that nothing else was measured.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from sim.steptime.operators import ACTIVATION_BYTES, DecodeAttention, elementwis
 from sim.steptime.protocol import StepShape
 from sim.steptime.token_work import TokenWork
 
-PASS_LAUNCHES: Mapping[str, int] = {"eagle3": 24}
-"""Small kernels around the layers of a pass: positions, slots, embedding, head, choice of token; and EAGLE-3's own vocabulary."""
-OTHER_PASS_LAUNCHES = 14
-STEP_LAUNCHES: Mapping[str, int] = {"eagle3": 44}
-"""Those once a step: rejection of drafts, the next inputs; and the hidden states that EAGLE-3 joins."""
-OTHER_STEP_LAUNCHES = 27
+PASS_LAUNCHES: Mapping[str, int] = {"eagle3": 12}
+"""Small kernels around the layers of a pass, in launches of a layer's, which take longer: positions, slots, embedding, head, choice of token; and
+EAGLE-3's own vocabulary."""
+OTHER_PASS_LAUNCHES = 2
+STEP_LAUNCHES = 15
+"""Those once a step: rejection of drafts, the next inputs."""
 GRAPHS_SINCE = (0, 9, 0)  # vllm-project/vllm #17211 captures drafters piecewise
 FP32_BYTES = 4
 Layers = tuple[tuple[int, DecodeAttention], ...]
@@ -69,7 +69,7 @@ class Drafting:
     def launches_s(self, num_requests: int, num_tokens: int) -> float:
         """What the host takes to launch it all."""
         method, count = self._speculation.method, self._num_passes(num_requests)
-        launches = STEP_LAUNCHES.get(method, OTHER_STEP_LAUNCHES)
+        launches = STEP_LAUNCHES
         if self._passes is not None and count:
             launches += count * PASS_LAUNCHES.get(method, OTHER_PASS_LAUNCHES)
             launches += self._layer_launches(self._passes, num_tokens)
@@ -86,8 +86,8 @@ class Drafting:
 
     def _curve(self, num_requests: int, num_decodes: int, num_drafts: int, num_tokens: int) -> DecodeCurve:
         """By the sum of contexts. Without async scheduling the GPU waits for what the host launches and looks up."""
-        method, count = self._speculation.method, self._speculation.num_drafts_after(num_requests)
-        once_s = 0.0 if self._is_async else STEP_LAUNCHES.get(method, OTHER_STEP_LAUNCHES) * self._host.launch_s
+        count = self._speculation.num_drafts_after(num_requests)
+        once_s = 0.0 if self._is_async else STEP_LAUNCHES * self._host.launch_s
         if self._passes is None:
             return DecodeCurve(once_s + num_requests * self._host.request_s, ())
         if not count:

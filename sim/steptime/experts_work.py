@@ -12,7 +12,7 @@ from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
 from sim.steptime.busiest_rank import busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.operators import Kernel, by_marlin, experts_kernel, routed_experts
+from sim.steptime.operators import Kernel, by_marlin, experts_kernel, padded, routed_experts
 from sim.steptime.parts import Bound
 
 
@@ -44,7 +44,7 @@ class ExpertsWork:
         ranks = engine.num_expert_ranks
         if engine.moe_backend == "marlin":
             experts = Counter({replace(one, weight=by_marlin(one.weight)): count for one, count in experts.items()})
-        self._experts = [(one, experts_on_rank(one, engine), count) for one, count in experts.items()]
+        self._experts = [(one, padded(experts_on_rank(one, engine), gpu), count) for one, count in experts.items()]
         backend = engine.all2all_backend if engine.enable_expert_parallel else "allgather_reducescatter"
         self._exchanges = (
             [(AllToAll(one, ranks, gpu, backend), count) for one, count in experts.items()]

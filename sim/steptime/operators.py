@@ -5,12 +5,12 @@ are seconds, sizes bytes.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
-from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
+from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat, ceil_div
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
@@ -22,7 +22,19 @@ B200 = "10."
 MARLIN_ON_HOPPER = (
     0.75  # of the peak at best, as it does without `wgmma` (vLLM pull request 7174, which brings Machete for integers)
 )
+FP32_FLOPS_OF_SM: Mapping[str, float] = {
+    "7": 2.0e11,
+    "8.0": 1.8e11,
+    "8.6": 4.3e11,
+    "8.9": 6.4e11,
+    "9": 5.1e11,
+    "10": 5.1e11,
+    "12": 6.6e11,
+}
+"""By compute capability: what NVIDIA's data sheets give for 32 bits without tensor cores, over multiprocessors. Elsewhere that of Hopper."""
 WEIGHT_ONLY_BITS = 4
+MXFP4, BY_MARLIN = "mxfp4", " by Marlin"
+MXFP4_BY_MARLIN = MXFP4 + BY_MARLIN
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
@@ -54,9 +66,16 @@ def compute_dtype(weight: WeightFormat, gpu: HardwareProfile) -> ComputeDtype:
 
 
 def _peak_flops(weight: WeightFormat, gpu: HardwareProfile) -> float:
-    """Of dense operations: sparse tensor cores skip the half that 2:4 weights lack (NVIDIA's A100 whitepaper)."""
+    """Of dense operations: sparse tensor cores skip the half that 2:4 weights lack (NVIDIA's A100 whitepaper); 32 bits have none."""
+    if weight.bits > BF16.bits:
+        return gpu.num_sms * _fp32_flops_of_sm(gpu.compute_capability)
     peak = gpu.peak_flops[compute_dtype(weight, gpu)] * (MARLIN_ON_HOPPER if _is_marlin_on_hopper(weight, gpu) else 1)
     return 2 * peak if weight.is_2_of_4 else peak
+
+
+def _fp32_flops_of_sm(compute_capability: str) -> float:
+    of = (flops for prefix, flops in FP32_FLOPS_OF_SM.items() if compute_capability.startswith(prefix))
+    return next(of, FP32_FLOPS_OF_SM["9"])
 
 
 def _is_marlin_on_hopper(weight: WeightFormat, gpu: HardwareProfile) -> bool:
@@ -98,6 +117,11 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
 def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -> float:
     """A kernel that reads so many weights and writes them in 16 bits."""
     return elementwise_s(num_weights * (_bytes_per_weight(weight) + ACTIVATION_BYTES), gpu)
+
+
+def quantises_apart(weight: WeightFormat, gpu: HardwareProfile) -> bool:
+    """Whether inputs are quantised by a kernel of their own that the tables of matrices leave out: as B200's launches tell, those of 4 bits do, of fp8 not."""
+    return compute_dtype(weight, gpu) == "fp4"
 
 
 def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:
@@ -206,7 +230,24 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
 
 def by_marlin(weight: WeightFormat) -> WeightFormat:
     """The same weight as Marlin multiplies it: unpacked to 16 bits, whatever other kernels the GPU has for it."""
-    return replace(weight, name=f"{weight.name} by Marlin", compute="bf16")
+    return replace(weight, name=f"{weight.name}{BY_MARLIN}", compute="bf16")
+
+
+def padded(experts: Experts, gpu: HardwareProfile) -> Experts:
+    """MXFP4 as vLLM's mxfp4.py lays it out: zeros up to whole tiles of the kernel, which reads and multiplies them like weights."""
+    if experts.weight.name not in {MXFP4, MXFP4_BY_MARLIN}:
+        return experts
+    if _is_by_triton(experts.weight, gpu):
+        intermediate, hidden = 64, 1
+    elif _is_weight_only(experts.weight, gpu):
+        intermediate, hidden = 128, 256
+    else:
+        intermediate, hidden = 256, 256
+    return replace(
+        experts,
+        intermediate_size=ceil_div(experts.intermediate_size, intermediate) * intermediate,
+        hidden_size=ceil_div(experts.hidden_size, hidden) * hidden,
+    )
 
 
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
@@ -215,12 +256,12 @@ def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
     MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py).
     """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
-    has_its_own = weight.name == "mxfp4" and gpu.compute_capability.startswith((HOPPER, B200))
+    has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, B200))
     return is_narrow and not has_its_own
 
 
 def _is_by_triton(weight: WeightFormat, gpu: HardwareProfile) -> bool:
-    return weight.name == "mxfp4" and gpu.compute_capability.startswith(HOPPER)
+    return weight.name == MXFP4 and gpu.compute_capability.startswith(HOPPER)
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

@@ -58,6 +58,17 @@ def test_closed_loops_draw_lengths_between_their_bounds(tmp_path: Path) -> None:
     assert trace.prompt_tokens.max() <= 200
 
 
+def test_closed_loops_ask_what_vllm_bench_serve_asks(tmp_path: Path) -> None:
+    """After `np.random.seed(0)`, `np.random.randint` gives 144, 147, 164 and 167 from 100 to 200, and then the answers."""
+    workload = make_run(tmp_path, workload=CLOSED_LOOP | {"num_requests": 4}).workload
+    trace = asked(workload, seed=0, block_size=16).trace
+    assert trace.prompt_tokens.tolist() == [144, 147, 164, 167]
+    np.random.seed(0)  # noqa: NPY002 -- the very calls
+    low, high = CLOSED_LOOP["output_tokens"]["uniform"]
+    drawn = [np.random.randint(100, 201, 4), np.random.randint(low, high + 1, 4)]  # noqa: NPY002
+    assert trace.output_tokens.tolist() == drawn[1].tolist()
+
+
 def test_recorded_requests_arrive_in_order() -> None:
     """From the first start on; with a concurrency, starts are the replay's business."""
     facts = {"kind": "requests", "start_s": (7.0, 5.0), "prompt_tokens": (1, 2), "output_tokens": (3, 4)}

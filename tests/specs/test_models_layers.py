@@ -55,6 +55,13 @@ def test_matrices_are_cut_as_vllm_cuts_them() -> None:
     assert load_model("Yi-34B").output_head.per_rank(1).out_features == 64_000
 
 
+@pytest.mark.parametrize(("name", "weight"), [("MiniMax-M2.5", "fp32"), ("GLM-4.6", "fp32"), ("DeepSeek-V3", "bf16")])
+def test_some_routers_are_held_in_32_bits(name: str, weight: str) -> None:
+    """As vLLM's model classes have them, whatever the checkpoint does."""
+    layer = load_model(name).layers[-1]
+    assert next(linear.weight.name for linear in layer.linears if linear.name == "gate") == weight
+
+
 def test_a_vocabulary_is_padded_to_64_before_it_is_split(tmp_path: Path) -> None:
     """1,000 tokens become 1,024: 256 for each of 4 ranks."""
     model = load_model(write_config(tmp_path))

@@ -68,7 +68,7 @@ def test_one_request_at_a_time_says_what_bounds_it() -> None:
     assert run.steps["num_running"].max() == 1
     assert run.summary["limits"]["busy"]["links"] > 0.6
     assert any("nano-vllm" in note for note in run.summary["notes"])
-    assert set(run.steps["bound"]) == {"compute", "link", "memory"}
+    assert {"compute", "link"} <= set(run.steps["bound"])
     serial = sim.simulate(QWEN, GPU, requests, engine=LONG, layerwise={"num_kv_buffers": 1}, intervals=False)
     assert serial.summary["duration"] > run.summary["duration"]
 

@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs.hardware import load_gpu
-from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
+from sim.specs.model import BF16, FP32, Attention, Experts, Linear, WeightFormat
 from sim.specs.quantization import MXFP4, NF4, NVFP4
 from sim.steptime.operators import (
+    by_marlin,
     compute_dtype,
     decode_attention,
     decode_attention_s,
     elementwise_s,
     experts_s,
     gemm_s,
+    padded,
     smooth_max,
 )
 from tests.steptime.makers import FULL, faster, h100
@@ -32,6 +34,18 @@ WEIGHTS = [WeightFormat(), FP8, INT4]
 def decode_s(num_requests: int, context_tokens: float, attention: Attention = FULL, kv_bytes: float = 2.0) -> float:
     work = decode_attention(num_requests, attention, kv_bytes, h100())
     return work.fixed_s + decode_attention_s(work, min(context_tokens, work.most_context_tokens or context_tokens))
+
+
+def test_32_bits_are_multiplied_without_tensor_cores() -> None:
+    """H100's 132 multiprocessors reach 67 TFLOPS, of bf16's 989: a router of many rows takes that much longer."""
+    router = Linear("gate", 3072, 256, "replicated", weight=FP32)
+    in_16_bits = replace(router, weight=BF16)
+    rows = 65536.0
+    fit = h100().operators.gemm["bf16"]
+    hand_s = 2 * rows * 3072 * 256 / (132 * 5.1e11 * fit.compute_efficiency)
+    assert gemm_s(rows, router, h100()) == pytest.approx(hand_s, rel=0.02)
+    assert gemm_s(rows, router, h100()) > 5 * gemm_s(rows, in_16_bits, h100())
+    assert gemm_s(1.0, router, h100()) < 2 * gemm_s(1.0, in_16_bits, h100())
 
 
 def test_smooth_max_of_equal_times() -> None:
@@ -146,6 +160,24 @@ def test_experts_by_hand() -> None:
     moves_us = 5 * (2 + 2 * 8) * 2 * 4096 / 3.35e12 / US
     hand_us = 47.671 + (memory_us**2 + compute_us**2) ** 0.5 + moves_us
     assert experts_s(1.0, MIXTRAL, h100()) == pytest.approx(hand_us * US)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weight", "intermediate_size", "hidden_size"),
+    [
+        ("h100", MXFP4, 384, 2880),  # Triton's tiles of 64
+        ("h100", by_marlin(MXFP4), 384, 3072),  # Marlin's of 128, and of 256 hidden numbers
+        ("a100", MXFP4, 384, 3072),
+        ("b200", MXFP4, 512, 3072),  # FlashInfer's of 256
+        ("h100", INT4, 360, 2880),
+    ],
+)
+def test_mxfp4_is_padded_to_whole_tiles(
+    gpu: str, weight: WeightFormat, intermediate_size: int, hidden_size: int
+) -> None:
+    """gpt-oss in eight: 360 of 2,880 numbers each; other formats are loaded as they are."""
+    laid_out = padded(Experts(128, 4, 2880, 360, weight=weight), load_gpu(gpu))
+    assert (laid_out.intermediate_size, laid_out.hidden_size) == (intermediate_size, hidden_size)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from sim.specs.engine import EngineConfig, ResolvedEngine
-from sim.specs.model import Experts, ModelSpec
-from sim.specs.quantization import MXFP4
+from sim.specs.hardware import load_gpu
+from sim.specs.model import Experts, Linear, ModelSpec
+from sim.specs.quantization import MXFP4, NVFP4
 from sim.specs.vllm import resolve_engine
 from sim.steptime.links import all_reduce_s
-from sim.steptime.operators import elementwise_s, experts_s, gemm_s
+from sim.steptime.operators import by_marlin, elementwise_s, experts_s, gemm_s, padded
 from sim.steptime.token_work import TokenWork
 from tests.steptime.makers import h100, make_model
 
@@ -70,10 +71,28 @@ def test_marlin_multiplies_experts_in_16_bits_whatever_else_the_gpu_has() -> Non
         TokenWork(model, gpu, replace(engine, moe_backend=backend)).seconds_by_operator(4096)["experts"]
         for backend in ("auto", "marlin")
     )
-    int4 = replace(experts, weight=replace(MXFP4, name="int4"))
+    int4 = replace(padded(replace(experts, weight=by_marlin(MXFP4)), gpu), weight=replace(MXFP4, name="int4"))
     assert by_default == pytest.approx(32 * experts_s(4096.0, experts, gpu))
     assert marlin == pytest.approx(32 * experts_s(4096.0, int4, gpu))
     assert marlin > 1.25 * by_default
+
+
+def test_experts_of_mxfp4_are_padded_for_their_kernel() -> None:
+    """Of 2,880 in two each GPU has 1,440, which Triton pads to 1,472."""
+    model = make_model(experts=Experts(128, 4, 2880, 2880, weight=MXFP4))
+    seconds = TokenWork(model, h100(), resolved(model, 2)).seconds_by_operator(64)
+    laid_out = Experts(128, 4, 2880, 1472, weight=MXFP4)
+    assert seconds["experts"] == pytest.approx(32 * experts_s(64.0, laid_out, h100()))
+
+
+def test_a_kernel_of_its_own_quantises_the_inputs_of_4_bits() -> None:
+    """One more launch of an elementwise kernel a matrix on B200; H100 has no such numbers and multiplies in 16 bits."""
+    linear = Linear("o_proj", 4096, 4096, "row", weight=NVFP4)
+    plain = make_model()
+    model = replace(plain, layers=tuple(replace(layer, linears=(linear,)) for layer in plain.layers))
+    for gpu, launch_s in ((load_gpu("b200-sxm"), 2.3e-6), (h100(), 0.0)):
+        seconds = TokenWork(model, gpu, resolve_engine(EngineConfig(), model, gpu)).seconds_by_operator(8)
+        assert seconds["o_proj"] == pytest.approx(32 * (gemm_s(8.0, linear, gpu) + launch_s))
 
 
 @pytest.mark.parametrize(("size", "per_layer"), [(1, 10), (2, 12)])
