@@ -12,7 +12,7 @@ def test_it_is_shown_and_drawn(servecast: Servecast, tmp_path: Path) -> None:
     chat = ("simulate", "Llama-3.1-8B", "--gpu", "h100-sxm", "--trace", "chat", "--limit", "50", "--no-intervals")
     status, out, _ = servecast(*chat, "--breakdown", "--out", tmp_path / "run")
     assert status == 0
-    assert out.splitlines()[-1].split()[0] in {"host", "sampling", "elementwise"}
+    assert out.splitlines()[-1].split()[0] in {"host", "launches", "sampling", "elementwise"}
     assert (tmp_path / "run" / "roofline.png").stat().st_size > 10_000
     found = sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=50, intervals=False)
     assert breakdown_table(found.breakdown) in out
