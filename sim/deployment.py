@@ -136,7 +136,7 @@ class Deployment:
 
     def _roofline(self, gpu: HardwareProfile, engine: ResolvedEngine) -> StepTimeModel:
         if engine.pipeline_parallel_size > 1:
-            return pipeline_step_time(self.model, gpu, engine, self.step_times, copied_bytes_per_s(gpu))
+            return pipeline_step_time(self.model, gpu, engine, self.step_times, copied_bytes_per_s(gpu), self.drafter)
         steps = RooflineStepTime(self.model, gpu, engine, self.step_times, drafter=self.drafter)
         if self.host_kv is not None:
             return LayerwiseStepTime(steps, self.host_kv, gpu, copied_bytes_per_s(gpu))
@@ -246,8 +246,12 @@ class Deployment:
             raise ConfigError(
                 "offload_group_size goes with no draft model in vLLM, which copies the layers of one model; use cpu_offload_gb, or draft otherwise."
             )
-        if engine.pipeline_parallel_size > 1:
-            raise ConfigError("speculative_config is not simulated with pipeline_parallel_size; leave one of them out.")
+        if engine.pipeline_parallel_size > 1 and (not engine.async_scheduling or drafts.needs_first_runner):
+            raise ConfigError(
+                "speculative_config is simulated over pipeline stages under async scheduling alone, which vLLM has there in 0.30.0 and from"
+                f" 0.33.0 on for all methods but ngram and parallel_drafting, got {drafts.method} in {engine.vllm_version}"
+                f"{'' if engine.async_scheduling else ' without it'}; change that, or leave pipeline_parallel_size out."
+            )
 
     @property
     def _beside(self) -> list[str]:

@@ -36,7 +36,11 @@ def weight_parts(
         _adapters(model, engine, stage),
         _vision(model, engine.tensor_parallel_size),
         _rotary_tables(model),
-        *((_drafter(drafter, engine),) if drafter and stage.is_last else ()),
+        *(
+            (_drafter(drafter, engine, is_alone=model.lm_head is not None and not stage.is_first),)
+            if drafter and stage.is_last
+            else ()
+        ),
     )
     return tuple(part for part in parts if part.num_bytes)
 
@@ -92,15 +96,15 @@ def adapter_bytes(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> int
     return model.dtype_bytes * (num_parameters + sum(pair.num_parameters for pair in ends))
 
 
-def _drafter(drafter: Drafter, engine: ResolvedEngine) -> Part:
-    """Its layers, and what of embedding and head is its own."""
+def _drafter(drafter: Drafter, engine: ResolvedEngine, *, is_alone: bool) -> Part:
+    """Its layers, and what of embedding and head is its own, as the embedding is where it `is_alone` with none of the model's."""
     model, ranks = drafter.model, engine.tensor_parallel_size
+    owns_embedding = drafter.owns_embedding or is_alone
     layers = sum(layer_on_rank(layer, engine).num_bytes for layer in model.layers)
-    own = [model.embedding] * drafter.owns_embedding + [drafter.head] * drafter.owns_head
+    own = [model.embedding] * owns_embedding + [drafter.head] * drafter.owns_head
     ends = sum(end.per_rank(ranks).num_bytes for end in own)
     named = (
-        " and ".join(("embedding",) * drafter.owns_embedding + ("head",) * drafter.owns_head)
-        or "neither embedding nor head"
+        " and ".join(("embedding",) * owns_embedding + ("head",) * drafter.owns_head) or "neither embedding nor head"
     )
     formula = f"{model.num_layers} layers x {model.hidden_size:,} hidden, {named} of its own"
     return Part("drafter", layers + ends + 2 * model.num_final_parameters, formula)

@@ -23,7 +23,8 @@ DFLASH_LAYERS = 5  # num_hidden_layers of z-lab/Qwen3-8B-DFlash-b16
 class Drafter:
     """`model` has the layers that are loaded for drafting, `num_layers_a_pass` of which one pass runs, then the `head`.
 
-    What is not its own (embedding, head) is the target's. `assumed` says what was taken for a head whose config is not here.
+    What is not its own (embedding, head) is the target's. It reads what goes into the target's `tapped_layers` besides what comes
+    out of the last. `assumed` says what was taken for a head whose config is not here.
     """
 
     model: ModelSpec
@@ -32,6 +33,7 @@ class Drafter:
     owns_embedding: bool = False
     owns_head: bool = False
     assumed: str | None = None
+    tapped_layers: tuple[int, ...] = ()
 
     @property
     def a_pass(self) -> ModelSpec:
@@ -90,11 +92,21 @@ def _head(method: str, name: str, target: ModelSpec) -> Drafter:
     linears = tuple(_of_two_inputs(linear) for linear in first.linears) if method == "eagle3" else first.linears
     model = replace(model, layers=(replace(first, linears=(join, *linears)), *others), num_vision_parameters=0)
     assumed = None if is_here else f"{name} is taken as {_assumed(method)}; give a path to its config.json for its own"
+    tapped = _tapped_layers(method, target.num_layers, model.num_layers)
     if method != "eagle3":
-        return Drafter(model, target.output_head, model.num_layers, assumed=assumed)
+        return Drafter(model, target.output_head, model.num_layers, assumed=assumed, tapped_layers=tapped)
     vocab_size = read_local_config(path).count("draft_vocab_size") if is_here else EAGLE3_VOCAB_SIZE
     head = replace(target.output_head, in_features=model.hidden_size, out_features=vocab_size or model.vocab_size)
-    return Drafter(model, head, model.num_layers, owns_head=True, assumed=assumed)
+    return Drafter(model, head, model.num_layers, owns_head=True, assumed=assumed, tapped_layers=tapped)
+
+
+def _tapped_layers(method: str, num_layers: int, num_states: int) -> tuple[int, ...]:
+    """Of EAGLE-3 as vLLM's `get_eagle3_default_aux_hidden_state_layers`; of DFlash, whose config names them, at equal distances."""
+    if method == "eagle3":
+        return (2, num_layers // 2, num_layers - 3)
+    return (
+        tuple((2 * one + 1) * num_layers // (2 * num_states) for one in range(num_states)) if method == "dflash" else ()
+    )
 
 
 def _assumed(method: str) -> str:

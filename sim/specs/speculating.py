@@ -30,6 +30,18 @@ ASYNC_SINCE: Mapping[str, str] = {
 """Since when a method goes with async scheduling; ngram on the CPU never does."""
 LORA_SINCE = "0.11.1"
 """Since when verification runs under adapters, #21068; before, they were applied as if each request sampled one token."""
+STAGES_SINCE = "0.30.0"
+"""Since when drafters know of pipeline stages, #50514."""
+RELAYING = (
+    "LlamaForCausalLM",
+    "Llama4ForConditionalGeneration",
+    "MistralForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+"""Architectures that relay hidden states over stages (`supports_aux_hidden_states_over_pp` of vLLM 0.32)."""
 RECORDED = "0.32.0"
 """The version whose schedules with speculation were recorded; others are scheduled by the same rules."""
 
@@ -41,6 +53,8 @@ def resolve_speculation(engine: EngineConfig, model: ModelSpec, vllm_version: st
         return None
     method = config.chosen_method
     _check_version(config, method, vllm_version)
+    if engine.pipeline_parallel_size > 1:
+        _check_stages(method, model, vllm_version)
     if engine.enable_lora and parse_version(vllm_version) < parse_version(LORA_SINCE):
         raise ConfigError(
             f"speculative_config: vLLM {vllm_version} dies of drafts with enable_lora, which go together since {LORA_SINCE}: leave one of them"
@@ -80,6 +94,19 @@ def _check_version(config: SpeculativeConfig, method: str, vllm_version: str) ->
                 f"speculative_config: {what} is unknown to vLLM {vllm_version}, it exists since {since}: leave it out or"
                 " choose a newer vllm_version."
             )
+
+
+def _check_stages(method: str, model: ModelSpec, vllm_version: str) -> None:
+    if parse_version(vllm_version) < parse_version(STAGES_SINCE):
+        raise ConfigError(
+            f"speculative_config: vLLM {vllm_version} does not draft over pipeline stages, which it does since {STAGES_SINCE}: leave"
+            " pipeline_parallel_size out or choose a newer vllm_version."
+        )
+    if method in {"eagle3", "dflash"} and model.architecture not in RELAYING:
+        raise ConfigError(
+            f"speculative_config: vLLM does not relay the hidden states that {method} reads over pipeline stages for {model.architecture}:"
+            " leave pipeline_parallel_size out, or use method eagle, mtp or draft_model."
+        )
 
 
 def _num_drafts(config: SpeculativeConfig, method: str, model: ModelSpec) -> int:

@@ -52,6 +52,11 @@ class Speculation:
         return k - 1 if self.parallel_drafting and self.method in EAGLES else 0
 
     @property
+    def needs_first_runner(self) -> bool:
+        """Whether vLLM's second model runner lacks it, which alone has async scheduling over pipeline stages."""
+        return self.parallel_drafting and self.method != "dflash"
+
+    @property
     def drops_last_hit(self) -> bool:
         """Whether the last block of a prefix hit is computed again."""
         return self.method in EAGLES

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
@@ -26,13 +27,19 @@ NUM_TENSORS = 2  # hidden states and residual: vLLM's IntermediateTensors
 
 
 class Message:
-    """What a stage sends to the next: hidden states and residual of all its tokens (vLLM's `send_tensor_dict`).
+    """What a stage sends to the next: hidden states and residual of all its tokens (vLLM's `send_tensor_dict`), and the states that it
+    or one before has tapped for a `drafter`.
 
     Each rank sends its share to its like in the next stage, over whatever link joins the two, and there all gather the whole; the
     slowest counts. What the hosts say to each other before is taken as hidden behind the stage's kernels.
     """
 
-    def __init__(self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine) -> None:
+    def __init__(
+        self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, drafter: Drafter | None = None
+    ) -> None:
+        tapped = drafter.tapped_layers if drafter else ()
+        stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
+        self._num_tensors = [NUM_TENSORS + sum(layer < stage.stop for layer in tapped) for stage in stages]
         self._gpu = gpu
         self._num_ranks = engine.tensor_parallel_size
         self._num_stages = engine.pipeline_parallel_size
@@ -57,7 +64,7 @@ class Message:
         senders = range(after_stage * ranks, (after_stage + 1) * ranks)
         sent_s = max(message_s(num_bytes / ranks, sender, sender + ranks, self._gpu) for sender in senders)
         gathered_s = all_gather_s(num_bytes, ranks, self._gpu) if ranks > 1 else 0.0
-        return NUM_TENSORS * (sent_s + gathered_s)
+        return self._num_tensors[after_stage] * (sent_s + gathered_s)
 
 
 class PipelineCurve(NamedTuple):
@@ -145,15 +152,16 @@ def pipeline_step_time(
     engine: ResolvedEngine,
     options: StepTimeOptions = DEFAULT_STEP_TIMES,
     host_link_bytes_per_s: float = inf,
+    drafter: Drafter | None = None,
 ) -> StagedStepTime:
     """That of an engine with several stages; step times that are given are shared out. Weights in host memory come over a link of so many bytes a second."""
     stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
-    message = Message(model, gpu, engine)
+    message = Message(model, gpu, engine, drafter)
     if options.given is not None:
         return SharedOutStepTime(options.given, stages, message)
     timed = [
         with_host_weights(
-            RooflineStepTime(model, gpu, engine, options, stage),
+            RooflineStepTime(model, gpu, engine, options, stage, drafter),
             offloaded(model, engine, stage),
             gpu,
             host_link_bytes_per_s,

@@ -47,8 +47,8 @@ class RooflineStepTime:
     """The StepTimeModel of one model, or of a pipeline stage of it, on one kind of GPU under resolved engine arguments.
 
     Only the last stage samples. The scheduler's work is the first one's; on each of the others the host prepares the inputs and launches
-    while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU. A `drafter` is that of
-    a model that is whole.
+    while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU. A `drafter` is on the
+    last stage, whole.
 
     `composition` says how a mixed step is run. "additive", as in vLLM: matrices are multiplied once over all tokens and
     attention is timed for each part. "two_pass" and "max" run two passes, one after the other or side by side.
@@ -71,7 +71,9 @@ class RooflineStepTime:
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
         self._graphs = GraphDispatch.of(engine)
         self._drafting = (
-            Drafting(engine.speculation, drafter, gpu, engine, options.expert_routing) if engine.speculation else None
+            Drafting(engine.speculation, drafter, gpu, engine, options.expert_routing)
+            if engine.speculation and stage.is_last
+            else None
         )
         self._micro_batches = (
             MicroBatches(self._token_work, self._attention, gpu, stage.stop - stage.start, engine.all2all_backend)

@@ -5,9 +5,11 @@ import pytest
 from sim.deployment import deploy
 from sim.errors import ConfigError
 from sim.memory.plan import MemoryPlan
+from sim.memory.weights import weight_parts
 from sim.specs.engine import EngineConfig
 from sim.specs.models import load_model
 from sim.specs.speculative_config import SpeculativeConfig
+from sim.specs.stages import pipeline_stages
 
 
 def planned(config: SpeculativeConfig | None, model: str = "Llama-3.1-8B", tp: int = 1) -> MemoryPlan:
@@ -56,3 +58,21 @@ def test_what_keeps_another_cache_beside_windows_is_refused() -> None:
     """A model without any full attention has no blocks to which whole contexts could be added."""
     with pytest.raises(ConfigError, match="planned for full attention only; use another drafter"):
         planned(SpeculativeConfig("draft_model", "Qwen3.5-27B", 3))
+
+
+@pytest.mark.parametrize(("name", "is_tied"), [("Llama-3.1-8B", False), ("Qwen3-0.6B", True)])
+def test_over_stages_the_last_one_has_drafter_and_embedding(name: str, is_tied: bool) -> None:
+    """A drafter shares the model's embedding, which the last stage has where the head is tied to it; else it is loaded there once more."""
+    config = SpeculativeConfig("eagle3", "M", 3)
+    both = [
+        deploy(name, "h100-sxm", EngineConfig(pipeline_parallel_size=size, speculative_config=config))
+        for size in (1, 2)
+    ]
+    model = both[0].model
+    alone, *_, last = [
+        {part.name: part.num_bytes for part in weight_parts(model, found.engine, stage, found.drafter)}
+        for found in both
+        for stage in pipeline_stages(model.num_layers, found.engine.pipeline_parallel_size)
+        if found is both[0] or stage.is_last
+    ]
+    assert last["drafter"] - alone["drafter"] == (0 if is_tied else 2 * model.vocab_size * model.hidden_size)

@@ -243,7 +243,7 @@ class Scheduler:
         if this.defers_prefills and request in self._unfinished_prefills:
             return 0
         room = self._config.max_model_len - 1 - request.num_computed_tokens
-        num_tokens = min(request.num_wanted_tokens, this.longest_chunk, this.budget, room)
+        num_tokens = max(0, min(request.num_wanted_tokens, this.longest_chunk, this.budget, room))
         return self._short_of_the_end(request, request.num_computed_tokens, num_tokens)
 
     def _short_of_the_end(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
@@ -414,7 +414,7 @@ class Scheduler:
         if self.kv.allocate_slots(request, num_external, hit=hit, reserve=reserve, is_loaded=True) is None:
             return False
         request.is_loading = True
-        self._unfinished_prefills.append(request)
+        self._prefills(request)
         request.num_loaded_tokens = hit.num_tokens + num_external
         self.connector.load(request, hit, num_external)
         if request.num_preemptions == 0:
@@ -426,10 +426,14 @@ class Scheduler:
         spec, size = self._spec, self._config.block_size
         ahead = 1 + spec.k + spec.lookahead if spec else 0
         needed = sum(
-            max(0, blocks_for(request.num_tokens + ahead, size) - len(request.block_tables[0]))
+            max(0, blocks_for(request.num_tokens + ahead, size) - max(map(len, request.block_tables), default=0))
             for request in self._unfinished_prefills
         )
         return needed + blocks_for(ahead, size)
+
+    def _prefills(self, request: Request) -> None:
+        if request not in self._unfinished_prefills:
+            self._unfinished_prefills.append(request)
 
     def _no_longer_prefills(self, request: Request) -> None:
         if request in self._unfinished_prefills:
@@ -459,8 +463,8 @@ class Scheduler:
         if num_new_blocks is None:
             return False
         self._start(request, hit, num_external, this)
-        if num_tokens < wanted and request not in self._unfinished_prefills:
-            self._unfinished_prefills.append(request)
+        if num_tokens < wanted:
+            self._prefills(request)
         this.grant(request, num_tokens + num_padded, num_new_blocks, num_padded)
         return True
 

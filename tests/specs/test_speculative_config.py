@@ -114,6 +114,12 @@ def test_what_is_wrong_is_said(config: Any, message: str) -> None:
             {"version": "0.11.0", "enable_lora": True},
             "vLLM 0.11.0 dies of drafts with enable_lora, .* since 0.11.1",
         ),
+        (EAGLE3, {"version": "0.29.0", "pipeline_parallel_size": 2}, "vLLM 0.29.0 does not draft over pipeline stages"),
+        (
+            EAGLE3,
+            {"model": "Qwen3-30B-A3B", "pipeline_parallel_size": 2},
+            "does not relay the hidden states that eagle3 reads .* for Qwen3MoeForCausalLM",
+        ),
         ({"method": "ngram"}, {}, "needs num_speculative_tokens"),
         ({"method": "mtp"}, {}, "Llama-3.1-8B has no layers for multi-token prediction"),
         ({**EAGLE3, "draft_tensor_parallel_size": 2}, {}, "draft_tensor_parallel_size 2 is not simulated"),

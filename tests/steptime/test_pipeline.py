@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.deployment import deploy
+from sim.specs.drafters import drafter_of
+from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.model import Experts
+from sim.specs.speculative_config import SpeculativeConfig
 from sim.specs.stages import pipeline_stages
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.links import all_gather_s, message_s
@@ -136,6 +140,33 @@ def test_a_message_has_hidden_states_and_residual_of_padded_tokens() -> None:
     assert message.seconds(0, StepShape(1, 9, ((4000, 0),), 1)) == pytest.approx(
         2 * (7.6 * US + tensor_bytes / (450e9 * 0.8))
     )
+
+
+def test_hidden_states_for_a_drafter_go_along() -> None:
+    """EAGLE-3 reads what goes into layers 2, 16 and 29 of 32: the first two of four stages send one tensor more, the third two."""
+    model = make_model()
+    drafter = drafter_of(SpeculativeConfig("eagle3", "M", 3), model)
+    engine, shape = make_engine(model, pipeline_parallel_size=4), StepShape(256, 9000, (), 256)
+    plain, drafting = Message(model, h100(), engine), Message(model, h100(), engine, drafter)
+    more = [drafting.seconds(stage, shape) / plain.seconds(stage, shape) for stage in range(3)]
+    assert more == pytest.approx([3 / 2, 3 / 2, 4 / 2])
+
+
+def test_the_last_stage_drafts() -> None:
+    """The others run what they run of as many tokens anyhow."""
+    deployed = deploy(
+        "Llama-3.1-8B", "h100-sxm", EngineConfig(1, 2, speculative_config=SpeculativeConfig("eagle3", "M", 3))
+    )
+    shape, engine = StepShape(16, 9600, (), 16, 48), deployed.engine
+    stages = [
+        RooflineStepTime(deployed.model, deployed.gpu, engine, stage=stage, drafter=deployed.drafter)
+        for stage in pipeline_stages(32, 2)
+    ]
+    operators = [{time.operator for time in stage.explain(shape)} for stage in stages]
+    assert ["drafting" in found for found in operators] == [False, True]
+    step = deployed.step_time
+    assert isinstance(step, PipelineStepTime)
+    assert [step.stage_s(number, shape) for number in range(2)] == [stage.step_s(shape) for stage in stages]
 
 
 def test_ranks_send_their_share_and_gather_the_whole() -> None:

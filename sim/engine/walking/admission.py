@@ -174,7 +174,8 @@ class Admission:
         progress.is_loading = progress.is_prefilling = True
         progress.num_loaded = hit.num_blocks * self._block_size + num_external
         state.loading.append(progress)
-        state.holders.append(progress)
+        if progress not in state.holders:
+            state.holders.append(progress)
         if progress.request.num_preemptions == 0:
             state.prefix_cache_hits += hit.num_blocks * self._block_size
         state.connector.load(progress, hit.num_blocks * self._block_size, num_external)

@@ -120,7 +120,7 @@ class Running:
         num_tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
         if num_tokens > 1:
             num_tokens = min(num_tokens, batch.most_tokens)
-        num_tokens = min(num_tokens, self._last_position - computed)
+        num_tokens = max(0, min(num_tokens, self._last_position - computed))
         return num_tokens if self._ahead < 2 else short_of_the_end(progress, computed, num_tokens, self._ahead)
 
     def _victim(self) -> Progress:
