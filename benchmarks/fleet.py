@@ -14,14 +14,16 @@ import argparse
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import sim
 from benchmarks import fleet_episode
 
 LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
+AGAIN = "measured/llmd_routing_qwen3-32b_8xTP2_h100.csv"  # a later publication, of an arm without a router and of another with one
 WORKLOAD = "workloads/guide_{}_1.yaml.in"
+LONG_QUEUES = ((20, 35), (40, 60))  # requests/s; stages of one kind, which differ little in what they ask
 SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
 TOKENIZED_S = 2e-6  # a token
 GATEWAY_S = 0.023 - 2064 * TOKENIZED_S
@@ -84,6 +86,8 @@ def main() -> None:
             if seed == 0:
                 ladders.append((arm, stages))
             print(f"- {arm.name} as `{arm.router}`, seed {seed}: {'; '.join(verdict(arm, stages))}", flush=True)
+            if arm.name == "none":
+                print(f"  {'; '.join(draws(given.folder, stages))}", flush=True)
     print("", *table(ladders), sep="\n")
     print("\nA measured episode of autoscaling:\n")
     print("\n".join(fleet_episode.report(given.folder, given.seeds)))
@@ -132,6 +136,25 @@ def verdict(arm: Arm, stages: Sequence[Stage]) -> Iterator[str]:
         ttfts = [(stage.simulated.mean_ttft_s + added_s) / stage.measured.mean_ttft_s - 1 for stage in judged]
         name = f"mean TTFT with the client's {added_s * 1e3:.0f} ms" if added_s else "mean TTFT"
         yield _error(name, ttfts, arm.most_ttft_error)
+
+
+def draws(folder: Path, stages: Sequence[Stage]) -> Iterator[str]:
+    """What tells a router that draws from one that takes turns, and how the later publication is met."""
+    for first, last in LONG_QUEUES:
+        alike = [stage for stage in stages if first <= stage.rate <= last]
+        simulated = _scatter([stage.simulated.output_throughput for stage in alike])
+        measured = _scatter([stage.measured.output_throughput for stage in alike])
+        yield f"output tok/s from {first} to {last} req/s scatter by {simulated:.1%} (measured: {measured:.1%})"
+    with (folder / AGAIN).open() as file:
+        again = {float(row["rate"]): float(row["rr_output_tps"]) for row in csv.DictReader(file)}
+    off = [
+        stage.simulated.output_throughput / again[stage.rate] - 1 for stage in stages if stage.rate >= LONG_QUEUES[0][0]
+    ]
+    yield f"the later publication's {_error('output tok/s', off, 0.12)}"
+
+
+def _scatter(figures: Sequence[float]) -> float:
+    return stdev(figures) / mean(figures)
 
 
 def _begins(stages: Iterable[tuple[float, Figures]]) -> str:
