@@ -36,8 +36,8 @@ class Recording(Serial):
         return super().run(tasks)
 
 
-def simulated(name: str) -> dict[str, Any]:
-    confidence: dict[str, Any] = sim.simulate(model(), gpu(name), make_trace(), engine=ENGINE).summary["confidence"]
+def simulated(name: str, engine: EngineConfig = ENGINE) -> dict[str, Any]:
+    confidence: dict[str, Any] = sim.simulate(model(), gpu(name), make_trace(), engine=engine).summary["confidence"]
     return confidence
 
 
@@ -50,7 +50,7 @@ def test_optimize_is_as_sure_as_simulate_is_of_the_winner(name: str) -> None:
     """Word for word, with what the search adds, and an interval for each figure of each finalist."""
     found = sim.optimize(model(), gpu(name), make_trace(), space={"max_num_seqs": [4, 32]}, engine=ENGINE).summary
     confidence = found["confidence"]
-    assert sure(confidence) == sure(simulated(name))
+    assert sure(confidence) == sure(simulated(name, EngineConfig(max_model_len=2048, max_num_seqs=32)))
     assert len(confidence["notes"]) == 3
     for finalist in found["finalists"]:
         low, high = finalist["confidence"]["intervals"]["p99_e2el_ms"]
