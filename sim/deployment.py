@@ -248,8 +248,8 @@ class Deployment:
             )
         if engine.pipeline_parallel_size > 1 and (not engine.async_scheduling or drafts.needs_first_runner):
             raise ConfigError(
-                "speculative_config is simulated over pipeline stages under async scheduling alone, which vLLM has there in 0.30.0 and from"
-                f" 0.33.0 on for all methods but ngram and parallel_drafting, got {drafts.method} in {engine.vllm_version}"
+                "speculative_config is simulated over pipeline stages under async scheduling alone, which vLLM has there from 0.30.0 on"
+                f" for all methods but ngram and parallel_drafting, got {drafts.method} in {engine.vllm_version}"
                 f"{'' if engine.async_scheduling else ' without it'}; change that, or leave pipeline_parallel_size out."
             )
 

@@ -67,8 +67,8 @@ def is_newer_than_known(vllm_version: str) -> bool:
 class Release:
     """Defaults and rules of one vLLM version.
 
-    `async_with_pipeline`: async scheduling works with pipeline stages, and is then the default too. 0.31 and 0.32 have
-    it with their model runner V2 only; here they run V1, as their recorded defaults do.
+    `async_with_pipeline`: async scheduling works with pipeline stages, and is then the default too; from 0.31 on with model runner V2
+    only, which a server with Triton has (`use_v2_model_runner`).
     `lowers_max_num_seqs`: the default of max_num_seqs is lowered to max_num_batched_tokens; before, that was an error.
     `fits_token_budget`: the default of max_num_batched_tokens fits max_num_seqs x max_model_len, and without chunked
     prefill holds a whole prompt.
@@ -124,7 +124,7 @@ def release_for(vllm_version: str | None) -> Release:
         version=next((known for known in reversed(KNOWN_VERSIONS) if v.since(known)), OLDEST),
         cudagraph_mode="FULL_AND_PIECEWISE" if v.since("0.11.0") else "PIECEWISE",
         async_scheduling=v.since("0.14.0"),
-        async_with_pipeline=v.since("0.33.0") or (v.since("0.15.0") and v.before("0.31.0")),
+        async_with_pipeline=v.since("0.15.0"),
         lowers_max_num_seqs=v.since("0.10.1"),
         fits_token_budget=v.since("0.11.1"),
         forces_chunked_prefill=v.before(SWITCHES_CHUNKED_PREFILL_SINCE),

@@ -130,7 +130,7 @@ def _check_pipeline_parallel(engine: EngineConfig, model: ModelSpec, release: Re
     if stages > 1 and engine.async_scheduling and not release.async_with_pipeline:
         raise ConfigError(
             f"async_scheduling does not work with pipeline_parallel_size {stages} in vLLM {release.version}, "
-            "but does from 0.15.0 to 0.30.0 and from 0.33.0 on; leave one of them out or choose another vllm_version."
+            "but does from 0.15.0 on; leave one of them out or choose a newer vllm_version."
         )
 
 
