@@ -1,6 +1,5 @@
-"""The live page in a real browser, from the keyboard alone."""
+"""The live page in a real browser, from the keyboard alone: one visit, and so one test."""
 
-from collections.abc import Iterator
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -15,18 +14,19 @@ from tests.browser import assert_fits, needs_chromium, opened_page
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = needs_chromium
 START = WhatIf({"trace": "chat", "limit": "20"}, {"model": "Llama-3.1-8B", "gpu": "h100-sxm"})
 
 
-@pytest.fixture(scope="module")
-def page() -> "Iterator[Page]":
+@needs_chromium
+def test_a_visitor_changes_things_and_compares() -> None:
     server = serving(START, 0)
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:
-        with opened_page(f"http://{server.host}:{server.port}/") as opened:
-            yield opened
+        with opened_page(f"http://{server.host}:{server.port}/") as page:
+            a_change_is_simulated_and_shared_by_its_address(page)
+            what_cannot_be_is_said_where_the_answer_was(page)
+            a_second_configuration_begins_as_the_first(page)
     finally:
         server.shutdown()
         thread.join()
@@ -49,7 +49,7 @@ def figure(page: "Page", label: str) -> str:
     return str(page.locator(".card", has_text=label).locator(".value").text_content()).strip()
 
 
-def test_a_change_is_simulated_and_shared_by_its_address(page: "Page") -> None:
+def a_change_is_simulated_and_shared_by_its_address(page: "Page") -> None:
     """Fewer seats make requests wait, and the address opens the same page again."""
     before = figure(page, "P99 TTFT")
     typed(page, "max-num-seqs", "1")
@@ -63,14 +63,14 @@ def test_a_change_is_simulated_and_shared_by_its_address(page: "Page") -> None:
     assert page.locator("[name=max-num-seqs]").input_value() == "1"
 
 
-def test_what_cannot_be_is_said_where_the_answer_was(page: "Page") -> None:
+def what_cannot_be_is_said_where_the_answer_was(page: "Page") -> None:
     typed(page, "gpu", "h1000")
     assert "neither a known name" in page.get_by_role("alert").text_content()  # type: ignore[operator]
     typed(page, "gpu", "h100-sxm")
     assert page.get_by_role("alert").count() == 0
 
 
-def test_a_second_configuration_begins_as_the_first(page: "Page") -> None:
+def a_second_configuration_begins_as_the_first(page: "Page") -> None:
     """And is then changed by itself; both are drawn, and fit a phone."""
     page.get_by_label("Compare with another configuration").focus()
     page.keyboard.press("Space")
