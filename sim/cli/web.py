@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.client_flags import Clock
 from sim.cli.engine_flags import EngineCommand, chosen_model, engine_flags
 from sim.cli.options import GivenRouter, Limit, Model, Replicas, RequestRate, Slos, warn
 
@@ -20,6 +21,7 @@ def web(
     request_rate: RequestRate = None,
     limit: Limit = None,
     slo: Slos = None,
+    clock: Clock = "engine",
     replicas: Replicas = None,
     router: GivenRouter = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on this machine; 0 for any that is free.")] = 8321,
@@ -35,6 +37,7 @@ def web(
         "rate": request_rate,
         "limit": limit,
         "slo": ",".join(slo or ()),
+        "clock": None if clock == "engine" else clock,
         "model": chosen_model(model or (None if parsed.model else "Llama-3.1-8B"), parsed),
         "gpu": gpu,
         "replicas": replicas,

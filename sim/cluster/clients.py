@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import simpy
 
@@ -39,6 +39,8 @@ class Clients(NamedTuple):
 
     def check(self, trace: Trace) -> "Clients":
         """Returns itself if the options fit that trace."""
+        if self.clock not in get_args(Clock):
+            raise ConfigError(f"`clock` must be {' or '.join(get_args(Clock))}, got {self.clock!r:.40}.")
         if self.max_concurrency is not None and not 1 <= self.max_concurrency <= MAX_TOKENS:
             raise ConfigError(f"`max_concurrency` must be from 1 to {MAX_TOKENS:,}, got {self.max_concurrency}.")
         others = {

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from sim.cluster.front_end import Clock
 from sim.cluster.routers.table import ROUTERS
 from sim.specs.arguments import Argument
 from sim.specs.catalog import read_catalog, short_name
@@ -50,6 +51,7 @@ def load_controls() -> tuple[Control, ...]:
         Control("rate", "Requests/s", "number", help="in the trace's own pattern", stands_for="as in the trace"),
         Control("limit", "First requests", "number", stands_for="all"),
         Control("slo", "Limits", help="such as ttft_p99=500ms,tpot_p99=50ms", stands_for="none"),
+        Control("clock", "Latencies by whose clock", "choice", get_args(Clock), stands_for="the engine's"),
     )
 
 

@@ -66,6 +66,7 @@ def simulate_arguments(load: Given, configuration: Given) -> dict[str, Any]:
         "request_rate": _number(load, "rate"),
         "limit": _whole_number(load, "limit"),
         "slo": _slos(load),
+        "clock": load.get("clock", "engine"),
     }
 
 
@@ -100,7 +101,7 @@ def simulate_command(load: Given, configuration: Given) -> str:
     """The `servecast simulate` line that asks for the same."""
     named = [(f"--{name}", configuration.get(name)) for name in ("gpu", "price", "replicas", "router", "vllm-version")]
     named += [("--trace", load.get("trace")), ("--request-rate", load.get("rate")), ("--limit", load.get("limit"))]
-    named += [("--slo", slo) for slo in _slos(load)]
+    named += [*(("--slo", slo) for slo in _slos(load)), ("--clock", load.get("clock"))]
     words = [word for flag, value in named if value for word in (flag, value)]
     return shlex.join(["servecast", "simulate", configuration.get("model", ""), *words, *_words(configuration)])
 

@@ -30,7 +30,7 @@ def test_an_address_says_all(load: dict[str, str], first: dict[str, str], second
 
 def test_controls_are_arguments() -> None:
     """Each control is the argument of `simulate` that its flag is; further flags win over controls."""
-    load = {"trace": "chat", "rate": "2.5", "limit": "100", "slo": "ttft_p99=500ms, tpot_p99=50ms"}
+    load = {"trace": "chat", "rate": "2.5", "limit": "100", "slo": "ttft_p99=500ms, tpot_p99=50ms", "clock": "client"}
     asked = ONE | {
         "price": "2",
         "replicas": "3",
@@ -53,6 +53,7 @@ def test_controls_are_arguments() -> None:
         "request_rate": 2.5,
         "limit": 100,
         "slo": ("ttft_p99=500ms", "tpot_p99=50ms"),
+        "clock": "client",
     }
 
 
@@ -77,10 +78,12 @@ def test_the_command_line_asks_for_the_same(capfd: pytest.CaptureFixture[str]) -
     from sim.cli import run
 
     asked = ONE | {"max-num-seqs": "4", "enable-prefix-caching": "off", "flags": "--block-size 32"}
-    line = simulate_command(LOAD | {"rate": "50"}, asked)
+    load = LOAD | {"rate": "50", "clock": "client"}
+    line = simulate_command(load, asked)
     assert run([*shlex.split(line)[1:], "--json"]) == 0
     printed = json.loads(capfd.readouterr().out)
-    expected = sim.simulate(**simulate_arguments(LOAD | {"rate": "50"}, asked)).summary
+    expected = sim.simulate(**simulate_arguments(load, asked)).summary
+    assert printed["clock"] == "client"
     assert {**printed, "wall_time_s": 0} == json.loads(json.dumps({**expected, "wall_time_s": 0}))
 
 
