@@ -22,7 +22,7 @@ def test_the_published_runs_are_read(name: str, count: int) -> None:
     ("run", "problem"),
     [
         (run_json(engine_versoin="x"), "`runs.0.engine_versoin` is not a known key. Did you mean engine_version"),
-        (run_json(clock="wall"), "`runs.0.clock` should be 'client' or 'engine', got 'wall'."),
+        (run_json(clock="wall"), "`runs.0.clock` should be 'engine' or 'client', got 'wall'."),
         (run_json(measured=[]), "`runs.0.measured` "),
         (run_json(workload=OPEN_LOOP | {"output_tokens": 0}), "`runs.0.workload.open_loop.output_tokens` should be"),
         (
