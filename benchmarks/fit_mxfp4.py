@@ -19,10 +19,8 @@ from benchmarks.pulls import ENGINE, QUESTION_TOKENS, measured_times
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.steptime.operators import MXFP4_BY_TRITON
 
-CHUNK, H100_TOKENS_PER_S = (
-    8192,
-    39065,
-)  # llm-d/llm-d @127478cf, guides/recipes/router/calibration: chunk over median TTFT
+CHUNK = 8192
+H100_TOKENS_PER_S = 39065  # llm-d/llm-d @127478cf, guides/recipes/router/calibration: CHUNK over median TTFT
 
 
 def fit(folder: Path) -> float:

@@ -198,16 +198,18 @@ class Deployment:
             )
         if engine.enable_dbo:
             self._check_dual_batches()
-        beside = self._beside
-        if engine.weight_offload is not None:
-            beside.append("cpu_offload_gb" if engine.weight_offload == "uva" else "offload_group_size")
-        if engine.async_scheduling and not engine.rules.stops_at_last_token:
-            beside.append("async_scheduling before vLLM 0.11.1")
-        if self.modes.swap_space is not None:
-            beside.append("preemption_mode swap")
-        if beside:
+        not_simulated = {
+            "kv_offloading_size": self.offload is not None,
+            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
+            "enable_lora": engine.enable_lora,
+            "cpu_offload_gb": engine.weight_offload == "uva",
+            "offload_group_size": engine.weight_offload == "prefetch",
+            "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
+            "preemption_mode swap": self.modes.swap_space is not None,
+        }
+        if given := next((name for name, is_there in not_simulated.items() if is_there), None):
             raise ConfigError(
-                f"{beside[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                f"{given} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
                 " tensor_parallel_size in place of data_parallel_size."
             )
 
@@ -252,17 +254,6 @@ class Deployment:
                 f" for all methods but ngram and parallel_drafting, got {drafts.method} in {engine.vllm_version}"
                 f"{'' if engine.async_scheduling else ' without it'}; change that, or leave pipeline_parallel_size out."
             )
-
-    @property
-    def _beside(self) -> list[str]:
-        """What it has that is simulated neither for ranks that step together nor with drafts."""
-        engine = self.engine
-        found = {
-            "kv_offloading_size": self.offload is not None,
-            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
-            "enable_lora": engine.enable_lora,
-        }
-        return [name for name, is_there in found.items() if is_there]
 
 
 def _what_ifs(of: Deployment) -> Modes:

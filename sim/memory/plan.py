@@ -15,7 +15,7 @@ from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.stages import Stage, pipeline_stages
+from sim.specs.stages import Stage, stages_of
 from sim.units import GIB
 
 
@@ -83,7 +83,7 @@ def plan_memory(
     """
     if engine.language_model_only:
         model = text_only(model)
-    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
+    stages = stages_of(model, engine)
     candidates = [_candidate(model, gpu, engine, stage, graph_memory, drafter) for stage in stages]
     return _plan(
         model, engine, min(candidates, key=lambda candidate: (candidate.num_blocks, candidate.used.left_bytes))

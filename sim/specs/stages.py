@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Layer, ModelSpec
 
 
@@ -33,6 +34,11 @@ class Stage(NamedTuple):
 def whole(model: ModelSpec) -> Stage:
     """All of a model as one stage."""
     return Stage(0, 1, 0, model.num_layers)
+
+
+def stages_of(model: ModelSpec, engine: ResolvedEngine) -> tuple[Stage, ...]:
+    """Those of an engine, one where it has no pipeline."""
+    return pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
 
 
 def pipeline_stages(num_layers: int, size: int, partition: Sequence[int] | None = None) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
-from sim.specs.stages import Stage, pipeline_stages
+from sim.specs.stages import Stage, stages_of
 from sim.specs.weight_offload import offloaded
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.links import all_gather_s, message_s
@@ -38,8 +38,9 @@ class Message:
         self, model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, drafter: Drafter | None = None
     ) -> None:
         tapped = drafter.tapped_layers if drafter else ()
-        stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
-        self._num_tensors = [NUM_TENSORS + sum(layer < stage.stop for layer in tapped) for stage in stages]
+        self._num_tensors = [
+            NUM_TENSORS + sum(layer < stage.stop for layer in tapped) for stage in stages_of(model, engine)
+        ]
         self._gpu = gpu
         self._num_ranks = engine.tensor_parallel_size
         self._num_stages = engine.pipeline_parallel_size
@@ -155,7 +156,7 @@ def pipeline_step_time(
     drafter: Drafter | None = None,
 ) -> StagedStepTime:
     """That of an engine with several stages; step times that are given are shared out. Weights in host memory come over a link of so many bytes a second."""
-    stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size, engine.pp_layer_partition)
+    stages = stages_of(model, engine)
     message = Message(model, gpu, engine, drafter)
     if options.given is not None:
         return SharedOutStepTime(options.given, stages, message)

@@ -174,8 +174,8 @@ class Admission:
         progress.is_loading = progress.is_prefilling = True
         progress.num_loaded = hit.num_blocks * self._block_size + num_external
         state.loading.append(progress)
-        if progress not in state.holders:
-            state.holders.append(progress)
+        if progress not in state.to_prefill:
+            state.to_prefill.append(progress)
         if progress.request.num_preemptions == 0:
             state.prefix_cache_hits += hit.num_blocks * self._block_size
         state.connector.load(progress, hit.num_blocks * self._block_size, num_external)
@@ -187,7 +187,7 @@ class Admission:
         for progress in self._state.running:
             if progress.is_prefilling:
                 needed += self._num_still_to_take(progress)
-        for progress in self._state.holders:
+        for progress in self._state.to_prefill:
             needed += self._num_still_to_take(progress)
         return needed
 

@@ -147,18 +147,10 @@ class LookAhead:
 
         The last one is the first whose batch is back at `told_s` or later. None leaves so many blocks free that somebody may be admitted.
         """
-        device, num_groups, windows, block_size = (
-            self._device,
-            self._num_groups,
-            self.rotation.windows,
-            self._block_size,
-        )
-        first_stage, last_stage, is_plan, has_stages = (
-            device.stages[0],
-            device.stages[-1],
-            ahead.is_plan,
-            device.has_stages,
-        )
+        device, windows = self._device, self.rotation.windows
+        num_groups, block_size = self._num_groups, self._block_size
+        first_stage, last_stage = device.stages[0], device.stages[-1]
+        is_plan, has_stages = ahead.is_plan, device.has_stages
         starts_s, ends_s, nums_taken = ahead.starts_s, ahead.ends_s, ahead.num_taken
         turns, num_slots = self._turns(ahead), len(ahead.counts)
         place, at = self.rotation.place(ahead.first_call), self.rotation.round(ahead.first_call)

@@ -122,8 +122,8 @@ class Outputs:
             state.waiting.remove_all([request])
         else:
             state.holding.remove_all([request])
-        if progress in state.holders:
-            state.holders.remove(progress)
+        if progress in state.to_prefill:
+            state.to_prefill.remove(progress)
         progress.is_finished = True
         request.status = RequestStatus.FINISHED
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt

@@ -1,6 +1,7 @@
 """Who waits, who runs, who is loaded for; nothing here decides anything.
 
-`holding` are requests that wait and hold blocks: what is loaded for them is on its way, or has come.
+`holding` are requests that wait and hold blocks: what is loaded for them is on its way, or has come. `to_prefill` are those for whom
+something was loaded and who have not run since: blocks for the rest of their prompts are spoken for.
 """
 
 from sim.engine.config import SchedulerConfig
@@ -46,7 +47,7 @@ class State:
         self.waiting = self.policy.make_queue()
         self.holding = self.policy.make_queue()
         self.loading: list[Progress] = []
-        self.holders: list[Progress] = []
+        self.to_prefill: list[Progress] = []
         self.progress: dict[Request, Progress] = {}
         self.rotation: Rotation | None = None
         if counts and rotates(config, modes):
@@ -111,8 +112,8 @@ class State:
         """A waiting request has its blocks: it runs from now on."""
         request = progress.request
         progress.is_running = True
-        if progress in self.holders:
-            self.holders.remove(progress)
+        if progress in self.to_prefill:
+            self.to_prefill.remove(progress)
         progress.num_computed += num_hit_tokens + num_external
         self.running.append(progress)
         if self.rotation is not None:
