@@ -98,5 +98,5 @@ def test_a_stream_has_the_engines_clock() -> None:
 
 def test_there_are_two_clocks() -> None:
     """Another name is not taken for one of them."""
-    with pytest.raises(ConfigError, match="`clock` must be engine or client, got 'wall'"):
+    with pytest.raises(ConfigError, match="`clock` must be one of engine, client, got 'wall'"):
         sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", limit=5, clock="wall")  # type: ignore[arg-type]

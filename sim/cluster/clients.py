@@ -14,7 +14,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.stages import Stages
 from sim.cluster.users import NO_USERS, Users, start_users
 from sim.engine.request import Request
-from sim.errors import ConfigError
+from sim.errors import ConfigError, check_choice
 from sim.workload.columns import MAX_TOKENS
 from sim.workload.trace import Trace
 
@@ -39,8 +39,7 @@ class Clients(NamedTuple):
 
     def check(self, trace: Trace) -> "Clients":
         """Returns itself if the options fit that trace."""
-        if self.clock not in get_args(Clock):
-            raise ConfigError(f"`clock` must be {' or '.join(get_args(Clock))}, got {self.clock!r:.40}.")
+        check_choice("`clock`", self.clock, get_args(Clock))
         if self.max_concurrency is not None and not 1 <= self.max_concurrency <= MAX_TOKENS:
             raise ConfigError(f"`max_concurrency` must be from 1 to {MAX_TOKENS:,}, got {self.max_concurrency}.")
         others = {
