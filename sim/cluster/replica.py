@@ -108,6 +108,7 @@ class LazyReplica:
     def __init__(self, env: simpy.Environment, core: Core, number: int, pool: int) -> None:
         self.number = number
         self.pool = pool
+        self.metrics = core.metrics_at
         self._env = env
         self._core = core
 
@@ -119,9 +120,6 @@ class LazyReplica:
     @property
     def load(self) -> tuple[int, int]:
         return self._core.load_at(self._env.now)
-
-    def metrics(self, at_s: float) -> Metrics:
-        return self._core.metrics_at(at_s)
 
     def num_cached_blocks(self, request: Request) -> int:
         self._core.advance(self._env.now)

@@ -1,6 +1,5 @@
 """Admission: moves waiting requests to the running ones while tokens, places and blocks last."""
 
-import sys
 from typing import NamedTuple
 
 from sim.engine.batch import Batch
@@ -8,6 +7,7 @@ from sim.engine.block_hashing import BlockHashing
 from sim.engine.kv_cache_manager import NO_HIT, PrefixHit, best_hit
 from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
+from sim.engine.unlimited import UNLIMITED
 
 
 class Shortage(NamedTuple):
@@ -91,7 +91,7 @@ class Admission:
         It may if this pass spent tokens on prompts, or if blocks are about to be registered that the head could hit.
         Without the admission gate even an eviction can help: hit blocks that are free count among the blocks needed.
         """
-        self._state.num_blocks_to_admit = sys.maxsize
+        self._state.num_blocks_to_admit = UNLIMITED
         if self._has_windows and len(self._state.running) < self._max_running:
             return not self._waits_for_blocks(head, batch)
         if not self._passes_gate(head, best_hit(head)):

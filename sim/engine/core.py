@@ -9,7 +9,6 @@ for one pass, and `collect` when the batch comes back.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, cast
@@ -27,6 +26,7 @@ from sim.engine.records import EngineRecords
 from sim.engine.request import Request, RequestStatus
 from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
+from sim.engine.unlimited import UNLIMITED
 from sim.steptime.protocol import StepShape, StepTimeModel
 
 
@@ -65,7 +65,7 @@ class DecodesAhead:
         self.context_tokens = context_tokens
 
 
-IDLE = DecodesAhead(sys.maxsize, 0, 0)
+IDLE = DecodesAhead(UNLIMITED, 0, 0)
 """Nothing happens in any pass."""
 
 
@@ -83,7 +83,7 @@ class EngineCore:
     Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, which are `_most_in_flight` or
     fewer; they end at the times `_ends_s`, and the device is free from `_device_free_s` on. `now_s` is the time of the next
     pass, if there is work. All times are in seconds. They run ahead of the state by `_num_held` passes of the leap `_held`, at most
-    `_most_held`, while the engine is only looked at.
+    `_most_held`, which take `_num_held_blocks`, while the engine is only looked at.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class EngineCore:
         start_s: float,
         num_keys: int = 0,
         log: StepLogger | None = None,
-        max_passes: int = sys.maxsize,
+        max_passes: int = UNLIMITED,
     ) -> None:
         self._most_in_flight = config.num_batches_in_flight
         self._ends_s: list[float] = []
@@ -112,7 +112,7 @@ class EngineCore:
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
         self._held: Leap | None = None
-        self._num_held = self._most_held = 0
+        self._num_held = self._most_held = self._num_held_blocks = 0
         self._scheduled: Batch | None = None
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
@@ -211,10 +211,7 @@ class EngineCore:
 
     def metrics_before(self, time_s: float) -> Metrics:
         """The metrics just before a time up to which the engine has advanced."""
-        num_free = self.state.num_free_blocks
-        if self._num_held:
-            num_free -= self._planner.num_blocks(self._num_launched, self._num_held, 0)
-            num_free += self._planner.num_passed_blocks(self._num_launched, self._num_held)
+        num_free = self.state.num_free_blocks - self._num_held_blocks
         return self._last_collect.metrics_before(self.load, num_free, self._num_usable_blocks, time_s)
 
     def metrics_at(self, time_s: float) -> Metrics:
@@ -291,6 +288,7 @@ class EngineCore:
             return False
         if self._num_held == 0:
             self._held, self._most_held = leap, leap.num_steps
+        self._num_held_blocks += self._planner.num_more_blocks(self._num_launched + self._num_held, num_passes, 0)
         self._num_held += num_passes
         self._bring_back(leap, num_passes)
         return True
@@ -299,7 +297,7 @@ class EngineCore:
         """Let the state hear of the passes that are held."""
         if self._held is not None:
             held, num_passes = self._held, self._num_held
-            self._held, self._num_held = None, 0
+            self._held, self._num_held, self._num_held_blocks = None, 0, 0
             self._commit(held, num_passes, 0)
             self._take_in(self._num_launched - self._most_in_flight, is_full=True)
 
@@ -376,9 +374,8 @@ class EngineCore:
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
         """The metrics just before a time within a plan that has not been committed."""
         num_begun = self.num_begun(plan, time_s)
-        num_taken = self._planner.num_blocks(self._num_launched, num_begun, cast("LeapPlan", plan).num_chunk_tokens)
-        num_taken -= self._planner.num_passed_blocks(self._num_launched, num_begun)
-        num_free = self.state.kv.pool.num_free - num_taken
+        num_more = self._planner.num_more_blocks(self._num_launched, num_begun, cast("LeapPlan", plan).num_chunk_tokens)
+        num_free = self.state.num_free_blocks - num_more
         return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
@@ -490,7 +487,8 @@ class EngineCore:
         num_left = self._most_in_flight - 1
         if num_passes >= num_left:  # all that were in flight before have come back
             self.now_s = end_s(leap, num_passes - num_left)
-            self._ends_s = [end_s(leap, number) for number in range(num_passes - num_left + 1, num_passes + 1)]
+            for place in range(num_left):
+                self._ends_s[place] = end_s(leap, num_passes - num_left + 1 + place)
             return
         for number in range(1, num_passes + 1):
             self._ends_s.append(end_s(leap, number))

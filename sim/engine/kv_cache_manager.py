@@ -4,11 +4,9 @@ Mirrors vLLM's v1/core/kv_cache_manager.py (0.32) in counts: a request with `n` 
 tokens, of which the full ones whose tokens are known can be found by content.
 """
 
-import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
@@ -17,19 +15,25 @@ from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache
 from sim.engine.request import Request
+from sim.engine.unlimited import UNLIMITED
 
 
-class PrefixHit(NamedTuple):
+class PrefixHit:
     """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
 
     `num_unheld` of these copies nobody holds, so that they stand in the free list; `num_unheld_full` of them are of groups
     with full attention.
     """
 
-    num_blocks: int
-    pieces: tuple[Sequence[Piece], ...]
-    num_unheld: int
-    num_unheld_full: int
+    __slots__ = ("num_blocks", "num_unheld", "num_unheld_full", "pieces")
+
+    def __init__(
+        self, num_blocks: int, pieces: tuple[Sequence[Piece], ...], num_unheld: int, num_unheld_full: int
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.pieces = pieces
+        self.num_unheld = num_unheld
+        self.num_unheld_full = num_unheld_full
 
 
 NO_HIT = PrefixHit(0, (), 0, 0)
@@ -42,7 +46,11 @@ def best_hit(request: Request) -> PrefixHit:
 
 def num_unheld(pieces: Sequence[Piece]) -> int:
     """How many of these copies no request holds, so that they are in the free list."""
-    return sum([piece.end - piece.start for piece in pieces if not piece.extent.holders])
+    count = 0
+    for piece in pieces:
+        if not piece.extent.holders:
+            count += piece.end - piece.start
+    return count
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -53,7 +61,7 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 def most_blocks(group: KVGroup, config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
     """The most blocks that a group holds at once for a request of any length, as vLLM's admission gate counts: it knows of no slots ahead."""
     if group.window is None:
-        return sys.maxsize
+        return UNLIMITED
     in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight + num_slots_ahead
     reach = min(group.window - 1 + in_flight, config.max_model_len)
     return blocks_for(reach, config.block_size) + 1
@@ -85,7 +93,7 @@ class KVCacheManager:
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
         self._windows = [(group, window) for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
-            sys.maxsize if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
+            UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
         self._most_blocks = [most_blocks(group, config) for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
@@ -119,15 +127,16 @@ class KVCacheManager:
             first = max(0, num_blocks - self._num_blocks_needed[group])
             found = cache.match(keyed.spans, first, num_blocks)
             pieces.append(found)
-            num_free += num_unheld(found)
+            num_free_here = num_unheld(found)
+            num_free += num_free_here
             if self.windows[group] is None:
-                num_free_full += num_unheld(found)
+                num_free_full += num_free_here
         return PrefixHit(num_blocks, tuple(pieces), num_free, num_free_full)
 
     def _num_found(self, keyed: KeyedBlocks, num_blocks: int, num_dropped: int) -> int:
         """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
         for group in self._full_groups:
-            num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, sys.maxsize)
+            num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, UNLIMITED)
         num_blocks = max(0, min(num_blocks, keyed.count) - num_dropped)
         before = -1
         while self.has_windows and num_blocks != before:

@@ -6,11 +6,10 @@ are left for another request. These are done one by one, and so are those of the
 looked at of some requests.
 """
 
-import sys
-
 from sim.engine.block_hashing import BlockHashing
 from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.windows import Windows
 from sim.steptime.protocol import StepShape
 
@@ -55,7 +54,7 @@ class LeapPlanner:
 
     def _is_steady(self, step: int) -> bool:
         """Whether the next pass, in which windows are looked at, has enough blocks, and nobody waits for those that they give back."""
-        waits_for_blocks = self._state.waiting and self._state.num_blocks_to_admit < sys.maxsize
+        waits_for_blocks = self._state.waiting and self._state.num_blocks_to_admit < UNLIMITED
         return not waits_for_blocks and self.num_blocks(step, 1, 0) <= self._kv.pool.num_free
 
     def _num_with_windows(self, step: int, limit: int, windows: Windows) -> int:
@@ -64,7 +63,7 @@ class LeapPlanner:
             return int(limit > 0 and self._is_steady(step))
         limit = min(limit, windows.num_counted_passes(step))
         free = self._kv.pool.num_free
-        enough = self._state.num_blocks_to_admit if self._state.waiting else sys.maxsize
+        enough = self._state.num_blocks_to_admit if self._state.waiting else UNLIMITED
         boundaries, passed = self._decodes.block_boundaries, windows.due
         num_groups, block_size = self._kv.num_groups, len(boundaries)
         most_rounds = limit // block_size + 1
@@ -124,14 +123,15 @@ class LeapPlanner:
             blocks += self._kv.new_blocks(self._prompt.num_computed_tokens, num_passes * num_chunk_tokens)
         return blocks
 
+    def num_more_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
+        """The same less those that attention windows give back in these passes."""
+        windows = self._state.windows
+        num_passed = windows.num_blocks(step, num_passes) if windows else 0
+        return self.num_blocks(step, num_passes, num_chunk_tokens) - num_passed
+
     @property
     def _prompt(self) -> Request:
         return next(iter(self._state.prefills))
-
-    def num_passed_blocks(self, step: int, num_passes: int) -> int:
-        """Blocks that attention windows give back in `num_passes` steady passes from `step` on."""
-        windows = self._state.windows
-        return windows.num_blocks(step, num_passes) if windows else 0
 
     def commit(self, step: int, num_passes: int, num_chunk_tokens: int) -> None:
         """Do `num_passes` steady passes, the first of which is `step`."""

@@ -10,7 +10,6 @@ Invariants:
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -139,12 +138,15 @@ class Held:
         )
 
 
-class Piece(NamedTuple):
+class Piece:
     """The copies of an extent of contents from number `start` to before `end` of its chain."""
 
-    extent: Extent
-    start: int
-    end: int
+    __slots__ = ("end", "extent", "start")
+
+    def __init__(self, extent: Extent, start: int, end: int) -> None:
+        self.extent = extent
+        self.start = start
+        self.end = end
 
 
 class PrefixCache:

@@ -5,7 +5,6 @@ each other, and it ends if none has work left. Deliberate difference: all ranks 
 vLLM's idle ranks commit themselves to a dummy batch a little before.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -16,6 +15,7 @@ from sim.engine.metrics import Metrics
 from sim.engine.rank_records import RankRecords
 from sim.engine.rank_steps import DualBatches, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
+from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepShape, StepTimeModel
 
@@ -201,7 +201,7 @@ class RankGroup:
             return None
         counts: list[int] = []
         contexts: list[int] = []
-        num_passes = sys.maxsize
+        num_passes = UNLIMITED
         for core in self.cores:
             decodes = core.decodes
             if decodes is None:
@@ -209,7 +209,7 @@ class RankGroup:
             num_passes = min(num_passes, decodes.num_passes)
             counts.append(decodes.num_decodes)
             contexts.append(decodes.context_tokens)
-        if num_passes == sys.maxsize:
+        if num_passes == UNLIMITED:
             num_passes = self._num_before_look
         ranks = self._steps.decoding(counts)
         leap, seconds = ranks.leap(contexts, num_passes, max(self.now_s, self._device_free_s))

@@ -4,8 +4,6 @@ Passes are numbered; batch `s` is what pass `s` launched, and it is collected wh
 makes no decisions: admission, preemption and the scheduler do, and call the transitions.
 """
 
-import sys
-
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
@@ -13,6 +11,7 @@ from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.progress import num_computed_tokens, num_hashed_tokens, num_scheduled_to
 from sim.engine.request import Request, RequestStatus, admission_order
 from sim.engine.scheduling_policy import scheduling_policy
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.windows import Windows
 
 
@@ -43,7 +42,7 @@ class SchedulerState:
         self.windows = Windows(config, self.kv) if config.has_windows else None
         self.history = DecodeHistory()
         self.admits_nobody = True
-        self.num_blocks_to_admit = sys.maxsize
+        self.num_blocks_to_admit = UNLIMITED
         self.num_collected = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0

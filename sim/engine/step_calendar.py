@@ -1,20 +1,20 @@
 """Events of requests by the pass in which they happen: once (StepCalendar), or every so many passes (`occurrences`)."""
 
-import sys
 from heapq import heappop, heappush
 
 from sim.engine.request import Request
+from sim.engine.unlimited import UNLIMITED
 
 
 class StepCalendar:
-    """Requests by the pass in which something happens to them; `next_pass` is the first such pass, sys.maxsize if none."""
+    """Requests by the pass in which something happens to them; `next_pass` is the first such pass, UNLIMITED if none."""
 
     __slots__ = ("_by_pass", "_order", "next_pass")
 
     def __init__(self) -> None:
         self._by_pass: dict[int, list[Request]] = {}
         self._order: list[int] = []
-        self.next_pass = sys.maxsize
+        self.next_pass = UNLIMITED
 
     def __contains__(self, step: int) -> bool:
         return step in self._by_pass
@@ -35,7 +35,7 @@ class StepCalendar:
     def pop_next(self) -> list[Request]:
         """Take out the requests of `next_pass`, none if all were removed, and go on to the pass after it."""
         requests = self._by_pass.pop(heappop(self._order))
-        self.next_pass = self._order[0] if self._order else sys.maxsize
+        self.next_pass = self._order[0] if self._order else UNLIMITED
         return requests
 
 
@@ -43,7 +43,9 @@ def occurrences(by_residue: list[int], first: int, num_passes: int) -> int:
     """Number of events in `num_passes` passes from `first` on, if `by_residue[s % len(by_residue)]` happen in pass `s`."""
     size, count = len(by_residue), 0
     if num_passes >= size:
-        count = num_passes // size * sum(by_residue)
+        for number in by_residue:  # which compiled code adds up in a sixth of the time of `sum`
+            count += number
+        count *= num_passes // size
         num_passes %= size
     for step in range(first, first + num_passes):
         count += by_residue[step % size]
