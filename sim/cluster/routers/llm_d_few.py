@@ -13,8 +13,8 @@ def sticky_among(
     """Those that pass the affinity filter, by the shares of the prompt that some hold; none if it does not apply."""
     sticky = [replica for replica, share in shares.items() if share >= threshold]
     if sticky and max_penalty_tokens and len(sticky) < len(in_flight):
-        fewest = min(in_flight.item(replica) for replica in sticky)
-        if fewest - in_flight.min() > max_penalty_tokens:
+        fewest = min(map(in_flight.item, sticky))
+        if fewest > max_penalty_tokens and fewest - in_flight.min() > max_penalty_tokens:  # nobody has fewer than none
             return []
     return sticky
 
