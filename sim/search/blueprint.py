@@ -246,11 +246,12 @@ def _with_drafts(engine: EngineConfig, count: int) -> EngineConfig:
 
 def engine_config(base: EngineConfig, params: Params) -> EngineConfig:
     """The engine arguments of a candidate: from `base` where it does not name them, vLLM's default where its value is None."""
-    arguments = {name: value for name, value in params.items() if name in EngineConfig.__dataclass_fields__}
-    defaults = EngineConfig()
-    engine = replace(
-        base, **{name: getattr(defaults, name) if value is None else value for name, value in arguments.items()}
-    )
+    arguments: dict[str, Any] = {
+        name: entry.default if params[name] is None else params[name]
+        for name, entry in EngineConfig.__dataclass_fields__.items()
+        if name in params
+    }
+    engine = replace(base, **arguments)
     return _with_drafts(engine, int(params[DRAFTS])) if DRAFTS in params else engine
 
 

@@ -153,11 +153,11 @@ def _are_counts(value: object) -> bool:
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return type(value) in (int, float) or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def _check_switch(name: str, value: object) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 SERVECAST = [sys.executable, "-c", f"{HEAR_CTRL_C} from sim.cli import main; main()"]
 LINE = "servecast: interrupted\n"
 AT_ONCE_S = 2.0  # on a busy machine; a second otherwise
-MOMENTS = np.random.default_rng(0).uniform(0, 3, size=4).tolist()
+MOMENTS = np.random.default_rng(0).uniform(0, 3, size=2).tolist()
 
 
 class Running:

@@ -88,7 +88,7 @@ def test_the_line_of_optimize_replayed_gives_the_figures_beside_it(tmp_path: Pat
     dataset = tmp_path / "it's a load.jsonl"
     answer = sim.optimize(
         model(), gpu(), replace(shared_trace(), session_id=None), space={"max_num_batched_tokens": [128, 4096]}, engine=ENGINE,
-        step_time_model=STEPS, bench_dataset=dataset,
+        step_time_model=STEPS, bench_dataset=dataset, intervals=False,
     )  # fmt: skip
     answer.load.write(dataset)
     found = sim.simulate(

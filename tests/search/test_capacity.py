@@ -33,7 +33,7 @@ def steady_trace(num_requests: int = 200) -> Trace:
 
 
 def answer(trace: Trace | None = None, **changes: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {"slo": ["ttft_p99=50ms"], "engine": ENGINE, "step_time_model": STEPS}
+    facts: dict[str, Any] = {"slo": ["ttft_p99=50ms"], "engine": ENGINE, "step_time_model": STEPS, "intervals": False}
     return sim.capacity(model(), gpu(), trace or steady_trace(), **(facts | changes)).summary
 
 

@@ -132,7 +132,18 @@ def test_a_killed_search_goes_on_and_repeats_nothing(
     write_trace(make_trace(600), trace)
     (tmp_path / "steps.yaml").write_text("{kind: linear, base_s: 0.01, per_token_s: 1.0e-4, per_context_token_s: 0.0}")
     (tmp_path / "space.yaml").write_text("knobs: {max_num_seqs: [8, 16, 32, 64], max_num_batched_tokens: [256, 1024]}")
-    flags = ["--gpu", "h100-sxm", "--objective", "latency", "--max-model-len", "2048", "--workers", "1", "--json"]
+    flags = [
+        "--gpu",
+        "h100-sxm",
+        "--objective",
+        "latency",
+        "--max-model-len",
+        "2048",
+        "--workers",
+        "1",
+        "--no-intervals",
+        "--json",
+    ]
     places: list[str | Path] = [
         "--trace",
         trace,

@@ -31,7 +31,7 @@ BURSTY = WorkloadSpec(
 )
 TALKS = WorkloadSpec(
     request_rate=4.0,
-    duration_s=1200,
+    duration_s=600,
     turns=Geometric(4),
     turn_gap_s=Exponential(20),
     opening_tokens=Lognormal(3000, 0.5, 16384),
@@ -60,7 +60,7 @@ def test_lengths_rates_and_bursts_come_back() -> None:
 
 @pytest.mark.parametrize("says_sessions", [True, False])
 def test_sessions_come_back_by_name_and_by_prompts(says_sessions: bool) -> None:
-    """4,000 turns behind a prefix of all: as many, as long, and repeating as much."""
+    """2,000 turns behind a prefix of all: as many, as long, and repeating as much."""
     trace = generate(TALKS, 2)
     if not says_sessions:
         trace = make_trace(
@@ -118,7 +118,7 @@ def test_what_is_fitted_is_written_and_read(spec: WorkloadSpec) -> None:
 
 def test_no_number_tells_of_a_few_requests() -> None:
     """Of 2,000 requests one has lengths that no other has; what all others have is kept."""
-    trace = generate(replace(TALKS, duration_s=600), 1)
+    trace = generate(TALKS, 1)
     prompts, outputs = trace.prompt_tokens.copy(), trace.output_tokens.copy()
     prompts[7], outputs[7] = 123_457, 99_991
     workload = fit(replace(trace, prompt_tokens=prompts, output_tokens=outputs, segments=None))
