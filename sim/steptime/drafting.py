@@ -17,7 +17,7 @@ from sim.steptime.attention import AttentionWork, DecodeCurve
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.links import all_gather_s
-from sim.steptime.operators import ACTIVATION_BYTES, DecodeAttention, elementwise_s, gemm_s
+from sim.steptime.operators import ACTIVATION_BYTES, DecodeAttention, elementwise_s, served_gemm
 from sim.steptime.protocol import StepShape
 from sim.steptime.token_work import TokenWork
 
@@ -145,7 +145,7 @@ class _Passes:
     def _time_head(self, num_rows: int) -> float:
         """Logits, gathered from all GPUs, and the largest of them."""
         gpu, num_logits = self._gpu, float(num_rows * self._head.out_features * self._num_gpus)
-        seconds = gemm_s(float(num_rows), self._head, gpu) + elementwise_s(num_logits * FP32_BYTES, gpu)
+        seconds = served_gemm(float(num_rows), self._head, gpu).seconds + elementwise_s(num_logits * FP32_BYTES, gpu)
         if self._num_gpus > 1:
             seconds += all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)
         return seconds

@@ -114,14 +114,20 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
+def served_gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
+    """`gemm` as a server runs it: inputs of 4 bits are quantised by a kernel of their own, which its tables leave out.
+
+    Those of fp8 hold it, as B200's launches tell.
+    """
+    kernel = gemm(rows, linear, gpu)
+    if compute_dtype(linear.weight, gpu) != "fp4":
+        return kernel
+    return Kernel(kernel.seconds + gpu.operators.elementwise.launch_s, kernel.bound)
+
+
 def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -> float:
     """A kernel that reads so many weights and writes them in 16 bits."""
     return elementwise_s(num_weights * (_bytes_per_weight(weight) + ACTIVATION_BYTES), gpu)
-
-
-def quantises_apart(weight: WeightFormat, gpu: HardwareProfile) -> bool:
-    """Whether inputs are quantised by a kernel of their own that the tables of matrices leave out: as B200's launches tell, those of 4 bits do, of fp8 not."""
-    return compute_dtype(weight, gpu) == "fp4"
 
 
 def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:

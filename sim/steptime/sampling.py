@@ -5,7 +5,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.sampling import Truncation
 from sim.specs.stages import Stage
 from sim.steptime.links import all_gather_s
-from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, gemm
+from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, served_gemm
 from sim.steptime.parts import Bound
 from sim.units import US
 
@@ -48,7 +48,7 @@ class SamplingWork:
         if num_sampled == 0 or not self._samples:
             return []
         gpu, num_logits = self._gpu, float(num_sampled * self._head.out_features * self._num_gpus)
-        seconds, bound = gemm(float(num_sampled), self._head, gpu)
+        seconds, bound = served_gemm(float(num_sampled), self._head, gpu)
         found: list[tuple[Bound, float]] = [(bound, seconds)]
         if self._num_gpus > 1:
             found.append(("link", all_gather_s(num_logits * ACTIVATION_BYTES, self._num_gpus, gpu)))

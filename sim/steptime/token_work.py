@@ -14,7 +14,7 @@ from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.experts_work import ExpertsWork
 from sim.steptime.links import all_reduce_s
 from sim.steptime.lora import LoraWork
-from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, gemm, quantises_apart
+from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, served_gemm
 from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
@@ -104,9 +104,8 @@ class TokenWork:
     def _matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         found: list[tuple[str, Bound, float]] = []
         for linear, count in self._linears.items():
-            seconds, bound = gemm(float(num_tokens), linear, self._gpu)
-            launch_s = self._gpu.operators.elementwise.launch_s if quantises_apart(linear.weight, self._gpu) else 0.0
-            found.append((linear.name, bound, count * (seconds + launch_s)))
+            seconds, bound = served_gemm(float(num_tokens), linear, self._gpu)
+            found.append((linear.name, bound, count * seconds))
         return found
 
     def _others(self, num_tokens: int) -> list[tuple[str, Bound, float]]:

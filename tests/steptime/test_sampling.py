@@ -1,10 +1,14 @@
 """From hidden states to tokens: head, gathering, sampler, and truncation where a checkpoint asks for it."""
 
+from dataclasses import replace
+
 import pytest
 
+from sim.specs.hardware import load_gpu
+from sim.specs.quantization import NVFP4
 from sim.specs.sampling import truncation
 from sim.steptime.links import all_gather_s
-from sim.steptime.operators import gemm_s
+from sim.steptime.operators import gemm, gemm_s
 from sim.steptime.sampling import SamplingWork
 from tests.steptime.makers import h100, make_model
 
@@ -23,6 +27,16 @@ def test_tied_embeddings_still_turn_rows_into_logits() -> None:
     """A model without an lm_head of its own multiplies by its embedding."""
     untied, tied = make_model(), make_model(lm_head=None)
     assert SamplingWork(tied, h100(), 1, None).seconds(1) == SamplingWork(untied, h100(), 1, None).seconds(1)
+
+
+def test_a_head_of_4_bits_has_its_inputs_quantised() -> None:
+    """By a kernel of its own on B200, as every matrix there has."""
+    gpu, plain = load_gpu("b200-sxm"), make_model()
+    head = replace(plain.output_head, weight=NVFP4)
+    bare = gemm(4.0, head, gpu)
+    bound, seconds = SamplingWork(replace(plain, lm_head=head), gpu, 1, None).kernels(4)[0]
+    assert bound == bare.bound
+    assert seconds == pytest.approx(bare.seconds + 2.3e-6)
 
 
 def test_sorting_costs_by_rows_and_vocabulary() -> None:
