@@ -150,11 +150,8 @@ class RankSteps:
         """How long each rank takes by itself."""
         if agreement is None:
             return [self._step_time.step_s(shape) for shape in shapes]
-        found = []
-        for num_decodes, context_tokens, chunks, num_sampled, num_drafts, _ in shapes:
-            shape = StepShape(num_decodes, context_tokens, chunks, num_sampled, num_drafts, agreement)
-            found.append(self._step_time.step_s(shape))
-        return found
+        agreed = cast("AgreedStepTime", self._step_time)
+        return [agreed.agreed_s(shape, agreement) for shape in shapes]
 
     def decoding(self, counts: list[int]) -> RanksDecoding:
         """Ranks that only decode so many, or idle."""
@@ -183,7 +180,7 @@ class RankSteps:
 
     def _curve(self, num_decodes: int, agreement: Agreement | None) -> DecodeCurve:
         if num_decodes == 0:
-            return Constant(self._step_time.step_s(self.dummy._replace(agreement=agreement)))
+            return Constant(self.seconds([self.dummy], agreement)[0])
         if agreement is None:
             return self._step_time.decode_curve(num_decodes)
         return cast("AgreedStepTime", self._step_time).agreed_curve(num_decodes, agreement)

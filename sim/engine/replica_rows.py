@@ -44,7 +44,7 @@ class ReplicaRows:
 
         One that preempts and computes nothing has no step, also where ranks take a dummy one.
         """
-        num_decodes, context_tokens, chunks, num_sampled, _, _ = shape or NO_WORK
+        num_decodes, context_tokens, chunks, num_sampled, _ = shape or NO_WORK
         num_running, num_waiting, num_free_blocks = shown
         num_chunk_tokens = 0
         for num_tokens, num_computed in chunks:

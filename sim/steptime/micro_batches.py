@@ -16,7 +16,7 @@ from sim.specs.model import ceil_div
 from sim.steptime.attention import AttentionWork
 from sim.steptime.experts_work import Exchange
 from sim.steptime.parts import Bound
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import Agreement, StepShape
 from sim.steptime.token_work import TokenWork
 
 SENDING_SMS = 20
@@ -117,10 +117,8 @@ class MicroBatches:
         takes_sms = backend == "deepep_high_throughput"
         self._slowdown = gpu.num_sms / (gpu.num_sms - SENDING_SMS) if takes_sms else 1.0
 
-    def layers(self, shape: StepShape) -> SplitLayers:
+    def layers(self, shape: StepShape, agreement: Agreement) -> SplitLayers:
         """Those of a rank's step that all have agreed to split."""
-        agreement = shape.agreement
-        assert agreement is not None, "ranks agree to split"
         num_ranks = agreement.num_all_tokens // agreement.num_tokens
         num_first = agreement.num_tokens // 2
         works = [

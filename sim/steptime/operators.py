@@ -4,6 +4,7 @@ Forms and parameters were fitted to measured kernels; a CUDA graph's cost per ke
 are seconds, sizes bytes.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,10 +46,12 @@ class Kernel(NamedTuple):
     bound: Literal["compute", "memory"]
 
 
-def smooth_max(first: float, second: float, sharpness: int) -> float:
-    """The p-norm of two times: the larger one, and up to 2^(1/p) more where they are alike."""
-    norm: float = (first**sharpness + second**sharpness) ** (1 / sharpness)
-    return norm
+def smooth_max(first: float, second: float, sharpness: float) -> float:
+    """The p-norm of two times: the larger one, and up to 2^(1/p) more where they are alike.
+
+    With `math.pow`, which compiled code calls without a Python float, as it does not for `**`.
+    """
+    return math.pow(math.pow(first, sharpness) + math.pow(second, sharpness), 1.0 / sharpness)
 
 
 def between(points: Sequence[tuple[float, float]], x: float) -> float:

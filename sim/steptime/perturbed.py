@@ -50,6 +50,9 @@ class PerturbedStepTime:
     def decode_curve(self, num_decodes: int) -> DecodeCurve:
         return ScaledCurve(self._model.decode_curve(num_decodes), self._decode)
 
+    def agreed_s(self, shape: StepShape, agreement: Agreement) -> float:
+        return cast("AgreedStepTime", self._model).agreed_s(shape, agreement) * self._factor(shape)
+
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
         return ScaledCurve(cast("AgreedStepTime", self._model).agreed_curve(num_decodes, agreement), self._decode)
 

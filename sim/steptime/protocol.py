@@ -27,7 +27,7 @@ class StepShape(NamedTuple):
 
     A request with one scheduled token, or with one and drafts behind it, is a decode; the others are chunks of
     `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step.
-    The decodes verify `num_drafts` drafts together. `agreement` is that of ranks in lock step.
+    The decodes verify `num_drafts` drafts together.
     """
 
     num_decodes: int
@@ -35,7 +35,6 @@ class StepShape(NamedTuple):
     chunks: tuple[tuple[int, int], ...]
     num_sampled: int
     num_drafts: int = 0
-    agreement: Agreement | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -79,7 +78,11 @@ class StepTimeModel(Protocol):
 
 
 class AgreedStepTime(StepTimeModel, Protocol):
-    """Of ranks in lock step, whose shapes have their agreement."""
+    """Of ranks in lock step."""
+
+    def agreed_s(self, shape: StepShape, agreement: Agreement) -> float:
+        """As `step_s`, of a rank under an agreement."""
+        ...
 
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
         """As `decode_curve`, of a rank under an agreement."""

@@ -25,12 +25,11 @@ from sim.steptime.protocol import DecodeCurve as AnyDecodeCurve
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TokenWork
 
+Batch = tuple[float, float]
+"""A step's cost by its number of tokens alone, in seconds: kernels over all of them, and launching those outside a graph.
 
-class Batch(NamedTuple):
-    """A step's cost by its number of tokens alone: kernels over all of them, and launching those outside a graph."""
-
-    tokens_s: float
-    launches_s: float
+A plain tuple, of which compiled code makes many in the time of a named one.
+"""
 
 
 class SplitCurve(NamedTuple):
@@ -84,6 +83,13 @@ class RooflineStepTime:
         self._is_async = engine.async_scheduling
         self._is_first = stage.is_first
         self._composition: Composition = options.composition
+        work, launch_s = self._token_work, self._host.launch_s
+        num_launches: dict[GraphKind, int] = {
+            "full": 0,
+            "piecewise": work.num_piecewise_launches,
+            "none": work.num_launches,
+        }
+        self._launches_s = {graph: number * launch_s for graph, number in num_launches.items()}
         self._batch = cache(self._time_batch)
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling_s = cache(sampling.seconds)
@@ -93,30 +99,38 @@ class RooflineStepTime:
 
     def step_s(self, shape: StepShape) -> float:
         """Duration of the step: the longer of GPU and host under async scheduling, else one after the other."""
-        num_decodes, context_tokens, chunks, num_sampled, num_drafts, agreement = shape
-        if agreement is not None and agreement.num_ubatches > 1:
-            return self._split_s(shape, self._split(shape), context_tokens)
+        return self._step_s(shape, None)
+
+    def agreed_s(self, shape: StepShape, agreement: Agreement) -> float:
+        """That of a rank in lock step with others."""
+        if agreement.num_ubatches > 1:
+            return self._split_s(shape, agreement, self._split(shape, agreement), shape.decode_context_tokens)
+        return self._step_s(shape, agreement)
+
+    def _step_s(self, shape: StepShape, agreement: Agreement | None) -> float:
+        num_decodes, context_tokens, chunks, num_sampled, num_drafts = shape
         if not chunks and num_sampled == num_decodes:
             return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
-        gpu_s = self._pass_s(shape) if self._composition == "additive" else sum(map(self._pass_s, self._passes(shape)))
+        gpu_s = 0.0
+        for part, agreed in self._passes(shape, agreement):
+            gpu_s += self._pass_s(part, agreed)
         return self._with_host_s(gpu_s + self.drafting_s(shape), num_decodes + len(chunks))
 
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> AnyDecodeCurve:
         """That of a rank in lock step with others."""
         if agreement.num_ubatches == 1:
             return self._curve(num_decodes, 0, agreement)
-        shape = StepShape(num_decodes, 0, (), num_decodes, 0, agreement)
-        layers = self._split(shape)
-        return SplitCurve(lambda context_tokens: self._split_s(shape, layers, context_tokens))
+        shape = StepShape(num_decodes, 0, (), num_decodes)
+        layers = self._split(shape, agreement)
+        return SplitCurve(lambda context_tokens: self._split_s(shape, agreement, layers, context_tokens))
 
-    def _split(self, shape: StepShape) -> SplitLayers:
+    def _split(self, shape: StepShape, agreement: Agreement) -> SplitLayers:
         assert self._micro_batches is not None, "ranks without enable_dbo agree on whole steps"
-        return self._micro_batches.layers(shape)
+        return self._micro_batches.layers(shape, agreement)
 
-    def _split_s(self, shape: StepShape, layers: SplitLayers, context_tokens: float) -> float:
+    def _split_s(self, shape: StepShape, agreement: Agreement, layers: SplitLayers, context_tokens: float) -> float:
         """Duration of a step in two micro-batches, which are put together before tokens are sampled."""
-        assert shape.agreement is not None, "ranks agree to split"
-        launches_s = shape.agreement.num_ubatches * self._launches_s(shape.agreement.graph)
+        launches_s = agreement.num_ubatches * self._launches_s[agreement.graph]
         gpu_s = max(layers.at(context_tokens) + self._sampling_s(shape.num_sampled + shape.num_drafts), launches_s)
         return self._with_host_s(gpu_s + self.drafting_s(shape), shape.num_requests)
 
@@ -134,7 +148,7 @@ class RooflineStepTime:
         "host" are what the GPU waits for. Under "max"
         the operators are those of the longer pass.
         """
-        times = [time for part in self._passes(shape) for time in self._explain_pass(part)]
+        times = [time for part, _ in self._passes(shape, None) for time in self._explain_pass(part)]
         if self._drafting:
             times.append(split("drafting", "memory", self._drafting.seconds(shape), shape.decode_share))
         gpu_s = sum(time.prefill_s + time.decode_s for time in times)
@@ -147,9 +161,10 @@ class RooflineStepTime:
 
     def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
         """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
-        batch, whole = self._batch(num_decodes, self._graphs.query_len == 1), self.decode_curve(num_decodes)
+        tokens_s, _ = self._batch(num_decodes, self._graphs.query_len == 1)
+        whole = self.decode_curve(num_decodes)
         attention_s, computes = seconds_at(self._attention.decode(num_decodes), context_tokens)
-        decode_s = batch.tokens_s + self._sampling_s(num_decodes) + attention_s
+        decode_s = tokens_s + self._sampling_s(num_decodes) + attention_s
         after_s = self._after_s(num_decodes)
         by_bound = dict.fromkeys(BOUNDS, np.zeros(len(context_tokens)))
         for time in self._explain_tokens(StepShape(num_decodes, 0, (), num_decodes)):
@@ -159,17 +174,20 @@ class RooflineStepTime:
         by_bound["host"] = np.maximum(decode_s + after_s, whole.floor_s) - decode_s
         return DecodeParts(decode_s, np.argmax([by_bound[bound] for bound in BOUNDS], axis=0))
 
-    def _passes(self, shape: StepShape) -> tuple[StepShape, ...]:
+    def _passes(self, shape: StepShape, agreement: Agreement | None) -> tuple[tuple[StepShape, Agreement | None], ...]:
+        """What each computes, and under which agreement; prompts in a pass of their own are under none."""
         if self._composition == "additive" or not shape.chunks or not shape.num_decodes:
-            return (shape,)
+            return ((shape, agreement),)
         num_prefills_sampled = max(0, shape.num_sampled - shape.num_decodes)
-        prefill = StepShape(0, 0, shape.chunks, num_prefills_sampled)
-        decode = shape._replace(chunks=(), num_sampled=shape.num_sampled - num_prefills_sampled)
-        return (prefill, decode) if self._composition == "two_pass" else (max(prefill, decode, key=self._pass_s),)
+        prefill = (StepShape(0, 0, shape.chunks, num_prefills_sampled), None)
+        decode = (shape._replace(chunks=(), num_sampled=shape.num_sampled - num_prefills_sampled), agreement)
+        if self._composition == "two_pass":
+            return prefill, decode
+        return (max(prefill, decode, key=lambda one: self._pass_s(*one)),)
 
-    def _pass_s(self, shape: StepShape) -> float:
+    def _pass_s(self, shape: StepShape, agreement: Agreement | None) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
-        tokens_s, launches_s = self._batch_of(shape)
+        tokens_s, launches_s = self._batch_of(shape, agreement)
         prefill_s, decode_s = self._attention_s(shape)
         num_rows = shape.num_sampled + shape.num_drafts
         return max(tokens_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
@@ -178,33 +196,26 @@ class RooflineStepTime:
         """Seconds of attention for the chunks and for the decodes."""
         return self._attention.seconds(shape.num_decodes, shape.decode_context_tokens, shape.chunks, shape.num_drafts)
 
-    def _batch_of(self, shape: StepShape) -> Batch:
-        if shape.agreement is None:
+    def _batch_of(self, shape: StepShape, agreement: Agreement | None) -> Batch:
+        if agreement is None:
             return self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
-        graph, num_agreed, num_all_tokens, _ = shape.agreement
+        graph, num_agreed, num_all_tokens, _ = agreement
         work = self._token_work
-        tokens_s = work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens)
-        return Batch(tokens_s, self._launches_s(graph))
+        return work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens), self._launches_s[graph]
 
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
         tokens_s = sum(self._token_work.seconds_by_operator(num_padded).values())
-        return Batch(tokens_s, self._launches_s(graph))
-
-    def _launches_s(self, graph: GraphKind) -> float:
-        """What the host takes to launch what no graph holds."""
-        work = self._token_work
-        num_launches = {"full": 0, "piecewise": work.num_piecewise_launches, "none": work.num_launches}[graph]
-        return num_launches * self._host.launch_s
+        return tokens_s, self._launches_s[graph]
 
     def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
-        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts, agreement)
-        batch, after_s = self._batch_of(shape), self._after_s(num_decodes)
+        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts)
+        (tokens_s, launches_s), after_s = self._batch_of(shape, agreement), self._after_s(num_decodes)
         attention = self._attention.decode(num_decodes, num_drafts)
         step = DecodeCurve(
-            constant_s=batch.tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
+            constant_s=tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
             layers=attention.layers,
-            floor_s=max(batch.launches_s + after_s, self._least_s(num_decodes)),
+            floor_s=max(launches_s + after_s, self._least_s(num_decodes)),
         )
         return self._with_drafting(step, shape) if self._drafting else step
 
@@ -233,7 +244,7 @@ class RooflineStepTime:
 
     def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
         times = [*self._explain_tokens(shape), *self._explain_attention(shape)]
-        launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape)).launches_s
+        _, launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
         idle_s = max(0.0, launches_s - sum(time.prefill_s + time.decode_s for time in times))
         return [*times, split("launches", "host", idle_s, shape.decode_share)]
 

@@ -37,9 +37,9 @@ class AgreedTime:
     per_other_ns: float
 
     def step_s(self, shape: StepShape) -> float:
-        agreed = shape.agreement
-        if agreed is None:
-            return self.own.step_s(shape)
+        return self.own.step_s(shape)
+
+    def agreed_s(self, shape: StepShape, agreed: Agreement) -> float:
         padding = max(0, agreed.num_tokens - shape.num_tokens)
         differs = (agreed.graph == "none") + 2 * (agreed.num_ubatches - 1)
         return (
@@ -53,7 +53,7 @@ class AgreedTime:
         return self.own.decode_curve(num_decodes)
 
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
-        at_0 = self.step_s(StepShape(num_decodes, 0, (), num_decodes, 0, agreement))
+        at_0 = self.agreed_s(StepShape(num_decodes, 0, (), num_decodes), agreement)
         return LinearDecodeCurve(at_0, self.own.per_ctx_ns)
 
 

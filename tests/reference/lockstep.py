@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import simpy
@@ -17,7 +17,7 @@ from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import Agreement, StepShape, StepTimeModel
+from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import AFTER_ALL, Due
 from tests.reference.clients import Senders
@@ -131,7 +131,7 @@ class Ranks:
         agreed = self._agreement(shapes)
         self.num_split_steps += agreed is not None and agreed.num_ubatches == 2
         start_s = max(self._env.now, self._free_s)
-        seconds = [self._step_time.step_s(shape._replace(agreement=agreed)) for shape in shapes]
+        seconds = [self._step_s(shape, agreed) for shape in shapes]
         self._free_s = start_s + max(seconds)
         for rank, batch, shape in zip(self.ranks, batches, shapes, strict=True):
             if batch is None:
@@ -143,6 +143,11 @@ class Ranks:
             if batch.rows:
                 rank.recorder.step(batch, shape, [(start_s, self._free_s)], rank.scheduler)
         self._in_flight.append(Launched(batches, self._free_s))
+
+    def _step_s(self, shape: StepShape, agreed: Agreement | None) -> float:
+        if agreed is None:
+            return self._step_time.step_s(shape)
+        return cast("AgreedStepTime", self._step_time).agreed_s(shape, agreed)
 
     def _agreement(self, shapes: Sequence[StepShape]) -> Agreement | None:
         if self._dispatch is None:

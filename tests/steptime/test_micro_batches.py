@@ -114,7 +114,7 @@ def both(model: RooflineStepTime, shape: StepShape, ranks: int, graph: str = "no
     """Seconds of the step as a whole and in two micro-batches; all ranks do the same."""
     whole = Agreement(graph, shape.num_tokens, ranks * shape.num_tokens)  # type: ignore[arg-type]
     split = whole._replace(num_ubatches=2)
-    return model.step_s(shape._replace(agreement=whole)), model.step_s(shape._replace(agreement=split))
+    return model.agreed_s(shape, whole), model.agreed_s(shape, split)
 
 
 def test_many_tokens_over_the_network_are_sent_while_others_are_computed() -> None:
@@ -170,8 +170,7 @@ def test_the_curve_of_decodes_is_that_of_steps() -> None:
     model, agreement = step_time(16, "deepep_low_latency"), Agreement("full", 72, 16 * 72, 2)
     curve = model.agreed_curve(67, agreement)
     for context_tokens in (67, 1000, 500_000):
-        shape = StepShape(67, context_tokens, (), 67, 0, agreement)
-        assert curve.at(context_tokens) == model.step_s(shape)
+        assert curve.at(context_tokens) == model.agreed_s(StepShape(67, context_tokens, (), 67), agreement)
     whole = model.agreed_curve(67, agreement._replace(num_ubatches=1))
     more_s, whole_more_s = (one.at(4_000_000) - one.at(1_000_000) for one in (curve, whole))
     assert more_s == pytest.approx(whole_more_s, rel=0.05)  # each half reads what its own requests have

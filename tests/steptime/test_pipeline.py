@@ -35,7 +35,6 @@ shapes = st.builds(
     chunks=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 9000)), max_size=3).map(tuple),
     num_sampled=st.integers(1, 300),
     num_drafts=st.just(0),
-    agreement=st.none(),
 )
 
 
