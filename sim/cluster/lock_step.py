@@ -38,19 +38,15 @@ class Rank:
         self._ranks = ranks
 
     def submit(self, *answers: Request) -> None:
-        self._ranks.show()
-        self.inbox += answers
-        self._ranks.wake()
+        self._ranks.take(self, answers)
 
     @property
     def load(self) -> tuple[int, int]:
         waiting, running = self.core.load
         return waiting + len(self.inbox), running
 
-    def metrics(self, at_s: float) -> Metrics:
+    def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
         self._ranks.show()
-        assert self._ranks.scrapes is not None, "a router scrapes"
-        assert at_s == self._ranks.scrapes.last_s, "metrics are those of the last scrape"
         return self.shown
 
     def num_cached_blocks(self, request: Request) -> int:
@@ -69,16 +65,10 @@ class Ranks:
         self.ranks = [Rank(self, core, number) for number, core in enumerate(cores)]
         self._group = group
         self._on_finished = on_finished
-        self.scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
-        self._plan: StepsAhead | None = None
+        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
 
-    @property
-    def is_paused(self) -> bool:
-        """No wave is under way."""
-        return self._group.is_paused
-
-    def wake(self) -> None:
-        """A request lies in an inbox."""
+    def take(self, rank: Rank, answers: Sequence[Request]) -> None:
+        """Requests come to a rank."""
         raise NotImplementedError
 
     def show(self) -> None:
@@ -86,24 +76,14 @@ class Ranks:
 
     def _show(self, now_s: float) -> None:
         """Keep every rank's metrics of the last multiple of the scrape interval, if nothing has changed since."""
-        scrapes = self.scrapes
+        scrapes = self._scrapes
         if scrapes is not None and scrapes.passed(now_s):
             self._reach(scrapes.last_s, keeps_plan=True)
-            for rank in self.ranks:
-                rank.shown = with_waiting(self.metrics_before(rank, scrapes.last_s), len(rank.inbox))
+            for rank, metrics in zip(self.ranks, self._group.metrics(scrapes.last_s), strict=True):
+                rank.shown = with_waiting(metrics, len(rank.inbox)) if rank.inbox else metrics
 
     def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
         """Do the steps that begin before a time that has passed, as far as no plan tells of them."""
-
-    def metrics_before(self, rank: Rank, time_s: float) -> Metrics:
-        """What a rank showed just before a time; its inbox is not counted."""
-        return self._group.metrics(rank.number, self._plan, time_s)
-
-    def _open_inboxes(self) -> None:
-        for rank in self.ranks:
-            for request in rank.inbox:
-                rank.core.add_request(request)
-            rank.inbox.clear()
 
     def _tell(self, finished: Sequence[Finished]) -> None:
         for rank, requests in finished:
@@ -116,36 +96,31 @@ class LazyRanks(Ranks):
     def __init__(self, cores: Sequence[RankCore], group: RankGroup, gateway: Gateway) -> None:
         super().__init__(cores, group, gateway.answered, gateway.router.scrape_interval_s)
         self._gateway = gateway
-        self._untold: list[tuple[float, Finished]] = []
-        self._now_s = -math.inf
 
     def arrive(self, request: Request) -> None:
         """A request comes: route it by what is known."""
-        now_s = self._now_s = request.arrival_s
-        self._show(now_s)
-        self._reach(now_s, keeps_plan=False)
+        self._show(request.arrival_s)
+        self._reach(request.arrival_s, keeps_plan=False)
         self._gateway.submit(request)
 
-    def wake(self) -> None:
-        self._open_inboxes()
+    def take(self, rank: Rank, answers: Sequence[Request]) -> None:
+        for request in answers:
+            rank.core.add_request(request)
         if self._group.is_paused:
-            self._group.begin(self._now_s)
+            self._group.begin(answers[0].arrival_s)
 
     def finish(self) -> None:
         """No more requests will come."""
         self._reach(math.inf, keeps_plan=False)
 
     def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
-        self._untold += self._group.advance(time_s, keeps_plan=keeps_plan)
-        self._plan = self._group.ahead
-        while self._untold and self._untold[0][0] < time_s:
-            self._tell([self._untold.pop(0)[1]])
+        self._tell(self._group.advance(time_s, keeps_plan=keeps_plan))
 
 
 class LiveRanks(Ranks):
     """Ranks as a process, which sleeps while their next steps are certain, wakes on arrivals, and reports requests as they finish.
 
-    Invariant: while `_plan` is set, the process sleeps until the plan's end; a request cuts it to the steps that have begun.
+    Invariant: while there are steps ahead, the process sleeps until their end; a request cuts them to those that have begun.
     """
 
     def __init__(
@@ -165,10 +140,16 @@ class LiveRanks(Ranks):
     def show(self) -> None:
         self._show(self._env.now)
 
-    def wake(self) -> None:
+    def take(self, rank: Rank, answers: Sequence[Request]) -> None:
+        self.show()
+        rank.inbox += answers
+        self._wake()
+
+    def _wake(self) -> None:
         """Let the steps that have not begun see what has come."""
-        if self._plan is not None and not self._is_woken:
-            if self._group.num_begun(self._plan, self._env.now) < self._plan.num_passes:
+        ahead = self._group.ahead
+        if ahead is not None and not self._is_woken:
+            if self._group.num_begun(ahead, self._env.now) < ahead.num_passes:
                 self._is_woken = True
                 self._process.interrupt()
         elif not self._idle.triggered:
@@ -183,9 +164,9 @@ class LiveRanks(Ranks):
                 yield At(env, max(env.now, group.now_s), PASS)
             self.show()
             self._open_inboxes()
-            self._plan = group.plan()
-            if self._plan is not None:
-                yield from self._leap(self._plan)
+            group.ahead = group.plan()
+            if group.ahead is not None:
+                yield from self._leap(group.ahead)
             elif group.launch() and group.is_full:
                 yield At(env, group.ends_s[0], ANSWER)
                 self.show()
@@ -204,8 +185,14 @@ class LiveRanks(Ranks):
         try:
             yield At(self._env, plan.end_s, ANSWER)
         except simpy.Interrupt:
-            plan = self._plan = self._group.cut(plan, self._env.now)
+            plan = self._group.ahead = self._group.cut(plan, self._env.now)
             yield At(self._env, plan.end_s, ANSWER)
         self.show()
-        self._plan, self._is_woken = None, False
+        self._is_woken = False
         self._tell(self._group.commit(plan))
+
+    def _open_inboxes(self) -> None:
+        for rank in self.ranks:
+            for request in rank.inbox:
+                rank.core.add_request(request)
+            rank.inbox.clear()

@@ -7,7 +7,7 @@ vLLM's idle ranks commit themselves to a dummy batch a little before.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
@@ -64,11 +64,8 @@ class RankLogger(Protocol):
     ) -> None: ...
 
 
-class Finished(NamedTuple):
-    """Requests that a rank has finished."""
-
-    rank: int
-    requests: Sequence[Request]
+Finished = tuple[int, Sequence[Request]]
+"""A rank, and requests that it has finished."""
 
 
 class StepsAhead:
@@ -92,7 +89,7 @@ class RankGroup:
     """All ranks. `num_passes` counts the steps of the present wave; while it `is_paused` none is under way.
 
     Invariants: of the steps launched those that end at `ends_s` have not come back, `most_in_flight` or fewer; `now_s` is the time of
-    the next one.
+    the next one. Steps `ahead` are certain, may have begun, and have not been committed.
     """
 
     def __init__(
@@ -117,6 +114,7 @@ class RankGroup:
         self._log = log
         self._device_free_s = start_s
         self.ahead: StepsAhead | None = None
+        self._untold: list[tuple[float, Finished]] = []
 
     def begin(self, now_s: float) -> None:
         """A request has come while all paused."""
@@ -185,12 +183,12 @@ class RankGroup:
     def collect(self) -> list[Finished]:
         """The oldest step in flight is back: take in what the ranks had in it."""
         now_s = self.now_s = self.ends_s.pop(0)
-        finished = []
+        finished: list[Finished] = []
         for rank, core in enumerate(self.cores):
             if core.num_in_flight and core.next_collect_s <= now_s:
                 requests = core.collect()
                 if requests:
-                    finished.append(Finished(rank, requests))
+                    finished.append((rank, requests))
         return finished
 
     # -- many steps at once ----------------------------------------------------------------------------------------
@@ -240,6 +238,7 @@ class RankGroup:
     def commit(self, plan: StepsAhead) -> list[Finished]:
         """Do the planned steps; the requests that finish with the last of them."""
         leap, num_passes, ranks = plan.leap, plan.num_passes, plan.ranks
+        self.ahead = None
         last_end_s = end_s(leap, num_passes)
         self.records.steps(ranks.counts, ranks.agreement, plan.seconds, num_passes, last_end_s - leap.start_s)
         if self._log is not None:
@@ -248,12 +247,12 @@ class RankGroup:
         self._device_free_s = last_end_s
         self.ends_s = [end_s(leap, number + 1) for number in range(num_passes + 1 - self.most_in_flight, num_passes)]
         self.now_s = plan.end_s
-        finished = []
+        finished: list[Finished] = []
         for rank, num_decodes in enumerate(ranks.counts):
             if num_decodes:
                 requests = self.cores[rank].leap(leap, num_passes)
                 if requests:
-                    finished.append(Finished(rank, requests))
+                    finished.append((rank, requests))
         return finished
 
     def _log_plan(self, log: RankLogger, plan: StepsAhead) -> None:
@@ -265,21 +264,24 @@ class RankGroup:
             log.steps((wave, step + number), ran, now_s, start_s, ended_s)
             now_s, start_s = start_s if self.most_in_flight > 1 else ended_s, ended_s
 
-    def metrics(self, rank: int, plan: StepsAhead | None, time_s: float) -> Metrics:
-        """What a rank showed just before a time since which nothing has changed but by a plan."""
-        core = self.cores[rank]
-        if plan is None or plan.ranks.counts[rank] == 0:
-            return core.metrics_before(time_s)
-        return core.metrics_within(LeapPlan(plan.leap, plan.num_passes, 0, plan.end_s), time_s)
+    def metrics(self, time_s: float) -> list[Metrics]:
+        """What each rank showed just before a time since which nothing has changed but by the steps ahead."""
+        ahead = self.ahead
+        if ahead is None:
+            return [core.metrics_before(time_s) for core in self.cores]
+        plan, counts = LeapPlan(ahead.leap, ahead.num_passes, 0, ahead.end_s), ahead.ranks.counts
+        return [
+            core.metrics_within(plan, time_s) if counts[rank] else core.metrics_before(time_s)
+            for rank, core in enumerate(self.cores)
+        ]
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
-    def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[tuple[float, Finished]]:
-        """Do all steps that begin before that time; who has finished by them, and when, which may be later.
+    def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[Finished]:
+        """Do all steps that begin before that time; who has finished before it, and was not told of.
 
         One that `keeps_plan` does none of the last steps that are certain if only some of them begin by then: they are `ahead`.
         """
-        told: list[tuple[float, Finished]] = []
         while not self.is_paused and self.now_s < until_s:
             plan = self.ahead or self.plan()
             finished: list[Finished] = []
@@ -287,10 +289,15 @@ class RankGroup:
                 if keeps_plan and self.num_begun(plan, until_s) < plan.num_passes:
                     self.ahead = plan
                     break
-                self.ahead = None
                 finished = self.commit(self.cut(plan, until_s))
             elif self.launch() and self.is_full:
                 finished = self.collect()
-            told += [(self.now_s, one) for one in finished]
+            for one in finished:
+                self._untold.append((self.now_s, one))
             self.look()
+        return self._told_before(until_s) if self._untold else []
+
+    def _told_before(self, time_s: float) -> list[Finished]:
+        told = [one for at_s, one in self._untold if at_s < time_s]
+        self._untold = self._untold[len(told) :]  # they stand in order of time
         return told

@@ -11,7 +11,7 @@ from sim.cluster.lock_step import LiveRanks, RankCore
 from sim.cluster.rank_log import RankLog
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Router
-from sim.cluster.routers.vllm_dp import Balancer
+from sim.engine.balancer import Balancer
 from sim.engine.core import EngineCore
 from sim.engine.metrics import Metrics
 from sim.engine.rank_group import LockStepRules, RankGroup
@@ -33,7 +33,7 @@ class RecordedRouter(Router):
     listens = True
 
     def __init__(self, num_ranks: int, interval_s: float, rows: Sequence[LogRow]) -> None:
-        self.ranks: LiveRanks | None = None
+        self.group: RankGroup | None = None
         self._rows = rows
         self.routes: list[list[Any]] = []
         self._interval_s = interval_s
@@ -51,9 +51,9 @@ class RecordedRouter(Router):
 
     def _counts(self, now_s: float) -> list[Metrics]:
         """Those of the last step that was launched; what came back after it is not yet told."""
-        assert self.ranks is not None, "ranks are made with a gateway, which has a router"
-        at_s = self._rows[-1]["end"] if self.ranks.is_paused and self._rows else now_s
-        return [self.ranks.metrics_before(rank, at_s) for rank in self.ranks.ranks]
+        assert self.group is not None, "ranks are made with a gateway, which has a router"
+        at_s = self._rows[-1]["end"] if self.group.is_paused and self._rows else now_s
+        return self.group.metrics(at_s)
 
     def answered(self, request: Request, replica: int) -> None:  # noqa: ARG002 - the interface
         self._balancer.answered(replica)
@@ -83,9 +83,8 @@ def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any],
     cores = [core(rank) for rank in range(parallel["ranks"])]
     rules = LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval)
     depth = config.num_batches_in_flight
-    group = RankGroup(cores, step_time, rules, num_batches_in_flight=depth, start_s=0.0, log=log)
-    router.ranks = LiveRanks(env, cores, group, gateway.answered)
-    gateway.replicas = router.ranks.ranks
+    group = router.group = RankGroup(cores, step_time, rules, num_batches_in_flight=depth, start_s=0.0, log=log)
+    gateway.replicas = LiveRanks(env, cores, group, gateway.answered).ranks
     env.process(arrivals(env, source, gateway.submit))
     env.run()
     return router.routes, _iterations(rows, parallel["ranks"])

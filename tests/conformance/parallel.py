@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Protocol
 
-from sim.cluster.routers.vllm_dp import Balancer as FastBalancer
+from sim.engine.balancer import Balancer as FastBalancer
 from tests.conformance.case import load_parts
 from tests.conformance.lockstep import ranks_in_lock_step
 from tests.reference.front_door import make_requests

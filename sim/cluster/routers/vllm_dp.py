@@ -1,11 +1,10 @@
-"""vLLM's own balancer between its data-parallel engines, as its API servers run it.
+"""vLLM's own balancers between its data-parallel engines, one in each API server, and what they are told.
 
-Mirrors vllm/v1/engine/core_client.py (0.33, `get_core_engine_for_request`; checked against recorded choices) and what
-coordinator.py sends it: counts as they were at the last multiple of 100 ms, where they differ from those sent before.
-Deliberate difference: with several API servers requests go to one after the other, where the kernel picks one.
+Mirrors what vllm/v1/engine/coordinator.py (0.33) sends: counts as they were at the last multiple of 100 ms, where they differ from those sent
+before. How a balancer chooses says sim/engine/balancer.py. Deliberate difference: with several API servers requests go to one after the other, where the kernel picks one.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import ClassVar
@@ -14,63 +13,9 @@ from sim.cluster.clock import Ticks
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, place_of
-from sim.engine.metrics import Metrics
+from sim.engine.balancer import NOTHING, Balancer
 from sim.engine.request import Request
 from sim.errors import ConfigError
-
-NOTHING: Metrics = (0, 0, 0.0)
-WAITING_WEIGHT = 6
-FREE_KV_USAGE = 0.5
-"""Up to this KV cache usage a waiting request counts no more than a running one."""
-
-
-class Balancer:
-    """One API server's view of the engines: the counts that it was sent last, and its own requests in flight."""
-
-    def __init__(self, num_engines: int, num_clients: int = 1, client: int = 0) -> None:
-        self._num_clients = num_clients
-        self._start = num_engines * client // num_clients
-        self._counts = [NOTHING] * num_engines
-        self._num_in_flight = [0] * num_engines
-        self._scores = [0.0] * num_engines
-
-    def update(self, counts: Sequence[Metrics]) -> None:
-        """The coordinator has sent new counts."""
-        self._counts = list(counts)
-        self._scores = [self._score(engine) for engine in range(len(self._counts))]
-
-    def choose(self, candidates: Container[int] | None = None) -> int:
-        """The engine for a new request: the first of the lowest score, starting at a place that moves with each request.
-
-        `candidates` are the engines that can be chosen, if not all.
-        """
-        num_engines = len(self._counts)
-        turns = [*range(self._start, num_engines), *range(self._start)]
-        if candidates is not None:
-            turns = [engine for engine in turns if engine in candidates]
-        chosen: int = min(turns, key=self._scores.__getitem__)
-        self._start = (self._start + 1) % num_engines
-        num_waiting, num_running, kv_cache_usage = self._counts[chosen]
-        self._counts[chosen] = (num_waiting + self._num_clients, num_running, kv_cache_usage)
-        self.sent(chosen)
-        return chosen
-
-    def _score(self, engine: int) -> float:
-        num_waiting, num_running, kv_cache_usage = self._counts[engine]
-        score: float = max(self._num_clients * self._num_in_flight[engine], num_waiting + num_running)
-        if num_waiting > 0:
-            score += num_waiting * WAITING_WEIGHT * max(0.0, kv_cache_usage - FREE_KV_USAGE)
-        return score
-
-    def sent(self, engine: int) -> None:
-        """A request goes to an engine, chosen here or by its client."""
-        self._num_in_flight[engine] += 1
-        self._scores[engine] = self._score(engine)
-
-    def answered(self, engine: int) -> None:
-        """One of this server's requests has ended."""
-        self._num_in_flight[engine] -= 1
-        self._scores[engine] = self._score(engine)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim.cluster.routers.vllm_dp import Balancer
+from sim.engine.balancer import Balancer
 from tests.cluster.routers.makers import Requests, Shown, prompts
 from tests.shared import SHARED
 
@@ -29,7 +29,7 @@ def choices(case: dict[str, Any]) -> list[int]:
     found = []
     for kind, what, *rank in case["events"]:
         if kind == "counts":
-            balancer.update(what)
+            balancer.update([tuple(counts) for counts in what])
         elif kind == "finish":
             for request_id in what:
                 balancer.answered(engines.pop(request_id))
@@ -40,6 +40,13 @@ def choices(case: dict[str, Any]) -> list[int]:
                     balancer.sent(rank[0])
             found.append(engines[what])
     return found
+
+
+def test_engines_that_cannot_be_chosen_are_passed_over() -> None:
+    """Of equals comes first who stands at the place that moves with each request, or next after it."""
+    balancer = Balancer(3)
+    balancer.update([(0, 5, 0.0), (0, 1, 0.0), (0, 5, 0.0)])
+    assert [balancer.choose({0, 2}) for _ in range(3)] == [0, 2, 2]
 
 
 def test_counts_are_as_old_as_the_coordinators_last_message() -> None:
