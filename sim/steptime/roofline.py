@@ -49,6 +49,9 @@ class RooflineStepTime:
     while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU. A `drafter` is on the
     last stage, whole.
 
+    A CPU launches its kernels on the cores that run them, so that launches add to a step (`_dispatch_s`) instead of running ahead; what
+    torch.compile makes of a layer around attention counts as one, as in a piecewise graph.
+
     `composition` says how a mixed step is run. "additive", as in vLLM: matrices are multiplied once over all tokens and
     attention is timed for each part. "two_pass" and "max" run two passes, one after the other or side by side.
     """
@@ -90,6 +93,10 @@ class RooflineStepTime:
             "none": work.num_launches,
         }
         self._launches_s = {graph: number * launch_s for graph, number in num_launches.items()}
+        self._dispatch_s = 0.0
+        if gpu.architecture == "CPU":
+            self._dispatch_s = self._launches_s["none" if engine.enforce_eager else "piecewise"]
+            self._launches_s = dict.fromkeys(self._launches_s, 0.0)
         self._batch = cache(self._time_batch)
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling_s = cache(sampling.seconds)
@@ -233,7 +240,8 @@ class RooflineStepTime:
 
     def _after_s(self, num_requests: int) -> float:
         """What the host takes with the GPU idle."""
-        return self._host.exposed_s if self._is_async or not self._is_first else self._host_s(num_requests)
+        own_s = self._host.exposed_s if self._is_async or not self._is_first else self._host_s(num_requests)
+        return own_s + self._dispatch_s
 
     def _least_s(self, num_requests: int) -> float:
         """The scheduler's step, however short the GPU's is."""

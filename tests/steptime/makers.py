@@ -58,6 +58,14 @@ def h100() -> HardwareProfile:
     return replace(load_gpu("h100-sxm"), operators=FITS)
 
 
+def on_cpu() -> HardwareProfile:
+    """The same kernels on a processor that launches them itself."""
+    return replace(h100(), architecture="CPU")
+
+
+DEVICES = {"GPU": h100, "CPU": on_cpu}
+
+
 def faster(gpu: HardwareProfile, factor: float) -> HardwareProfile:
     """The same GPU with that many times the memory bandwidth."""
     return replace(gpu, memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * factor)

@@ -12,7 +12,7 @@ from sim.steptime.linear import LinearStepTime
 from sim.steptime.options import Composition
 from sim.steptime.parts import BOUNDS
 from sim.steptime.protocol import StepShape
-from tests.steptime.makers import FULL, h100, make_model
+from tests.steptime.makers import DEVICES, FULL, h100, make_model
 from tests.steptime.test_roofline import COMPOSITIONS, SHAPES, decode, mixed, prefill, steps
 
 MODELS = {
@@ -24,6 +24,7 @@ MODELS = {
 
 @given(
     shape=SHAPES,
+    device=st.sampled_from(sorted(DEVICES)),
     model=st.sampled_from(sorted(MODELS)),
     composition=st.sampled_from(COMPOSITIONS),
     eager=st.booleans(),
@@ -31,12 +32,11 @@ MODELS = {
     tp=st.sampled_from([1, 2]),
 )
 def test_parts_add_up_to_the_step(
-    shape: StepShape, model: str, composition: Composition, eager: bool, is_async: bool, tp: int
+    shape: StepShape, device: str, model: str, composition: Composition, eager: bool, is_async: bool, tp: int
 ) -> None:
     """Whatever the batch, the model and how mixed steps are run; no part is negative, and each has its cause."""
-    timed = steps(
-        MODELS[model], composition=composition, enforce_eager=eager, async_scheduling=is_async, tensor_parallel_size=tp
-    )
+    arguments = {"enforce_eager": eager, "async_scheduling": is_async, "tensor_parallel_size": tp}
+    timed = steps(MODELS[model], DEVICES[device](), composition, **arguments)
     parts = timed.parts(shape)
     assert parts.prefill_s + parts.decode_s + parts.host_s == pytest.approx(timed.step_s(shape), rel=1e-9)
     assert min(parts[:3]) >= 0
@@ -50,15 +50,16 @@ def test_parts_add_up_to_the_step(
 @given(
     num_decodes=st.integers(1, 600),
     contexts=st.lists(st.integers(1, 30_000), min_size=1, max_size=5),
+    device=st.sampled_from(sorted(DEVICES)),
     model=st.sampled_from(sorted(MODELS)),
     eager=st.booleans(),
     is_async=st.booleans(),
 )
 def test_many_decode_steps_at_once_are_as_each_by_itself(
-    num_decodes: int, contexts: list[int], model: str, eager: bool, is_async: bool
+    num_decodes: int, contexts: list[int], device: str, model: str, eager: bool, is_async: bool
 ) -> None:
     """Their decode parts, and what bounds them."""
-    timed = steps(MODELS[model], enforce_eager=eager, async_scheduling=is_async)
+    timed = steps(MODELS[model], DEVICES[device](), enforce_eager=eager, async_scheduling=is_async)
     decode_s, bound = timed.decode_parts(num_decodes, np.array([float(num_decodes * context) for context in contexts]))
     singly = [timed.parts(decode(num_decodes, context)) for context in contexts]
     assert decode_s == pytest.approx([parts.decode_s for parts in singly], rel=1e-12)

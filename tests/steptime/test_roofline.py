@@ -22,7 +22,7 @@ from sim.steptime.prefill import (
 )
 from sim.steptime.protocol import StepShape
 from sim.steptime.roofline import RooflineStepTime
-from tests.steptime.makers import FITS, FULL, faster, h100, make_engine, make_model
+from tests.steptime.makers import DEVICES, FITS, FULL, faster, h100, make_engine, make_model, on_cpu
 
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 
@@ -118,6 +118,15 @@ def test_launches_by_graph(shape: StepShape, num_launches: int) -> None:
         if num_launches
         else seconds < 100 * 3 * 29.2e-6
     )
+
+
+@pytest.mark.parametrize("shape", [decode(256, 1000), mixed(1, 100, (600, 0)), prefill((512, 0))])
+def test_a_cpu_launches_and_computes_by_turns(shape: StepShape) -> None:
+    """Eagerly 10 launches a layer add to its kernels, compiled 3; a GPU that is busy for longer hides them."""
+    eager, compiled = (steps(gpu=on_cpu(), enforce_eager=flag).step_s(shape) for flag in (True, False))
+    on_gpu = steps(enforce_eager=True, async_scheduling=False).step_s(shape)
+    assert eager - compiled == pytest.approx(32 * (10 - 3) * 29.2e-6)
+    assert eager - on_gpu == pytest.approx(32 * 10 * 29.2e-6)
 
 
 def test_above_the_largest_size_only_launches_count() -> None:
@@ -237,10 +246,16 @@ SHAPES = st.builds(
 ).filter(lambda shape: shape.num_tokens > 0)
 
 
-@given(shape=SHAPES, composition=st.sampled_from(COMPOSITIONS), eager=st.booleans(), tp=st.sampled_from([1, 2]))
-def test_an_explanation_adds_up(shape: StepShape, composition: Composition, eager: bool, tp: int) -> None:
+@given(
+    shape=SHAPES,
+    device=st.sampled_from(sorted(DEVICES)),
+    composition=st.sampled_from(COMPOSITIONS),
+    eager=st.booleans(),
+    tp=st.sampled_from([1, 2]),
+)
+def test_an_explanation_adds_up(shape: StepShape, device: str, composition: Composition, eager: bool, tp: int) -> None:
     """Operators, launches and host together are the step, for prefill and decode parts that are never negative."""
-    model = steps(composition=composition, enforce_eager=eager, tensor_parallel_size=tp)
+    model = steps(gpu=DEVICES[device](), composition=composition, enforce_eager=eager, tensor_parallel_size=tp)
     times = model.explain(shape)
     total = sum(time.prefill_s + time.decode_s for time in times)
     assert total == pytest.approx(model.step_s(shape), rel=1e-9)
