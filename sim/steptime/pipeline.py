@@ -160,16 +160,12 @@ def pipeline_step_time(
     message = Message(model, gpu, engine, drafter)
     if options.given is not None:
         return SharedOutStepTime(options.given, stages, message)
-    timed = [
-        with_host_weights(
-            RooflineStepTime(model, gpu, engine, options, stage, drafter),
-            offloaded(model, engine, stage),
-            gpu,
-            host_link_bytes_per_s,
-            options.expert_routing,
-        )
-        for stage in stages
-    ]
+    timed: list[RooflineStepTime | OffloadedStepTime] = []
+    roofline: RooflineStepTime | None = None
+    for stage in stages:
+        roofline = RooflineStepTime(model, gpu, engine, options, stage, drafter, before=roofline)
+        from_host = offloaded(model, engine, stage)
+        timed.append(with_host_weights(roofline, from_host, gpu, host_link_bytes_per_s, options.expert_routing))
     return PipelineStepTime(timed, message)
 
 

@@ -23,7 +23,7 @@ from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, spl
 from sim.steptime.protocol import Agreement, FloatArray, GraphKind, StepShape
 from sim.steptime.protocol import DecodeCurve as AnyDecodeCurve
 from sim.steptime.sampling import SamplingWork
-from sim.steptime.token_work import TokenWork
+from sim.steptime.token_work import TimesKernels, TokenWork
 
 Batch = tuple[float, float]
 """A step's cost by its number of tokens alone, in seconds: kernels over all of them, and launching those outside a graph.
@@ -47,7 +47,7 @@ class RooflineStepTime:
 
     Only the last stage samples. The scheduler's work is the first one's; on each of the others the host prepares the inputs and launches
     while the batch is on its way, and what of that shows (`exposed_s`) is taken to be what shows on a single GPU. A `drafter` is on the
-    last stage, whole.
+    last stage, whole. A stage with the layers of the one `before` it, in the same order, shares what is worked out of them.
 
     A CPU launches its kernels on the cores that run them, so that launches add to a step (`_dispatch_s`) instead of running ahead; what
     torch.compile makes of a layer around attention counts as one, as in a piecewise graph.
@@ -64,13 +64,18 @@ class RooflineStepTime:
         options: StepTimeOptions = DEFAULT_STEP_TIMES,
         stage: Stage | None = None,
         drafter: Drafter | None = None,
+        before: "RooflineStepTime | None" = None,
     ) -> None:
         stage = stage or whole(model)
         ranks = engine.tensor_parallel_size
         truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
         lora = LoraWork(stage.distinct_layers(model), gpu, engine) if engine.enable_lora else None
+        self.layers = list(stage.distinct_layers(model).items())
         self._token_work = TokenWork(model, gpu, engine, options.expert_routing, lora, stage)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
+        if before is not None and before.layers == self.layers:
+            self._attention, self._token_work.matrices = before.of_layers
+        self.of_layers: tuple[AttentionWork, TimesKernels] = self._attention, self._token_work.matrices
         self._graphs = GraphDispatch.of(engine)
         self._drafting = (
             Drafting(engine.speculation, drafter, gpu, engine, options.expert_routing)

@@ -1,7 +1,7 @@
 """The kernels whose time depends on nothing but how many tokens a step computes: matrices, experts, adapters, norms, all-reduces."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, served_gemm
 from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
+TimesKernels = Callable[[int], list[tuple[str, Bound, float]]]
+"""By the number of tokens, each kernel's name, bound and seconds."""
 
 NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes both
 FIRST_NORMS = 1  # the embedding, taken as a norm
@@ -66,6 +68,7 @@ class TokenWork:
         self._elementwise[norm] += FIRST_NORMS * stage.is_first + LAST_NORMS * stage.is_last
         self._lora = lora
         self.kernels = cache(self._time_kernels)
+        self.matrices: TimesKernels = cache(self._time_matrices)
         self.experts = cache(self._experts.kernels)
         self.routed = cache(self._experts.routed)
         self.exchange = cache(self._experts.exchange)
@@ -87,11 +90,11 @@ class TokenWork:
     def _time_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         """Each different kernel's name, bound and seconds over all layers, without attention and the output head."""
         experts = self.experts(self._num_ranks * num_tokens)
-        return [*self._matrices(num_tokens), *experts, *self._others(num_tokens)]
+        return [*self.matrices(num_tokens), *experts, *self._others(num_tokens)]
 
     def own_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         """All but those of experts."""
-        return [*self._matrices(num_tokens), *self._others(num_tokens)]
+        return [*self.matrices(num_tokens), *self._others(num_tokens)]
 
     def _time_own(self, num_tokens: int) -> float:
         """Seconds of those."""
@@ -101,7 +104,7 @@ class TokenWork:
         """Seconds of those of experts, with what ranks exchange for them."""
         return sum(seconds for _, _, seconds in self.experts(num_all_tokens))
 
-    def _matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
+    def _time_matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         found: list[tuple[str, Bound, float]] = []
         for linear, count in self._linears.items():
             seconds, bound = served_gemm(float(num_tokens), linear, self._gpu)

@@ -68,6 +68,23 @@ def test_stages_together_run_what_one_gpu_runs(
     assert {name: found[name] for name in kernels} == pytest.approx({name: expected[name] for name in kernels})
 
 
+@examples(60)
+@given(
+    shapes=st.lists(shapes, min_size=1, max_size=3),
+    of=st.sampled_from((("Llama-3.1-8B", 4), ("gpt-oss-20b", 8), ("DeepSeek-V2-Lite", 3))),
+)
+def test_each_stage_takes_what_it_takes_by_itself(shapes: list[StepShape], of: tuple[str, int]) -> None:
+    """To the bit, whether the one before it has the same layers, as many of other kinds, or others: a dense one before experts."""
+    name, size = of
+    deployed = deploy(name, "h100-sxm", EngineConfig(1, size, max_model_len=4096))
+    model, gpu, engine = deployed.model, deployed.gpu, deployed.engine
+    together = pipeline_step_time(model, gpu, engine)
+    for shape in shapes:
+        for number, stage in enumerate(pipeline_stages(model.num_layers, size)):
+            by_itself = RooflineStepTime(model, gpu, engine, stage=stage)
+            assert together.stage_s(number, shape) == by_itself.step_s(shape)
+
+
 def test_the_last_stage_samples_and_the_first_schedules() -> None:
     """Of equal layers the first takes the host's 0.3 ms and 4 us a request, the middle what shows of a launch, the last the head too."""
     timed, shape = stages_of(3, num_layers=30, async_scheduling=False), StepShape(10, 5000, (), 10)
