@@ -1,4 +1,4 @@
-"""Tests that take over half a second of CPU, which conftest.py reads in slow.txt, and the seconds.
+"""Tests that take over a quarter of a second of CPU, which conftest.py reads in slow.txt, and the seconds.
 
 `EXAMPLES=0.2 python -m tests.slow` writes it again; `... tests.slow tests/search tests/test_api.py` what it says of those.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_suffix(".txt")
-SLOW_S = 0.5
+SLOW_S = 0.25
 
 
 def slow_tests() -> list[str]:
