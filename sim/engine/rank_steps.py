@@ -13,7 +13,15 @@ from typing import NamedTuple, cast
 
 from sim.engine.leaps import DecodeSteps, Leap
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import AgreedStepTime, Agreement, DecodeCurve, GraphKind, StepShape, StepTimeModel
+from sim.steptime.protocol import (
+    AgreedStepTime,
+    Agreement,
+    DecodeCurve,
+    GraphKind,
+    StepShape,
+    StepTimeModel,
+    num_tokens_of,
+)
 
 MOST_KEPT = 1 << 14
 """Of what was worked out: without graphs nearly every step has an agreement of its own."""
@@ -69,29 +77,32 @@ class RanksDecoding:
             leap = self.steps[slowest].leap(contexts[slowest], max_steps, start_s)
         else:
             leap = Leap(max_steps, start_s, slowest_s, 0.0, 0.0)
-        leap.num_steps = self._num_slowest(slowest, contexts, leap.num_steps)
+        leap.num_steps = self._num_slowest(slowest, slowest_s, contexts, leap.num_steps)
         return leap, seconds
 
-    def _num_slowest(self, slowest: int, contexts: list[int], num_steps: int) -> int:
-        """For how many of these steps that rank takes longest: step times are nearly straight lines, of which two cross once."""
-        if num_steps == 1 or self._is_slowest(slowest, contexts, num_steps - 1):
+    def _num_slowest(self, slowest: int, first_s: float, contexts: list[int], num_steps: int) -> int:
+        """For how many of these steps that rank takes longest: step times are nearly straight lines, which do not fall, and of which two cross once."""
+        if num_steps == 1 or self._is_slowest(slowest, first_s, contexts, num_steps - 1):
             return num_steps
         low, high = 0, num_steps - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if self._is_slowest(slowest, contexts, middle):
+            if self._is_slowest(slowest, first_s, contexts, middle):
                 low = middle
             else:
                 high = middle
         return low + 1
 
-    def _is_slowest(self, slowest: int, contexts: list[int], step: int) -> bool:
-        """Whether no other rank takes longer for that step, counted from 0."""
-        counts = self.counts
-        slowest_s = self.curves[slowest].at(contexts[slowest] + step * counts[slowest])
-        for rank, curve in enumerate(self.curves):
-            if rank != slowest and curve.at(contexts[rank] + step * counts[rank]) > slowest_s:
-                return False
+    def _is_slowest(self, slowest: int, least_s: float, contexts: list[int], step: int) -> bool:
+        """Whether no other rank takes longer for that step, counted from 0, for which this one takes `least_s` or more."""
+        counts, curves = self.counts, self.curves
+        for rank, curve in enumerate(curves):
+            if rank != slowest:
+                rank_s = curve.at(contexts[rank] + step * counts[rank])
+                if rank_s > least_s:
+                    least_s = curves[slowest].at(contexts[slowest] + step * counts[slowest])
+                    if rank_s > least_s:
+                        return False
         return True
 
 
@@ -117,7 +128,7 @@ class RankSteps:
         num_tokens, num_padded, least = 0, 0, len(LEAST_FIRST) - 1
         fewest, all_split = sys.maxsize, True
         for shape in shapes:
-            own_tokens, is_uniform = shape.num_tokens, dispatch.is_uniform(shape)
+            own_tokens, is_uniform = num_tokens_of(shape), dispatch.is_uniform(shape)
             own_least, padded = self._dispatched(dispatch, own_tokens, is_uniform)
             num_tokens += own_tokens
             num_padded = max(num_padded, padded)

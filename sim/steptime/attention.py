@@ -1,7 +1,7 @@
 """Attention of all layers together: decode as a function of the summed context, prefill chunk by chunk."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -23,18 +23,26 @@ from sim.steptime.prefill import (
 from sim.steptime.protocol import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
 class DecodeCurve:
     """Seconds of a decode step of a fixed number of requests, by the sum of their contexts.
 
     `layers` holds each kind of layer's attention with how many layers have it; `constant_s` is all that does not depend
-    on contexts. The step takes at least `floor_s`; then comes what is `behind` it.
+    on contexts. The step takes at least `floor_s`; then comes what is `behind` it. A plain class, since ranks in lock step make many.
     """
 
-    constant_s: float
-    layers: tuple[tuple[int, DecodeAttention], ...]
-    floor_s: float = 0.0
-    behind: "DecodeCurve | None" = None
+    __slots__ = ("behind", "constant_s", "floor_s", "layers")
+
+    def __init__(
+        self,
+        constant_s: float,
+        layers: tuple[tuple[int, DecodeAttention], ...],
+        floor_s: float = 0.0,
+        behind: "DecodeCurve | None" = None,
+    ) -> None:
+        self.constant_s = constant_s
+        self.layers = layers
+        self.floor_s = floor_s
+        self.behind = behind
 
     def at(self, context_tokens: float) -> float:
         """Seconds at one sum of contexts."""

@@ -44,7 +44,8 @@ class GraphDispatch:
 
     def is_uniform(self, shape: StepShape) -> bool:
         """Whether it only decodes, and every request has as many tokens as it can have."""
-        return not shape.chunks and shape.num_drafts == shape.num_decodes * (self.query_len - 1)
+        num_decodes, _, chunks, _, num_drafts = shape
+        return not chunks and num_drafts == num_decodes * (self.query_len - 1)
 
     def dispatch(self, num_tokens: int, *, is_uniform_decode: bool) -> Dispatch:
         """The graph for a step of so many tokens."""

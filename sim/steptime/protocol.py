@@ -38,10 +38,7 @@ class StepShape(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        num_tokens = self.num_decodes + self.num_drafts
-        for chunk_tokens, _ in self.chunks:
-            num_tokens += chunk_tokens
-        return num_tokens
+        return num_tokens_of(self)
 
     @property
     def num_chunk_tokens(self) -> int:
@@ -55,6 +52,15 @@ class StepShape(NamedTuple):
     def decode_share(self) -> float:
         """Of the tokens, those of decodes, their drafts included."""
         return (self.num_decodes + self.num_drafts) / self.num_tokens
+
+
+def num_tokens_of(shape: StepShape) -> int:
+    """Its tokens: a function, which compiled code calls in a fraction of the time of a named tuple's property."""
+    num_decodes, _, chunks, _, num_drafts = shape
+    num_tokens = num_decodes + num_drafts
+    for chunk_tokens, _ in chunks:
+        num_tokens += chunk_tokens
+    return num_tokens
 
 
 class DecodeCurve(Protocol):

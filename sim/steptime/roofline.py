@@ -1,7 +1,6 @@
 """How long a step takes: its kernels one after the other on the GPU, beside or before the host's work for it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -236,7 +235,7 @@ class RooflineStepTime:
         assert self._drafting is not None, "this engine speculates"
         drafting = self._drafting.curve(shape.num_decodes, shape.num_drafts)
         if not self._is_async:
-            return replace(step, behind=drafting)
+            return DecodeCurve(step.constant_s, step.layers, step.floor_s, drafting)
         return DecodeCurve(
             constant_s=step.constant_s + drafting.constant_s,
             layers=(*step.layers, *drafting.layers),
