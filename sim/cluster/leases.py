@@ -7,7 +7,7 @@ Deliberate differences: a replica renews at multiples of its interval, and versi
 
 from typing import NamedTuple, Self
 
-from sim.cluster.clock import last_multiple
+from sim.engine.ticks import last_multiple
 from sim.specs.releases import parse_version
 
 RENEWED_SINCE = "0.26.0"

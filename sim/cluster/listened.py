@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from sim.cluster.clock import Ticks
 from sim.cluster.gateway import Gateway
 from sim.cluster.replica import Core, ReportingReplica
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 
 
 class Ended(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Protocol
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, Ticks
+from sim.cluster.clock import ANSWER, PASS, At
 from sim.cluster.gateway import Gateway
-from sim.cluster.replica import NOTHING_SHOWN, Core
+from sim.cluster.replica import Core
 from sim.engine.metrics import Metrics, with_waiting
 from sim.engine.rank_group import Finished, LockStepCore, RankGroup, StepsAhead
 from sim.engine.request import Request
@@ -34,7 +34,6 @@ class Rank:
         self.number = number
         self.core = core
         self.inbox: list[Request] = []
-        self.shown = NOTHING_SHOWN
         self._ranks = ranks
 
     def submit(self, *answers: Request) -> None:
@@ -46,8 +45,7 @@ class Rank:
         return waiting + len(self.inbox), running
 
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
-        self._ranks.show()
-        return self.shown
+        return self._ranks.metrics(self)
 
     def num_cached_blocks(self, request: Request) -> int:
         return self.core.num_cached_blocks(request)
@@ -57,33 +55,20 @@ class Rank:
 
 
 class Ranks:
-    """What both kinds have in common: the ranks, and what they showed at the last multiple of the scrape interval."""
+    """What both kinds have in common: the ranks, and who is told of those that finish."""
 
-    def __init__(
-        self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener, scrape_interval_s: float | None = None
-    ) -> None:
+    def __init__(self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener) -> None:
         self.ranks = [Rank(self, core, number) for number, core in enumerate(cores)]
         self._group = group
         self._on_finished = on_finished
-        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         """Requests come to a rank."""
         raise NotImplementedError
 
-    def show(self) -> None:
-        """Something is about to change: keep what was shown before."""
-
-    def _show(self, now_s: float) -> None:
-        """Keep every rank's metrics of the last multiple of the scrape interval, if nothing has changed since."""
-        scrapes = self._scrapes
-        if scrapes is not None and scrapes.passed(now_s):
-            self._reach(scrapes.last_s, keeps_plan=True)
-            for rank, metrics in zip(self.ranks, self._group.metrics(scrapes.last_s), strict=True):
-                rank.shown = with_waiting(metrics, len(rank.inbox)) if rank.inbox else metrics
-
-    def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
-        """Do the steps that begin before a time that has passed, as far as no plan tells of them."""
+    def metrics(self, rank: Rank) -> Metrics:
+        """What a rank showed at the last scrape."""
+        return self._group.shown[rank.number]
 
     def _tell(self, finished: Sequence[Finished]) -> None:
         for rank, requests in finished:
@@ -94,13 +79,12 @@ class LazyRanks(Ranks):
     """Ranks whose answers no client waits for: they catch up before a request is routed, and tell who has finished by then."""
 
     def __init__(self, cores: Sequence[RankCore], group: RankGroup, gateway: Gateway) -> None:
-        super().__init__(cores, group, gateway.answered, gateway.router.scrape_interval_s)
+        super().__init__(cores, group, gateway.answered)
         self._gateway = gateway
 
     def arrive(self, request: Request) -> None:
         """A request comes: route it by what is known."""
-        self._show(request.arrival_s)
-        self._reach(request.arrival_s, keeps_plan=False)
+        self._tell(self._group.catch_up(request.arrival_s))
         self._gateway.submit(request)
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
@@ -111,10 +95,7 @@ class LazyRanks(Ranks):
 
     def finish(self) -> None:
         """No more requests will come."""
-        self._reach(math.inf, keeps_plan=False)
-
-    def _reach(self, time_s: float, *, keeps_plan: bool) -> None:
-        self._tell(self._group.advance(time_s, keeps_plan=keeps_plan))
+        self._tell(self._group.advance(math.inf))
 
 
 class LiveRanks(Ranks):
@@ -124,24 +105,27 @@ class LiveRanks(Ranks):
     """
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        cores: Sequence[RankCore],
-        group: RankGroup,
-        on_finished: Listener,
-        scrape_interval_s: float | None = None,
+        self, env: simpy.Environment, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener
     ) -> None:
-        super().__init__(cores, group, on_finished, scrape_interval_s)
+        super().__init__(cores, group, on_finished)
         self._env = env
         self._is_woken = False
         self._idle = env.event()
         self._process = env.process(self._serve())
 
-    def show(self) -> None:
-        self._show(self._env.now)
+    def metrics(self, rank: Rank) -> Metrics:
+        self._show()
+        return super().metrics(rank)
+
+    def _show(self) -> None:
+        """Something is about to change: keep what was shown at the last scrape, requests in inboxes included."""
+        if self._group.show(self._env.now):
+            shown = self._group.shown
+            for rank in self.ranks:
+                shown[rank.number] = with_waiting(shown[rank.number], len(rank.inbox))
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
-        self.show()
+        self._show()
         rank.inbox += answers
         self._wake()
 
@@ -162,14 +146,14 @@ class LiveRanks(Ranks):
                 yield from self._sleep()
             if group.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the step
                 yield At(env, max(env.now, group.now_s), PASS)
-            self.show()
+            self._show()
             self._open_inboxes()
             group.ahead = group.plan()
             if group.ahead is not None:
                 yield from self._leap(group.ahead)
             elif group.launch() and group.is_full:
                 yield At(env, group.ends_s[0], ANSWER)
-                self.show()
+                self._show()
                 self._tell(group.collect())
             group.look()
 
@@ -187,7 +171,7 @@ class LiveRanks(Ranks):
         except simpy.Interrupt:
             plan = self._group.ahead = self._group.cut(plan, self._env.now)
             yield At(self._env, plan.end_s, ANSWER)
-        self.show()
+        self._show()
         self._is_woken = False
         self._tell(self._group.commit(plan))
 

@@ -12,12 +12,13 @@ import simpy
 from simpy.events import EventPriority
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, Ticks, call_at
+from sim.cluster.clock import ANSWER, PASS, At, call_at
 from sim.cluster.endless import check_holds_nobody
 from sim.engine.core import Abort, Plan
-from sim.engine.metrics import Metrics, with_waiting
+from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 from sim.steptime.protocol import StepTimeModel
 
 Listener = Callable[[Sequence[Request]], None]
@@ -25,7 +26,6 @@ Course = Generator[tuple[float, EventPriority | None], float, None]
 """What a replica does, one thing after the other. Before each it yields the time and what kind of event it is, or None where it does nothing
 unless something comes before; it is sent the time at which it goes on.
 """
-NOTHING_SHOWN: Metrics = (0, 0, 0.0)
 HALT = "halt"
 """The cause of an interrupt that ends a replica's process; any other wakes it."""
 

@@ -189,9 +189,17 @@ def _serve_in_lock_step(
     ]
     gateway = gateway_of(env, plan, source, table, seed)
     depth = pool.config.num_batches_in_flight
-    group = RankGroup(cores, pool.step_time, rules, num_batches_in_flight=depth, start_s=env.now, log=log)
+    group = RankGroup(
+        cores,
+        pool.step_time,
+        rules,
+        num_batches_in_flight=depth,
+        start_s=env.now,
+        scrape_interval_s=gateway.router.scrape_interval_s,
+        log=log,
+    )
     if load.waits_for_answers or QueueLimits.of(pool.config.engine):
-        gateway.replicas = LiveRanks(env, cores, group, gateway.answered, gateway.router.scrape_interval_s).ranks
+        gateway.replicas = LiveRanks(env, cores, group, gateway.answered).ranks
         load.start(gateway.submit, gateway.ask)
         env.run()
     else:

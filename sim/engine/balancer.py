@@ -1,14 +1,17 @@
-"""vLLM's own balancer between its data-parallel engines, as its API servers run it: which engine gets a request, by what is known of them.
+"""vLLM's own balancers between its data-parallel engines, one in each API server: which engine gets a request, by what is known of them.
 
-Mirrors vllm/v1/engine/core_client.py (0.33, `get_core_engine_for_request`; checked against recorded choices).
+Mirrors vllm/v1/engine/core_client.py (0.33, `get_core_engine_for_request`; checked against recorded choices), and what coordinator.py
+sends: counts as they were at the last multiple of an interval, where they differ from those sent before. Deliberate difference: with
+several API servers requests go to one after the other, where the kernel picks one.
 """
 
 from collections.abc import Container, Sequence
 from math import inf
 
-from sim.engine.metrics import Metrics
+from sim.engine.metrics import NOTHING_SHOWN, Metrics
+from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 
-NOTHING: Metrics = (0, 0, 0.0)
 WAITING_WEIGHT = 6
 FREE_KV_USAGE = 0.5
 """Up to this KV cache usage a waiting request counts no more than a running one."""
@@ -20,7 +23,7 @@ class Balancer:
     def __init__(self, num_engines: int, num_clients: int = 1, client: int = 0) -> None:
         self._num_clients = num_clients
         self._start = num_engines * client // num_clients
-        self._counts = [NOTHING] * num_engines
+        self._counts = [NOTHING_SHOWN] * num_engines
         self._num_in_flight = [0] * num_engines
         self._scores = [0.0] * num_engines
 
@@ -34,11 +37,13 @@ class Balancer:
 
         `candidates` are the engines that can be chosen, if not all.
         """
-        num_engines, start, scores = len(self._counts), self._start, self._scores
-        if candidates is not None:
-            scores = [score if engine in candidates else inf for engine, score in enumerate(scores)]
-        in_turn = scores[start:] + scores[:start]
-        chosen = (start + in_turn.index(min(in_turn))) % num_engines
+        num_engines, start = len(self._counts), self._start
+        chosen, lowest = start, inf
+        for place in range(start, start + num_engines):
+            engine = place % num_engines
+            score = self._scores[engine]
+            if score < lowest and (candidates is None or engine in candidates):
+                chosen, lowest = engine, score
         self._start = (start + 1) % num_engines
         num_waiting, num_running, kv_cache_usage = self._counts[chosen]
         self._counts[chosen] = (num_waiting + self._num_clients, num_running, kv_cache_usage)
@@ -61,3 +66,34 @@ class Balancer:
         """One of this server's requests has ended."""
         self._num_in_flight[engine] -= 1
         self._scores[engine] = self._score(engine)
+
+
+class Balancers:
+    """Those of all API servers. Each request belongs to the one that took it; all are sent counts at the same `updates`."""
+
+    def __init__(self, num_engines: int, num_clients: int, interval_s: float) -> None:
+        self.updates = Ticks(interval_s)
+        self._balancers = [Balancer(num_engines, num_clients, client) for client in range(num_clients)]
+        self._turn = 0
+        self._owners: dict[Request, Balancer] = {}
+        self._counts = [NOTHING_SHOWN] * num_engines
+
+    def update(self, shown: Sequence[tuple[int, Metrics]]) -> None:
+        """What some engines show at an update, by their numbers."""
+        counts = list(self._counts)
+        for engine, metrics in shown:
+            counts[engine] = metrics
+        if counts != self._counts:
+            self._counts = counts
+            for balancer in self._balancers:
+                balancer.update(counts)
+
+    def choose(self, request: Request, candidates: Container[int] | None = None) -> int:
+        """The engine for a new request, by the balancer whose turn it is."""
+        balancer = self._owners[request] = self._balancers[self._turn]
+        self._turn = (self._turn + 1) % len(self._balancers)
+        return balancer.choose(candidates)
+
+    def answered(self, request: Request, engine: int) -> None:
+        """A request has ended."""
+        self._owners.pop(request).answered(engine)

@@ -11,13 +11,14 @@ from typing import Protocol
 
 from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
-from sim.engine.metrics import Metrics
+from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.rank_records import RankRecords
 from sim.engine.rank_steps import DualBatches, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import StepShape, StepTimeModel
+from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class RankGroup:
     """All ranks. `num_passes` counts the steps of the present wave; while it `is_paused` none is under way.
 
     Invariants: of the steps launched those that end at `ends_s` have not come back, `most_in_flight` or fewer; `now_s` is the time of
-    the next one. Steps `ahead` are certain, may have begun, and have not been committed.
+    the next one. Steps `ahead` are certain, may have begun, and have not been committed. Each rank's metrics were `shown` at the last scrape.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class RankGroup:
         *,
         num_batches_in_flight: int,
         start_s: float,
+        scrape_interval_s: float | None = None,
         log: RankLogger | None = None,
     ) -> None:
         self.cores = list(cores)
@@ -115,6 +117,8 @@ class RankGroup:
         self._device_free_s = start_s
         self.ahead: StepsAhead | None = None
         self._untold: list[tuple[float, Finished]] = []
+        self.shown = [NOTHING_SHOWN] * len(self.cores)
+        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
 
     def begin(self, now_s: float) -> None:
         """A request has come while all paused."""
@@ -161,7 +165,7 @@ class RankGroup:
         if self._is_stuck:
             self._pause()
             return False
-        counts = [shape.num_tokens if shape else 0 for shape in found]
+        counts = [0 if shape is None else num_tokens_of(shape) for shape in found]
         self.records.steps(counts, agreement, seconds, 1, duration_s)
         self._device_free_s = start_s + duration_s
         if self._log is not None:
@@ -264,6 +268,14 @@ class RankGroup:
             log.steps((wave, step + number), ran, now_s, start_s, ended_s)
             now_s, start_s = start_s if self.most_in_flight > 1 else ended_s, ended_s
 
+    def show(self, now_s: float) -> bool:
+        """Keep what each rank showed at the last scrape, since which nothing has changed but by the steps ahead; False if that has been kept."""
+        scrapes = self._scrapes
+        if scrapes is None or not scrapes.passed(now_s):
+            return False
+        self.shown = self.metrics(scrapes.last_s)
+        return True
+
     def metrics(self, time_s: float) -> list[Metrics]:
         """What each rank showed just before a time since which nothing has changed but by the steps ahead."""
         ahead = self.ahead
@@ -276,6 +288,15 @@ class RankGroup:
         ]
 
     # -- all that begins before a time -----------------------------------------------------------------------------
+
+    def catch_up(self, now_s: float) -> list[Finished]:
+        """Do all steps that begin before a request comes, and keep what each rank showed at the last scrape; who has finished by now."""
+        scrapes = self._scrapes
+        if scrapes is None or not scrapes.passed(now_s):
+            return self.advance(now_s)
+        told = self.advance(scrapes.last_s, keeps_plan=True)
+        self.shown = self.metrics(scrapes.last_s)
+        return told + self.advance(now_s)
 
     def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[Finished]:
         """Do all steps that begin before that time; who has finished before it, and was not told of.

@@ -5,9 +5,9 @@ from itertools import chain
 
 import numpy as np
 
-from sim.cluster.clock import last_multiple
 from sim.cluster.replica import Replica
 from sim.engine.records import Floats
+from sim.engine.ticks import last_multiple
 
 
 class Scrape:

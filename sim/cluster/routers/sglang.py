@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.cluster.clock import Ticks
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.prompts import PromptTree
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, numbered
 from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 
 CHARS_PER_TOKEN = 4
 """The guess of gateway-api-inference-extension, pkg/epp/scheduling/framework/plugins/multi/prefix/plugin.go."""

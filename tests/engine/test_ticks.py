@@ -1,6 +1,6 @@
 """Times that come again and again."""
 
-from sim.cluster.clock import Ticks
+from sim.engine.ticks import Ticks
 
 
 def test_each_multiple_is_told_of_once_and_those_that_nobody_asked_for_never() -> None:
