@@ -6,23 +6,23 @@ vLLM's coordinator (v1/engine/coordinator.py) take no time.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At
 from sim.cluster.gateway import Gateway
-from sim.cluster.replica import Core
+from sim.engine.core import EngineCore
 from sim.engine.metrics import Metrics, with_waiting
-from sim.engine.rank_group import Finished, LockStepCore, RankGroup, StepsAhead
+from sim.engine.rank_group import Finished, RankGroup, StepsAhead
 from sim.engine.request import Request
+from sim.engine.walking.core import WalkingCore
 
 Listener = Callable[[int, Sequence[Request]], None]
 
 
-class RankCore(Core, LockStepCore, Protocol):
-    """A rank's engine."""
+RankCore = EngineCore | WalkingCore
+"""A rank's engine: one that leaps or one that walks."""
 
 
 class Rank:

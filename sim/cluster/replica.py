@@ -14,8 +14,9 @@ from simpy.events import EventPriority
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, call_at
 from sim.cluster.endless import check_holds_nobody
-from sim.engine.core import Abort, Plan
+from sim.engine.core import Abort
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
+from sim.engine.plans import Plan
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks

@@ -19,7 +19,9 @@ from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.growing_keys import keys_of
 from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
+from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import Metrics
+from sim.engine.plans import IDLE, DecodesAhead, LeapPlan, Plan
 from sim.engine.progress import num_returned_tokens
 from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords
@@ -30,45 +32,6 @@ from sim.engine.unlimited import UNLIMITED
 from sim.steptime.protocol import StepShape, StepTimeModel
 
 
-class Plan:
-    """So many passes that are certain unless a request arrives or is aborted.
-
-    At `end_s` the last batch that is collected during them comes back; no request finishes before.
-    """
-
-    __slots__ = ("end_s", "num_passes")
-
-    def __init__(self, num_passes: int, end_s: float) -> None:
-        self.num_passes = num_passes
-        self.end_s = end_s
-
-
-class LeapPlan(Plan):
-    """The first passes of a leap, each of which computes `num_chunk_tokens` of a prompt as well."""
-
-    __slots__ = ("leap", "num_chunk_tokens")
-
-    def __init__(self, leap: Leap, num_passes: int, num_chunk_tokens: int, end_s: float) -> None:
-        super().__init__(num_passes, end_s)
-        self.leap = leap
-        self.num_chunk_tokens = num_chunk_tokens
-
-
-class DecodesAhead:
-    """Passes that run so many decodes, or none, and nothing else; the sum of their contexts after the first of them."""
-
-    __slots__ = ("context_tokens", "num_decodes", "num_passes")
-
-    def __init__(self, num_passes: int, num_decodes: int, context_tokens: int) -> None:
-        self.num_passes = num_passes
-        self.num_decodes = num_decodes
-        self.context_tokens = context_tokens
-
-
-IDLE = DecodesAhead(UNLIMITED, 0, 0)
-"""Nothing happens in any pass."""
-
-
 class Abort(NamedTuple):
     """A request to be ended before its last token, the reason for the records, and the time at which the abort was asked for."""
 
@@ -77,7 +40,7 @@ class Abort(NamedTuple):
     at_s: float
 
 
-class EngineCore:
+class EngineCore(LockStepCore):
     """A scheduler and a device that runs one batch after the other.
 
     Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, which are `_most_in_flight` or

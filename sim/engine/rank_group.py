@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sim.engine.core import DecodesAhead, LeapPlan, Plan
 from sim.engine.leaps import Leap, end_s, num_launched_before
+from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
+from sim.engine.plans import LeapPlan
 from sim.engine.rank_records import RankRecords
 from sim.engine.rank_steps import DualBatches, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
 from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
+from sim.steptime.protocol import StepTimeModel, num_tokens_of
 
 
 @dataclass(frozen=True)
@@ -35,26 +36,6 @@ class LockStepRules:
     dispatch: GraphDispatch | None = None
     num_drafts: int = 0
     dbo: DualBatches | None = None
-
-
-class LockStepCore(Protocol):
-    """What a rank's engine is asked and told: which pass to schedule, and when it begins and ends for all ranks."""
-
-    @property
-    def num_in_flight(self) -> int: ...
-    @property
-    def next_collect_s(self) -> float: ...
-    @property
-    def has_requests(self) -> bool: ...
-    @property
-    def decodes(self) -> DecodesAhead | None: ...
-    def add_request(self, request: Request) -> None: ...
-    def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]: ...
-    def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None: ...
-    def run(self, start_s: float, duration_s: float) -> bool: ...
-    def collect(self) -> Sequence[Request]: ...
-    def metrics_before(self, time_s: float) -> Metrics: ...
-    def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
 
 
 class RankLogger(Protocol):

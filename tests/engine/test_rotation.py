@@ -22,7 +22,7 @@ from sim.cluster.replica import LiveReplica
 from sim.cluster.simulation import simulate
 from sim.deployment import deploy
 from sim.engine.config import KVGroup, SchedulerConfig
-from sim.engine.core import Plan
+from sim.engine.plans import Plan
 from sim.engine.records import EngineRecords, RequestRecords
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource

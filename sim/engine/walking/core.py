@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import cast
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.core import IDLE, Abort, DecodesAhead, Plan
+from sim.engine.core import Abort
 from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import Leap
+from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import Metrics
+from sim.engine.plans import IDLE, DecodesAhead, Plan
 from sim.engine.records import EngineRecords
 from sim.engine.replica_rows import Shown
 from sim.engine.request import Request, RequestStatus
@@ -48,7 +50,7 @@ class CallsPlan(Plan):
         self.ahead = ahead
 
 
-class WalkingCore:
+class WalkingCore(LockStepCore):
     """A scheduler, a device, and the batches in flight between them, empty ones included; with the face of EngineCore.
 
     `now_s` is the time of the next call of the scheduler, if there is work. While `_is_stuck` only an arrival changes anything.
