@@ -69,13 +69,21 @@ def num_launched_before(leap: Leap, until_s: float, num_batches_in_flight: int) 
 class Panel:
     """The parabola that gives the seconds of a step for sums of contexts from `first_tokens` to before `end_tokens`.
 
-    With `x` tokens beyond `first_tokens` it is `first_s + slope_s * x + bend_s * x**2`.
+    With `x` tokens beyond `first_tokens` it is `first_s + slope_s * x + bend_s * x**2`. Tokens are floats here: compiled code
+    subtracts them at once, where integers may be large ones.
     """
 
     __slots__ = ("bend_s", "end_tokens", "first_s", "first_tokens", "is_parabola", "slope_s")
 
     def __init__(
-        self, first_tokens: int, end_tokens: int, first_s: float, slope_s: float, bend_s: float, *, is_parabola: bool
+        self,
+        first_tokens: float,
+        end_tokens: float,
+        first_s: float,
+        slope_s: float,
+        bend_s: float,
+        *,
+        is_parabola: bool,
     ) -> None:
         self.first_tokens = first_tokens
         self.end_tokens = end_tokens
@@ -97,11 +105,11 @@ class DecodeSteps:
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
         self._latest = self._before = NO_PANEL
 
-    def seconds(self, context_tokens: int) -> float:
+    def seconds(self, context_tokens: float) -> float:
         """A single step, by the parabola of its panel where there is one."""
         panel = self._latest
         if not panel.first_tokens <= context_tokens < panel.end_tokens:
-            found = self._panel(context_tokens)
+            found = self._panel(int(context_tokens))
             if found is None:
                 return self.curve.at(context_tokens)
             panel = found
@@ -151,7 +159,7 @@ class DecodeSteps:
         a = panel.first_s + tokens * (slope_s + tokens * bend_s)
         b = num_decodes * (slope_s + 2 * tokens * bend_s)
         c = num_decodes * num_decodes * bend_s
-        num_steps = min(max_steps, -((context_tokens - panel.end_tokens) // num_decodes))
+        num_steps = min(max_steps, -((context_tokens - int(panel.end_tokens)) // num_decodes))
         return Leap(num_steps, start_s, a - b / 2 + c / 6, (b - c) / 2, c / 3)
 
     def _fit(self, first_tokens: int, width: int) -> Panel:

@@ -28,7 +28,7 @@ class Turn:
     def __init__(self, slot: Slot, num_decodes: int, context_tokens: int, decodes: DecodesAlone) -> None:
         self.slot = slot
         self.num_decodes = num_decodes
-        self.context_tokens = context_tokens
+        self.context_tokens = float(context_tokens)
         self.decodes = decodes
         self.boundaries = slot.decodes.block_boundaries
 

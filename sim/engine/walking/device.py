@@ -22,7 +22,7 @@ class DecodesAlone:
 
     __slots__ = ()
 
-    def run(self, context_tokens: int, start_s: float) -> float:
+    def run(self, context_tokens: float, start_s: float) -> float:
         """Run one that begins then, as the device runs a batch; how long it takes, after which the last stage is free."""
         raise NotImplementedError
 
@@ -36,7 +36,7 @@ class WholeDecodes(DecodesAlone):
         self._curve = curve
         self._stage = stage
 
-    def run(self, context_tokens: int, start_s: float) -> float:
+    def run(self, context_tokens: float, start_s: float) -> float:
         duration_s = self._curve.at(context_tokens)
         self._stage.free_s = start_s + duration_s
         return duration_s
@@ -66,7 +66,7 @@ class StagedDecodes(DecodesAlone):
             steps = DecodeSteps(times.stage_curve(number, num_decodes), num_decodes)
             self.stages.append(StageDecodes(stage, steps, hop_s))
 
-    def run(self, context_tokens: int, start_s: float) -> float:
+    def run(self, context_tokens: float, start_s: float) -> float:
         end_s = ready_s = start_s
         for one in self.stages:
             stage, stage_s = one.stage, one.steps.seconds(context_tokens)
