@@ -8,10 +8,10 @@ on the full graphs of decodes are of split steps alone: others of these sizes ru
 not split a step in which a request reads blocks that another one writes in the same step.
 """
 
-import sys
 from typing import NamedTuple, cast
 
 from sim.engine.leaps import DecodeSteps, Leap
+from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import (
     AgreedStepTime,
@@ -126,7 +126,7 @@ class RankSteps:
         if dispatch is None:
             return None
         num_tokens, num_padded, least = 0, 0, len(LEAST_FIRST) - 1
-        fewest, all_split = sys.maxsize, True
+        fewest, all_split = UNLIMITED, True
         for shape in shapes:
             own_tokens, is_uniform = num_tokens_of(shape), dispatch.is_uniform(shape)
             own_least, padded = self._dispatched(dispatch, own_tokens, is_uniform)

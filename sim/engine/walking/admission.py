@@ -1,11 +1,11 @@
 """Which of the waiting requests join in a pass, and for which KV is loaded from elsewhere."""
 
-import sys
 from enum import Enum
 
 from sim.engine.kv_cache_manager import NO_HIT, PrefixHit
 from sim.engine.queues import WaitingQueue
 from sim.engine.request import Request
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.running import short_of_the_end
@@ -40,7 +40,7 @@ class Admission:
         self._ahead = speculation.num_prefill_lookahead if speculation else 0
         pads = speculation is not None and not speculation.by_batch_size
         self._num_padding = speculation.num_speculative_tokens if speculation and pads else 0
-        self.num_blocks_to_admit = sys.maxsize
+        self.num_blocks_to_admit = UNLIMITED
         self._num_reserved_ahead = (
             1 + speculation.num_speculative_tokens + speculation.num_lookahead_tokens if speculation else 0
         )
@@ -78,7 +78,7 @@ class Admission:
         free, if all only decode.
         """
         state = self._state
-        self.num_blocks_to_admit = sys.maxsize
+        self.num_blocks_to_admit = UNLIMITED
         if state.num_waiting == 0 or len(state.running) >= self._max_running:
             return True
         loras = self._loras_in_use(None)

@@ -6,7 +6,6 @@ polls for KV on its way, polls that would change nothing are passed over, and th
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import cast
 
@@ -21,6 +20,7 @@ from sim.engine.plans import IDLE, DecodesAhead, Plan
 from sim.engine.records import EngineRecords
 from sim.engine.replica_rows import Shown
 from sim.engine.request import Request, RequestStatus
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, LookAhead
 from sim.engine.walking.connector import Connector, Transfer
@@ -66,7 +66,7 @@ class WalkingCore(LockStepCore):
         modes: Modes = PLAIN,
         num_keys: int = 0,
         log: WalkLogger | None = None,
-        max_passes: int = sys.maxsize,
+        max_passes: int = UNLIMITED,
     ) -> None:
         self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"

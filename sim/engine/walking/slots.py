@@ -1,9 +1,8 @@
 """Room in the KV cache for requests that are walked: how many blocks each holds, and which of them can be found."""
 
-import sys
-
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import NO_HIT, KVCacheManager, PrefixHit
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.progress import Progress
 from sim.specs.speculation import Speculation
 
@@ -105,7 +104,7 @@ class Slots:
     def keep(self, progress: Progress, num_tokens: int) -> None:
         """Make blocks findable that are filled with known tokens."""
         if not self._caches_prefixes:
-            progress.next_full = sys.maxsize
+            progress.next_full = UNLIMITED
             return
         full = min(num_tokens - self._num_never_kept, progress.num_tokens) // self._block_size
         if full > progress.num_full:

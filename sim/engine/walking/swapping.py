@@ -7,12 +7,11 @@ full a request is recomputed, where that engine gave up ("Aborted due to the lac
 flight, which that engine never had, comes back after they have.
 """
 
-import sys
-
 from sim.engine.config import SchedulerConfig
 from sim.engine.queues import FcfsQueue
 from sim.engine.records import SwapRecords
 from sim.engine.request import RequestStatus
+from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.admission import Admission, Outcome
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.modes import Modes
@@ -43,7 +42,7 @@ class SwappingState(State):
             return
         self.leave_running(progress)
         progress.request.status = RequestStatus.SWAPPED
-        progress.next_full = sys.maxsize
+        progress.next_full = UNLIMITED
         self.holding.add(progress.request)
         self._num_to_copy += num_blocks
         self._num_swapped_out += 1
