@@ -4,7 +4,6 @@ Tokens of a decode are one step apart, so that only exceptions are noted: the to
 starved, the first token after a preemption, and tokens that were dropped because the request was aborted.
 """
 
-import sys
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from sim.engine.decode_stretches import STRETCH
 from sim.engine.narrow import NarrowRows, RowLog
 from sim.engine.request import Request, RequestStatus
+from sim.engine.unlimited import UNLIMITED
 
 pack_stretch = Struct("qii").pack
 
@@ -115,4 +115,4 @@ class DecodeHistory:
         lost_from = self._lost_from
         if not lost_from:
             return tokens
-        return [token for token in tokens if token.step < lost_from.get(token.row, sys.maxsize)]
+        return [token for token in tokens if token.step < lost_from.get(token.row, UNLIMITED)]

@@ -125,9 +125,12 @@ class LeapPlanner:
 
     def num_more_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """The same less those that attention windows give back in these passes."""
+        return self.num_blocks(step, num_passes, num_chunk_tokens) - self.num_passed_blocks(step, num_passes)
+
+    def num_passed_blocks(self, step: int, num_passes: int) -> int:
+        """Blocks that attention windows give back in `num_passes` steady passes from `step` on."""
         windows = self._state.windows
-        num_passed = windows.num_blocks(step, num_passes) if windows else 0
-        return self.num_blocks(step, num_passes, num_chunk_tokens) - num_passed
+        return windows.num_blocks(step, num_passes) if windows else 0
 
     @property
     def _prompt(self) -> Request:

@@ -71,7 +71,7 @@ class StepLogger:
             taken = planner.num_blocks(first, number + 1, planner.num_chunk_tokens)
             evicted_before, evicted = evicted, state.num_evictions_within(taken)
             times = (now_s, start_s, end_s)
-            free = state.num_free_blocks - planner.num_more_blocks(first, number + 1, planner.num_chunk_tokens)
+            free = state.num_free_blocks - taken + planner.num_passed_blocks(first, number + 1)
             row = self._new_row(times, state, free, evicted - evicted_before)
             for request in state.running:
                 if request.status is RequestStatus.DECODING:

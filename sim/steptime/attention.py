@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,6 @@ class AttentionWork:
         self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
         self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
         self.decode = cache(self._time_decode)
-        self.seconds = lru_cache(maxsize=1)(self._time)  # stages that share it ask one after the other
 
     def _time_decode(self, num_decodes: int, num_drafts: int = 0) -> DecodeCurve:
         """Seconds of attention alone, by the decodes' summed context; a constant 0 without decodes."""
@@ -129,7 +128,7 @@ class AttentionWork:
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))
 
-    def _time(
+    def seconds(
         self, num_decodes: int, context_tokens: float, chunks: tuple[tuple[int, int], ...], num_drafts: int
     ) -> tuple[float, float]:
         """Seconds for the chunks and for the decodes; a step that has both pays its launches once.

@@ -68,8 +68,9 @@ class RooflineStepTime:
         stage = stage or whole(model)
         ranks = engine.tensor_parallel_size
         truncated_by = truncation(model.name, engine.vllm_version, options.sampling)
-        lora = LoraWork(stage.distinct_layers(model), gpu, engine) if engine.enable_lora else None
-        self.layers = list(stage.distinct_layers(model).items())
+        layers = stage.distinct_layers(model)
+        lora = LoraWork(layers, gpu, engine) if engine.enable_lora else None
+        self.layers = list(layers.items())
         self._token_work = TokenWork(model, gpu, engine, options.expert_routing, lora, stage)
         self._attention = AttentionWork(model, gpu, ranks, engine.kv_cache_dtype_bytes, stage)
         if before is not None and before.layers == self.layers:
