@@ -19,6 +19,7 @@ from sim.steptime.protocol import StepShape
 from sim.workload.trace import Segment, Trace
 from tests.configs import scheduler_config
 from tests.conformance.modes import MODE_KEYS, recorded_modes, recorded_script
+from tests.reference.connector import handed_over
 from tests.reference.modes import PLAIN, Modes, Script
 
 RECORDED_OUTPUTS = 1_000_000
@@ -94,10 +95,17 @@ def load_parts(data: Mapping[str, Any]) -> tuple[Trace, SchedulerConfig, Recorde
     """What went into a recorded run."""
     requests = _by_arrival(data)
     rows = {number: row for row, (number, _) in enumerate(requests)}
-    ordered = [request for _, request in requests]
+    num_never_kept = data.get("derived", {}).get("num_prefill_lookahead", 0) - 1
+    ordered = [_as_served(request, num_never_kept) for _, request in requests]
     trace = _trace(ordered, [number for number, _ in requests], rows, data["config"])
     config = _config(data["config"], release_for(data.get("vllm_version", RECORDED_VERSION)).rules)
     return trace, config, RecordedStepTime(*(data["time"][name] for name in ("base_ns", "per_token_ns", "per_ctx_ns")))
+
+
+def _as_served(request: Mapping[str, Any], num_never_kept: int) -> Mapping[str, Any]:
+    """A prompt that is computed for others lacks its end, where their drafters write that anew."""
+    num_tokens = handed_over(request["prompt_len"], max(0, num_never_kept))
+    return {**request, "prompt_len": num_tokens} if request.get("remote_decode") else request
 
 
 def _by_arrival(data: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:

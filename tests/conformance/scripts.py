@@ -13,6 +13,7 @@ from sim.specs.lora import LoraSlots
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import DecodeCurve, StepShape
 from tests.conformance.case import Case
+from tests.reference.connector import handed_over
 from tests.reference.modes import UNSCRIPTED, Pipeline, Script, Transfers
 from tests.reference.modes import Speculation as Derived
 
@@ -24,6 +25,7 @@ class Scripts:
         self._scripts = case.scripts or [UNSCRIPTED] * len(case.trace)
         self._block_size = case.config.block_size
         self._recv_token_s = case.modes.transfers.recv_token_s if case.modes.transfers else 0.0
+        self._num_never_kept = case.modes.speculation.unfinished_tokens if case.modes.speculation else 0
         self._have_come: set[Request] = set()
 
     def _of(self, request: Request) -> Script:
@@ -39,7 +41,8 @@ class Scripts:
         script = self._of(request)
         if script.remote_tokens is not None:
             return script.remote_tokens // self._block_size * self._block_size
-        return request.num_prompt_tokens if script.is_remote and request not in self._have_come else 0
+        is_there = script.is_remote and request not in self._have_come
+        return handed_over(request.num_prompt_tokens, self._num_never_kept) if is_there else 0
 
     def loads_in_step(self, request: Request) -> bool:
         return self._of(request).loads_in_step

@@ -41,7 +41,7 @@ class KVCacheManager:
         self._config = config
         self._lookahead = speculation.lookahead if speculation else 0
         self._drops_last_hit = bool(speculation and speculation.drops_last_hit)
-        self._num_never_kept = max(0, speculation.prefill_lookahead - 1) if speculation else 0
+        self.num_never_kept = speculation.unfinished_tokens if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
         self.pool = BlockPool(
@@ -133,7 +133,7 @@ class KVCacheManager:
         """Make blocks that are filled with known tokens findable."""
         if not self._config.engine.enable_prefix_caching:
             return
-        full = min(num_tokens - self._num_never_kept, request.num_tokens) // self._block_size
+        full = max(0, min(num_tokens, request.num_tokens) - self.num_never_kept) // self._block_size
         keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
             for index in range(request.num_hashed_blocks[group], full):

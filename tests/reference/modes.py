@@ -29,6 +29,11 @@ class Speculation:
     prefill_lookahead: int = 0
     by_batch_size: Sequence[int] | None = None
 
+    @property
+    def unfinished_tokens(self) -> int:
+        """Known tokens at the end whose KV the drafter writes anew, so that it is neither found nor handed over."""
+        return max(0, self.prefill_lookahead - 1)
+
     def k_after(self, num_requests: int) -> int:
         """Drafts for the next step of the requests of a batch of that size."""
         return (

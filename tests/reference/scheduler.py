@@ -369,7 +369,7 @@ class Scheduler:
 
     def _try(self, request: Request, this: Pass, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""
-        if request.num_stale_tokens or request.is_loading or self._lacks_lora(request, loras):
+        if self._awaits_kv(request) or request.num_stale_tokens or self._lacks_lora(request, loras):
             return Outcome.PASSED_OVER
         if request.block_tables and not request.num_computed_tokens:
             self.kv.free(request)
@@ -388,6 +388,13 @@ class Scheduler:
             return Outcome.STOPS
         loras.update({request.lora} - {0})
         return Outcome.ADMITTED
+
+    def _awaits_kv(self, request: Request) -> bool:
+        """Whether what is loaded for it is on its way; what has come can be found from here on."""
+        if not request.is_loading:
+            self.kv.keep_full_blocks(request, request.num_loaded_tokens)
+            request.num_loaded_tokens = 0
+        return request.is_loading
 
     def _lacks_lora(self, request: Request, loras: set[int]) -> bool:
         lora = request.lora
@@ -613,7 +620,6 @@ class Scheduler:
         if request.status is RequestStatus.FINISHED:  # aborted meanwhile
             self.kv.free(request)
             return
-        self.kv.keep_full_blocks(request, request.num_loaded_tokens)
         request.num_computed_tokens = min(request.num_loaded_tokens, request.num_tokens - 1)
 
     def load_failed(self, request: Request, *, recomputes: bool) -> None:
@@ -622,6 +628,7 @@ class Scheduler:
         if request.status is RequestStatus.FINISHED:
             self.kv.free(request)
             return
+        request.num_loaded_tokens = 0
         if recomputes:
             return
         self.holding.remove([request])

@@ -85,6 +85,8 @@ class Admission:
         for queue in (state.holding, state.waiting):
             for request in queue:
                 progress = state.progress[request]
+                if progress.num_loaded and not progress.is_loading:
+                    return False
                 if not (progress.is_loading or self._lacks_lora(progress, loras)):
                     return self._lacks_blocks(progress)
         return True
@@ -126,7 +128,7 @@ class Admission:
 
     def _try(self, progress: Progress, batch: Batch, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""
-        if progress.num_stale or progress.is_loading or self._lacks_lora(progress, loras):
+        if self._awaits_kv(progress) or progress.num_stale or self._lacks_lora(progress, loras):
             return Outcome.PASSED_OVER
         if progress.num_blocks and not progress.num_computed:
             self._slots.free(progress)
@@ -146,6 +148,13 @@ class Admission:
         if progress.request.lora:
             loras.add(progress.request.lora)
         return Outcome.ADMITTED
+
+    def _awaits_kv(self, progress: Progress) -> bool:
+        """Whether what is loaded for it is on its way; what has come can be found from here on, as in vLLM."""
+        if progress.num_loaded and not progress.is_loading:
+            self._slots.keep(progress, progress.num_loaded)
+            progress.num_loaded = 0
+        return progress.is_loading
 
     def _lacks_lora(self, progress: Progress, loras: set[int]) -> bool:
         lora = progress.request.lora

@@ -224,12 +224,12 @@ class Scheduler:
         if progress.is_finished:
             self.state.slots.free(progress)
             return
-        self.state.slots.keep(progress, progress.num_loaded)
         progress.num_computed = min(progress.num_loaded, progress.num_tokens - 1)
 
     def load_failed(self, progress: Progress) -> bool:
         """The request is computed here, its blocks given back when it is looked at next; or it ends, which is told."""
         self._no_longer_loads(progress)
+        progress.num_loaded = 0
         ends = not (progress.is_finished or (self._connector is not None and self._connector.recomputes_failed))
         if ends:
             self._outputs.leave(progress)

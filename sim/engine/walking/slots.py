@@ -106,7 +106,7 @@ class Slots:
         if not self._caches_prefixes:
             progress.next_full = UNLIMITED
             return
-        full = min(num_tokens - self._num_never_kept, progress.num_tokens) // self._block_size
+        full = (min(num_tokens, progress.num_tokens) - self._num_never_kept) // self._block_size
         if full > progress.num_full:
             shared = progress.request.num_shared_blocks
             if progress.num_full < shared:
