@@ -16,7 +16,7 @@ from sim.errors import ConfigError, SimError, nearest
 from sim.handing_over import disaggregation
 from sim.memory.transfers import ReplicaKV
 from sim.sharing import OptionsLike, sharing_of
-from sim.specs.engine import EngineConfig
+from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, TransferBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
@@ -210,7 +210,7 @@ def deploy_fleet(
         if dynamics or any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
         _refuse_stages_with_roles(pools)
-        _refuse_speculation_beside_roles(pools)
+        _check_drafters(pools)
         _refuse_what_ifs_beside_roles(pools)
         _refuse_queue_limits(pools, is_one_server=bool(dynamics) and router_options(chosen).is_of_one_server)
         handing_over = disaggregation(
@@ -247,13 +247,26 @@ def _refuse_stages_with_roles(pools: Sequence[DeployedPool]) -> None:
             )
 
 
-def _refuse_speculation_beside_roles(pools: Sequence[DeployedPool]) -> None:
-    for pool in pools:
-        if pool.role != "both" and pool.deployment.engine.speculation is not None:
+def _check_drafters(pools: Sequence[DeployedPool]) -> None:
+    """As vLLM's NIXL connector does, whose two sides register the layers of model and drafter alike (nixl/metadata.py of 0.32)."""
+    handing_over = [pool for pool in pools if pool.role != "both"]
+    for pool in handing_over[1:]:
+        first, own = (_drafter(one.deployment.engine) for one in (handing_over[0], pool))
+        if first != own:
             raise ConfigError(
-                f"{pool.name}: speculative_config is simulated for replicas that serve requests whole; leave it out, or leave"
-                " out the role."
+                f"{pool.name}: a drafter's KV is handed over with the model's, and vLLM refuses a transfer between engines whose drafters"
+                f" differ, got {own} and, in {handing_over[0].name}, {first}; give both the same speculative_config."
             )
+
+
+def _drafter(engine: ResolvedEngine) -> str:
+    """What drafts from a KV cache of its own; how many drafts matters where several MTP modules leave a prompt's end to the other side."""
+    config, drafts = engine.speculative_config, engine.speculation
+    if config is None or drafts is None or not drafts.keeps_kv:
+        return "no drafter with a KV cache"
+    facts = [drafts.method, config.model, "with parallel_drafting" if drafts.parallel_drafting else None]
+    facts += [f"with {drafts.num_speculative_tokens} drafts"] if drafts.num_tokens_not_kept else []
+    return " ".join(fact for fact in facts if fact)
 
 
 def _refuse_what_ifs_beside_roles(pools: Sequence[DeployedPool]) -> None:

@@ -52,7 +52,6 @@ def _check_engine(what: str, deployment: Deployment) -> None:
         "kv_offloading_size": deployment.offload is not None,
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
-        "speculative_config": engine.speculation is not None,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
         "max_num_queued_tokens": engine.max_num_queued_tokens is not None,
     } | dict.fromkeys(alone_with_their_kv(engine), True)

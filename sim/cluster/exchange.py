@@ -1,6 +1,7 @@
 """What engines share that hand KV over: the network between them, and the books of what was handed over."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import simpy
 
@@ -13,7 +14,7 @@ from sim.cluster.replica import Core
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.walking.core import WalkingCore
-from sim.engine.walking.modes import POLLING_S, Modes
+from sim.engine.walking.modes import POLLING_S
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 from sim.specs.kv_transfer import KVTransferConfig
@@ -44,8 +45,8 @@ class Exchange:
             recomputes=policy == "recompute",
         )
         self.prefills = RequestTable(source)
-        nixl = KVTransferConfig(kv_role="kv_both", reports_at_start=True, kv_load_failure_policy=policy)
-        self._modes = Modes(kv_transfer=nixl, peer=self.handovers, idle_sleep_s=idle_sleep_s)
+        self._nixl = KVTransferConfig(kv_role="kv_both", reports_at_start=True, kv_load_failure_policy=policy)
+        self._idle_sleep_s = idle_sleep_s
 
     def core(
         self,
@@ -60,13 +61,14 @@ class Exchange:
         """The engine of a replica of that number."""
         if pool.role == "both":
             return engine_core(pool, table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
-        recorder = WalkRecorder(self.prefills if pool.role == "prefill" else table, number)
+        modes = replace(pool.modes, kv_transfer=self._nixl, peer=self.handovers, idle_sleep_s=self._idle_sleep_s)
+        served = self.prefills if pool.role == "prefill" else table
         return WalkingCore(
             pool.config,
             pool.step_time,
-            recorder,
+            WalkRecorder(served, number, speculates=modes.speculation is not None),
             start_s=start_s,
-            modes=self._modes,
+            modes=modes,
             num_keys=num_keys,
             log=WalkLogger(step_log) if step_log else None,
         )

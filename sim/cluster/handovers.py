@@ -127,8 +127,9 @@ class Handovers:
 
     def num_tokens_elsewhere(self, request: Request) -> int:
         handover = self._of.get(request)
-        is_there = handover is not None and handover.request is request and handover.pulling is None
-        return request.num_prompt_tokens if is_there else 0
+        if handover is None or handover.request is not request or handover.pulling is not None:
+            return 0
+        return handover.prefill.num_prompt_tokens
 
     def loads_in_step(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface
         return False
@@ -165,7 +166,11 @@ class Handovers:
 
     def _move(self, handover: Handover, transfer: Transfer) -> Process:
         begun_s, request = self._env.now, handover.request
-        num_tokens, sender, receiver = request.num_prompt_tokens, handover.sender.number, handover.receiver.number
+        num_tokens, sender, receiver = (
+            handover.prefill.num_prompt_tokens,
+            handover.sender.number,
+            handover.receiver.number,
+        )
         num_local = num_tokens - transfer.num_tokens
         load = self._kvs[receiver].pulled(num_local, num_tokens, sender_gpus=self._kvs[sender].num_gpus)
         yield from self._network.pull(sender, receiver, load)

@@ -2,6 +2,7 @@
 
 As llm-d does it (llm-d/llm-d-router @ebab6879): the decode replica is chosen first; where much of the prompt is missing there, a
 prefill replica is chosen, computes it and generates one token, which is thrown away; then the decode replica gets the request.
+Where drafters write the end of a prompt anew, that is left to the decode replica (nixl/base_scheduler.py of vLLM 0.32).
 Deliberate difference: what goes between gateway and replicas takes no time.
 """
 
@@ -40,6 +41,7 @@ class PrefillDesk:
         self._handovers = handovers
         self._prefilled: list[Handover] = []
         self._roles = [pool.role for pool in pools]
+        self._num_left = [pool.modes.num_tokens_not_kept for pool in pools]
         self._block_sizes = [pool.config.block_size for pool in pools]
         self._longest_prompts = [
             min(pool.config.max_model_len - 1, longest_that_fits(pool.config, pool.num_slots_ahead)) for pool in pools
@@ -57,11 +59,12 @@ class PrefillDesk:
         able = self._able(request, receiver, senders)
         if not able:
             return None
+        num_left = self._num_left[receiver.pool]
         prefill = Request(
             request.index,
             request.request_id,
             request.arrival_s,
-            request.num_prompt_tokens,
+            request.num_prompt_tokens - (num_left if request.num_prompt_tokens > num_left else 0),
             1,
             request.priority,
             request.lora,

@@ -45,7 +45,7 @@ class SharingFleet:
             WalkingCore(
                 config,
                 pool.step_time,
-                WalkRecorder(table, number),
+                WalkRecorder(table, number, speculates=modes.speculation is not None),
                 start_s=env.now,
                 modes=self._shared.modes_of(modes, number),
                 num_keys=source.num_keys(),

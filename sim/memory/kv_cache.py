@@ -43,7 +43,7 @@ class RequestLimits(NamedTuple):
 class KVGroup:
     """Layers that share one block table; `page_bytes` is that of one of the `num_layers` of them on this GPU.
 
-    `drafter_bytes` are what a drafter's layers of another page size add to each block.
+    `drafting` are a drafter's layers of another page size, which keep part of each block.
     """
 
     kind: AttentionKind
@@ -51,7 +51,12 @@ class KVGroup:
     num_layers: int
     block_size: int
     page_bytes: int
-    drafter_bytes: int = 0
+    drafting: tuple[LayerCache, ...] = ()
+
+    @property
+    def drafter_bytes(self) -> int:
+        """What they add to each block."""
+        return sum(cache.page_bytes * self.block_size // cache.block_size for cache in self.drafting)
 
     @property
     def bytes_per_block(self) -> int:
@@ -153,9 +158,7 @@ def _with_drafting(groups: tuple[KVGroup, ...], drafting: list[LayerCache]) -> t
             "speculative_config: a drafter whose layers keep another KV cache than the model's is planned for full attention"
             " only; use another drafter."
         )
-    group = groups[whole]
-    drafter_bytes = sum(cache.page_bytes * group.block_size // cache.block_size for cache in drafting)
-    return (*groups[:whole], replace(group, drafter_bytes=drafter_bytes), *groups[whole + 1 :])
+    return (*groups[:whole], replace(groups[whole], drafting=tuple(drafting)), *groups[whole + 1 :])
 
 
 def layer_cache(attention: Attention, engine: ResolvedEngine) -> LayerCache:

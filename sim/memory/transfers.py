@@ -1,9 +1,9 @@
 """What it takes to move KV between GPUs of two replicas, or between GPU and CPU: bytes, descriptors, and their costs.
 
 Follows vLLM's NIXL connector in pull mode: each GPU of the receiving replica reads its own share of the heads, blocks that it
-holds already are not sent, and of a sliding window only the blocks that the next token looks at. A descriptor is one block of
-one layer's keys or values. Deliberate difference: all descriptors of a transfer are posted one after the other, whatever the
-transport, and the cost of one is the same on every GPU.
+holds already are not sent, and of a sliding window only the blocks that the next token looks at. A drafter's layers go along. A
+descriptor is one block of one layer's keys or values. Deliberate difference: all descriptors of a transfer are posted one after
+the other, whatever the transport, and the cost of one is the same on every GPU.
 """
 
 import json
@@ -19,6 +19,8 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ceil_div
 
 PATH = Path(__file__).with_name("transfers.json")
+IN_ONE_PIECE = {"mla", "linear"}
+"""Kinds of layers that keep a latent vector or a state, where others keep keys and values apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class ReplicaKV:
         Where the sender has more GPUs, each of its own holds part of what one here needs, and takes descriptors of its own.
         """
         blocks = [_num_blocks(group, num_local_tokens, num_tokens) for group in self.groups]
-        num_reads = sum(n * group.num_layers * _regions(group) for n, group in zip(blocks, self.groups, strict=True))
+        num_reads = sum(n * _regions(group) for n, group in zip(blocks, self.groups, strict=True))
         return Load(self._num_bytes(blocks), num_reads * max(1, sender_gpus // self.num_gpus))
 
     def pulled_from_host(self, num_local_tokens: int, num_tokens: int) -> Load:
@@ -66,8 +68,7 @@ class ReplicaKV:
 
     def _num_bytes(self, blocks: Sequence[int]) -> int:
         """Of so many blocks of each group, on all GPUs."""
-        each = (n * group.num_layers * group.page_bytes for n, group in zip(blocks, self.groups, strict=True))
-        return sum(each) * self.num_gpus
+        return sum(n * group.bytes_per_block for n, group in zip(blocks, self.groups, strict=True)) * self.num_gpus
 
     @property
     def bytes_per_block(self) -> int:
@@ -86,8 +87,9 @@ def _num_blocks(group: KVGroup, num_local_tokens: int, num_tokens: int) -> int:
 
 
 def _regions(group: KVGroup) -> int:
-    """Keys and values lie apart; a latent vector or a state does not."""
-    return 1 if group.kind in {"mla", "linear"} else 2
+    """Of a block, in all layers."""
+    own = group.num_layers if group.kind in IN_ONE_PIECE else 2 * group.num_layers
+    return own + sum(1 if cache.kind in IN_ONE_PIECE else 2 for cache in group.drafting)
 
 
 def copied_bytes_per_s(gpu: HardwareProfile) -> float:

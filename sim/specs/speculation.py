@@ -35,9 +35,14 @@ class Speculation:
             )
 
     @property
+    def keeps_kv(self) -> bool:
+        """Whether what drafts has layers with a KV cache of their own."""
+        return self.method not in ("ngram", "ngram_gpu")
+
+    @property
     def num_lookahead_tokens(self) -> int:
         """Slots allocated ahead of each request's tokens."""
-        if self.method in ("ngram", "ngram_gpu"):
+        if not self.keeps_kv:
             return 0
         return self.num_speculative_tokens + (self.method == "dflash")
 
@@ -65,6 +70,11 @@ class Speculation:
     def num_prefill_lookahead(self) -> int:
         """No chunk ends less than so many tokens ahead of the known ones' end, where these are more than one."""
         return self.num_speculative_tokens if self.method == "mtp" and self.mtp_layers > 1 else int(self.drops_last_hit)
+
+    @property
+    def num_tokens_not_kept(self) -> int:
+        """Known tokens at the end whose KV is written anew as others follow them, by MTP modules of which each looks a token further ahead."""
+        return max(0, self.num_prefill_lookahead - 1)
 
     def num_drafts_after(self, num_requests: int) -> int:
         """Drafts for the next step of the requests of a batch of that size."""

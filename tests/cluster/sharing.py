@@ -1,6 +1,7 @@
 """Fleets whose replicas share KV, on whole seconds."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -13,18 +14,31 @@ from sim.cluster.sharing_fleet import SharingFleet
 from sim.engine.config import SchedulerConfig
 from sim.engine.request_table import RequestTable
 from sim.workload.trace import Trace
+from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts
 from tests.workloads import tight_config, traces
 
 POLLING_S = 2.0
 ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "random")
 
 
+class Workload(NamedTuple):
+    """A trace, how replicas schedule, and how they draft, if they do."""
+
+    trace: Trace
+    config: SchedulerConfig
+    drafts: Drafts | None
+
+
 @st.composite
-def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+def workloads(draw: st.DrawFn) -> Workload:
     """Few blocks on the GPU, so that what was there is often elsewhere alone; no two replicas schedule at one instant."""
     trace = draw(traces())
     trace = replace(trace, arrival_s=trace.arrival_s + np.arange(len(trace)) / 1024)
-    return trace, tight_config(draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans())
+    given = draw(st.none() | drafts(trace))
+    spare = LEAST_SPARE_BLOCKS if given else 4
+    return Workload(
+        trace, tight_config(draw, trace, least_spare=spare, scheduler_reserve_full_isl=st.booleans()), given
+    )
 
 
 def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster import fleet_plan
 from sim.cluster.changing_disaggregation import ChangingDisaggregatedFleet
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
@@ -33,7 +32,6 @@ rules = st.builds(
     recomputes=st.booleans(),
     idle_sleep_s=st.just(POLLING_S),
 )
-ROLES: tuple[fleet_plan.Role, ...] = ("prefill", "decode")
 routers = st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two"))
 
 
@@ -41,11 +39,7 @@ def run(
     fleet: Fleet, changes: Dynamics, how: Rules, start_up_s: float, router: str, clients: Clients
 ) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones."""
-    trace, prefill, decode = fleet
-    pools = tuple(
-        fleet_plan.Pool(pool.config, pool.step_time, pool.num_replicas, start_up_s, role=role, kv=pool.kv)
-        for pool, role in zip((prefill, decode), ROLES, strict=True)
-    )
+    pools = (fleet.planned(0, start_up_s), fleet.planned(1, start_up_s))
     handing = Disaggregation(
         how.costs,
         f"prefix_based:non_cached_tokens={how.least_uncached_tokens}",
@@ -53,13 +47,16 @@ def run(
         kv_load_failure_policy="recompute" if how.recomputes else "fail",
     )
     with patch.object(ChangingDisaggregatedFleet, "idle_sleep_s", POLLING_S):
-        return simulate(trace, FleetPlan(pools, router, changes, handing), clients=clients)
+        return simulate(fleet.trace, FleetPlan(pools, router, changes, handing), clients=clients)
 
 
 def without_caches(fleet: Fleet) -> Fleet:
     """A naive cache keeps what an attempt left there for the next one at the same replica; the product's only what others share."""
-    pools = (replace(pool, config=changed(pool.config, enable_prefix_caching=False)) for pool in fleet[1:])
-    return Fleet(fleet.trace, *pools)
+    prefill, decode = (
+        replace(pool, config=changed(pool.config, enable_prefix_caching=False))
+        for pool in (fleet.prefill, fleet.decode)
+    )
+    return fleet._replace(prefill=prefill, decode=decode)
 
 
 @examples(150)

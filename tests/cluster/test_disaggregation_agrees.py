@@ -18,13 +18,15 @@ from sim.engine.request_table import RequestTable
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from sim.workload.trace import Trace
+from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts, modes_of, naive_scripts, naive_speculation
 from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
 from tests.reference.disaggregation import Pool, simulate_disaggregated
-from tests.workloads import configs, step_times, traces
+from tests.workloads import configs, step_times, tight_config, traces
 
 POLLING_S = 2.0
+ROLES: tuple[fleet_plan.Role, ...] = ("prefill", "decode")
 costs = st.builds(
     NetworkCosts,
     bytes_per_s=st.integers(1, 20),
@@ -35,37 +37,51 @@ costs = st.builds(
 
 
 class Fleet(NamedTuple):
-    """A trace, the pool that prefills and the pool that decodes."""
+    """A trace, the pool that prefills and the pool that decodes; both draft alike, if they do."""
 
     trace: Trace
     prefill: Pool
     decode: Pool
+    drafts: Drafts | None = None
+
+    def planned(self, number: int, start_up_s: float = 0.0) -> fleet_plan.Pool:
+        """Its pool of that number as the product has it."""
+        pool, role, modes = (self.prefill, self.decode)[number], ROLES[number], modes_of(self.drafts)
+        return fleet_plan.Pool(
+            pool.config, pool.step_time, pool.num_replicas, start_up_s, role=role, kv=pool.kv, modes=modes
+        )
 
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
     """With hardly more blocks than the largest request needs, or, where layers have windows, blocks for everybody at once."""
     trace = draw(traces())
+    given = draw(st.none() | drafts(trace))
     pools = []
     for _ in range(2):
-        config = draw(configs(trace, versions=("0.33.0", "0.32.0")))
+        if given:
+            config = tight_config(draw, trace, least_spare=LEAST_SPARE_BLOCKS, enable_prefix_caching=st.booleans())
+        else:
+            config = draw(configs(trace, versions=("0.33.0", "0.32.0")))
         if config.kv_groups != (SchedulerKVGroup(),):  # of which no transfers were recorded
             config = changed(config, num_gpu_blocks=4 * int((trace.prompt_tokens + trace.output_tokens).sum() + 9))
         kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 4)))
         router = draw(st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two")))
-        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router))
-    return Fleet(trace, *pools)
+        drafting = (naive_speculation(given), naive_scripts(given, trace))
+        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router, *drafting))
+    prefill, decode = pools
+    return Fleet(trace, prefill, decode, given)
 
 
 def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones here."""
-    trace, prefill, decode = fleet
+    trace, prefill, decode = fleet[:3]
     decider = f"prefix_based:non_cached_tokens={least_uncached_tokens}"
-    pools = (
-        fleet_plan.Pool(prefill.config, prefill.step_time, prefill.num_replicas, role="prefill", kv=prefill.kv),
-        fleet_plan.Pool(decode.config, decode.step_time, decode.num_replicas, role="decode", kv=decode.kv),
+    plan = FleetPlan(
+        (fleet.planned(0), fleet.planned(1)),
+        decode.router,
+        disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router),
     )
-    plan = FleetPlan(pools, decode.router, disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router))
     source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
@@ -81,7 +97,7 @@ def test_requests_of_a_trace(fleet: Fleet, network: NetworkCosts, least_uncached
     """Who prefilled and who answered, every request's times, every pull's times and bytes."""
     found = simulate(fleet, network, least_uncached_tokens)
     expected = simulate_disaggregated(
-        *fleet, network, least_uncached_tokens=least_uncached_tokens, idle_sleep_s=POLLING_S
+        *fleet[:3], network, least_uncached_tokens=least_uncached_tokens, idle_sleep_s=POLLING_S
     )
     requests, handovers = found.merged.requests, found.handovers
     assert handovers is not None

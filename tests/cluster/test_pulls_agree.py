@@ -8,11 +8,10 @@ from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.kv_pulls import PullOptions, PullSharing
 from sim.cluster.network import NetworkCosts
 from sim.cluster.shared_records import PullRecords
-from sim.engine.config import SchedulerConfig
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
-from sim.workload.trace import Trace
-from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
+from tests.cluster.drafts import modes_of, naive_scripts, naive_speculation
+from tests.cluster.sharing import POLLING_S, ROUTERS, Workload, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
@@ -43,20 +42,29 @@ sharings = st.builds(
     router=st.sampled_from(ROUTERS),
 )
 def test_replicas_that_pull(
-    workload: tuple[Trace, SchedulerConfig],
+    workload: Workload,
     sharing: PullSharing,
     step_time: RecordedStepTime,
     num_replicas: int,
     router: str,
 ) -> None:
     """The same steps and times; who pulls does so from the source that was named, no less than the threshold."""
-    trace, config = workload
+    trace, config, given = workload
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), 1)
     timed = Telling(step_time)
-    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv),), router, sharing=sharing)
+    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv, modes=modes_of(given)),), router, sharing=sharing)
     found = served(trace, plan)
     expected, pulls = simulate_pulls(
-        trace, config, timed, sharing, kv, num_replicas=num_replicas, router=router, idle_sleep_s=POLLING_S
+        trace,
+        config,
+        timed,
+        sharing,
+        kv,
+        num_replicas=num_replicas,
+        router=router,
+        idle_sleep_s=POLLING_S,
+        speculation=naive_speculation(given),
+        scripts=naive_scripts(given, trace),
     )
     assert_same_run(found, expected)
     assert isinstance(found.shared, PullRecords)

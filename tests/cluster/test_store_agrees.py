@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.kv_store import StoreOptions, StoreSharing
 from sim.cluster.shared_records import StoreRecords
-from sim.engine.config import SchedulerConfig
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from sim.units import GIB, GIGA
 from sim.workload.trace import Trace
-from tests.cluster.sharing import POLLING_S, ROUTERS, served, workloads
+from tests.cluster.drafts import modes_of, naive_scripts, naive_speculation
+from tests.cluster.sharing import POLLING_S, ROUTERS, Workload, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_parallel_sampling import assert_same_answers, with_n
 from tests.configs import scheduler_config
@@ -58,15 +58,15 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
 )
 def test_replicas_that_share_a_store(
     data: st.DataObject,
-    workload: tuple[Trace, SchedulerConfig],
+    workload: Workload,
     store: tuple[int, StoreOptions],
     step_time: RecordedStepTime,
     num_replicas: int,
     router: str,
 ) -> None:
     """The same steps and times, of requests for one answer or several, or no end."""
-    trace, config = workload
-    if data.draw(st.booleans()):
+    trace, config, given = workload
+    if not given and data.draw(st.booleans()):
         trace = with_n(
             replace(trace, segments=None), data
         )  # whose prompts repeat no answer, of which there would be several
@@ -87,9 +87,11 @@ def test_replicas_that_share_a_store(
             num_replicas=num_replicas,
             router=router,
             idle_sleep_s=POLLING_S,
+            speculation=naive_speculation(given),
+            scripts=naive_scripts(given, trace),
         )
 
-    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv),), router, sharing=sharing)
+    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv, modes=modes_of(given)),), router, sharing=sharing)
     try:
         with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
             found = served(trace, plan)

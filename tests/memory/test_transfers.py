@@ -5,6 +5,7 @@ import pytest
 from sim.deployment import deploy
 from sim.memory.transfers import Load, ReplicaKV
 from sim.specs.engine import EngineConfig
+from sim.specs.speculative_config import SpeculativeConfig
 
 
 def kv_of(model: str, tensor_parallel_size: int) -> ReplicaKV:
@@ -34,6 +35,14 @@ def test_a_window_moves_what_the_next_token_looks_at() -> None:
     load = kv_of("gpt-oss-120b", 1).pulled(0, 5000, sender_gpus=1)
     num_full, num_windowed = 313, 313 - (5000 - 127) // 16
     assert load == Load((num_full + num_windowed) * 16 * 18 * 2048, (num_full + num_windowed) * 18 * 2)
+
+
+def test_a_drafter_of_other_measures_goes_along() -> None:
+    """Qwen3-0.6B's 28 layers of 8 heads of 128 behind Qwen2.5-7B's 28 of 4 heads; prediction layers as the model's own."""
+    drafts = SpeculativeConfig("draft_model", "Qwen3-0.6B", 3)
+    plan = deploy("Qwen2.5-7B", "h200-sxm", EngineConfig(block_size=16, speculative_config=drafts)).plan
+    load = ReplicaKV(plan.kv_groups, 1).pulled(0, 32, sender_gpus=1)
+    assert load == Load(2 * 28 * 16 * (4 + 8) * 128 * 2 * 2, 2 * (28 + 28) * 2)
 
 
 def test_a_latent_vector_goes_to_every_gpu() -> None:

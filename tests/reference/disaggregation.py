@@ -19,10 +19,10 @@ from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, Due, arrivals
-from tests.reference.connector import Job, Remote
+from tests.reference.connector import Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager
-from tests.reference.modes import Modes, Script, Transfers
+from tests.reference.modes import Modes, Script, Speculation, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -33,13 +33,20 @@ NIXL = Transfers("nixl", "kv_both", reports_at_start=True)
 
 @dataclass(frozen=True)
 class Pool:
-    """Equal replicas of one role, and the KV cache of each."""
+    """Equal replicas of one role, and the KV cache of each; `scripts` are what becomes of drafts, by row."""
 
     config: SchedulerConfig
     step_time: StepTimeModel
     kv: ReplicaKV
     num_replicas: int
     router: str = "round_robin"
+    speculation: Speculation | None = None
+    scripts: Sequence[Script] | None = None
+
+    def num_handed_over(self, request: Request) -> int:
+        """Tokens of its prompt that are prefilled for it elsewhere."""
+        num_never_kept = self.speculation.unfinished_tokens if self.speculation else 0
+        return handed_over(request.num_prompt_tokens, num_never_kept)
 
 
 @dataclass
@@ -110,7 +117,8 @@ class Cluster:
         of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
         for request, alone in zip(self._prefills, make_requests(of_one_token, pools[0].config), strict=True):
             request.max_tokens, request.rejected = 1, alone.rejected
-        self.served = Disaggregated(make_requests(trace, pools[1].config))
+            request.num_prompt_tokens = pools[1].num_handed_over(request)
+        self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts))
         self._routers = [_router(pool, trace) for pool in pools]
         self._prefill, self._decode = ([self._replica(pool) for _ in range(pool.num_replicas)] for pool in pools)
         for pool in pools:
@@ -118,7 +126,9 @@ class Cluster:
                 self._network.add(pool.kv.num_gpus)
 
     def _replica(self, pool: Pool) -> Replica:
-        modes = Modes(pool.config.num_batches_in_flight, transfers=NIXL, idle_sleep_s=self._idle_sleep_s)
+        modes = Modes(
+            pool.config.num_batches_in_flight, pool.speculation, transfers=NIXL, idle_sleep_s=self._idle_sleep_s
+        )
         replica = Replica(
             self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._prefill_done
         )
@@ -129,7 +139,7 @@ class Cluster:
     def submit(self, request: Request) -> None:
         """A request arrives: its decode replica is chosen first, then whether and where it is prefilled."""
         chosen = self._chosen(1, request, self._decode)
-        num_cached = self._decode[chosen].scheduler.kv.find_prefix(request).num_tokens
+        num_cached = self._decode[chosen].scheduler.kv.held_prefix(request).num_tokens
         prefill = self._prefills[request.index]
         if prefill.rejected or request.num_prompt_tokens - num_cached < self._least_uncached_tokens:
             self._decode[chosen].submit(request)
@@ -156,7 +166,7 @@ class Cluster:
             pull = self.served.pulls[row]
             pull.prefill_end_s = self.env.now
             there = self.served.requests[row]
-            there.script = Script(is_remote=True)
+            there.script = replace(there.script, is_remote=True)
             self._decode[pull.decode_replica].submit(there)
         self._done = []
 
@@ -166,7 +176,7 @@ class Cluster:
             yield Due(self.env, start_s - self.env.now)
         pull = self.served.pulls[job.request.index]
         pull.start_s = self.env.now
-        num_tokens = job.request.num_prompt_tokens
+        num_tokens = self._pools[1].num_handed_over(job.request)
         prefill, decode = (pool.kv for pool in self._pools)
         load = decode.pulled(num_tokens - job.num_tokens, num_tokens, sender_gpus=prefill.num_gpus)
         yield from self._network.pull(pull.prefill_replica, self._pools[0].num_replicas + pull.decode_replica, load)

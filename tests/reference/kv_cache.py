@@ -52,11 +52,18 @@ class KVCacheManager:
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
+        """What is held of the request, as far as its admission uses it: drafters have the last block computed again."""
+        return self._longest_prefix(request, num_dropped=int(self._drops_last_hit))
+
+    def held_prefix(self, request: Request) -> PrefixHit:
+        """The same as others see it."""
+        return self._longest_prefix(request, num_dropped=0)
+
+    def _longest_prefix(self, request: Request, *, num_dropped: int) -> PrefixHit:
         """The longest prefix of the request that every group still holds; at least one token is left to compute."""
         if not self._config.engine.enable_prefix_caching:
             return self.no_hit
-        longest = self._longest_full_match(request) - self._drops_last_hit
-        for num_blocks in range(longest, 0, -1):
+        for num_blocks in range(self._longest_full_match(request) - num_dropped, 0, -1):
             blocks = tuple(self._match(request, group, num_blocks) for group in range(len(self._groups)))
             if all(matched is not None for matched in blocks):
                 return PrefixHit(num_blocks * self._block_size, tuple(matched or () for matched in blocks))

@@ -1,5 +1,6 @@
 """Naive replicas that pull prefixes from each other: the gateway names who has most of a prompt, the chosen replica pulls it."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from tests.reference.connector import Job, Remote
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.kv_store import serve
-from tests.reference.modes import Modes, Transfers
+from tests.reference.modes import Modes, Script, Speculation, Transfers
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
@@ -44,7 +45,7 @@ class PullingGateway(Gateway):
 
     def submit(self, request: Request) -> None:
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        held = [replica.scheduler.kv.find_prefix(request).num_tokens for replica in self.replicas]
+        held = [replica.scheduler.kv.held_prefix(request).num_tokens for replica in self.replicas]
         others = [other for other in range(len(held)) if other != number]
         if others:
             source = max(others, key=lambda other: (held[other], -self.replicas[other].load[0], -other))
@@ -120,15 +121,17 @@ def simulate_pulls(
     num_replicas: int,
     router: str,
     idle_sleep_s: float,
+    speculation: Speculation | None = None,
+    scripts: Sequence[Script] | None = None,
 ) -> tuple[Served, dict[int, Pull]]:
     """Every step of every replica, and the sources that were named, by row."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests = make_requests(trace, config)
+    requests = make_requests(trace, config, scripts)
     name, given = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(0), given)  # noqa: S311
     gateway = PullingGateway(env, chooser, len(let_in(requests)), sharing.options.kv_recompute_threshold)
     cluster = Cluster(env, sharing, kv, gateway, num_replicas)
-    modes = Modes(config.num_batches_in_flight, transfers=CONSUMER, idle_sleep_s=idle_sleep_s)
+    modes = Modes(config.num_batches_in_flight, transfers=CONSUMER, idle_sleep_s=idle_sleep_s, speculation=speculation)
 
     def connector(replica: Replica) -> Pulled:
         return Pulled(cluster, replica.scheduler.kv, config)

@@ -18,7 +18,7 @@ from tests.reference.cluster import Gateway, Served
 from tests.reference.connector import Event, Job, over_by
 from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.kv_cache import PrefixHit
-from tests.reference.modes import Modes, Transfers
+from tests.reference.modes import Modes, Script, Speculation, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -194,16 +194,21 @@ def simulate_store(
     num_replicas: int,
     router: str,
     idle_sleep_s: float,
+    speculation: Speculation | None = None,
+    scripts: Sequence[Script] | None = None,
 ) -> Served:
     """Every step of every replica."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     cluster = Cluster(env, config, sharing, kv, num_replicas)
-    requests = make_requests(trace, config)
+    requests = make_requests(trace, config, scripts)
     name, given = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(0), given)  # noqa: S311
     gateway = Gateway(env, chooser, len(let_in(requests)), None)
     modes = Modes(
-        config.num_batches_in_flight, transfers=Transfers("store", reports_at_start=True), idle_sleep_s=idle_sleep_s
+        config.num_batches_in_flight,
+        speculation,
+        transfers=Transfers("store", reports_at_start=True),
+        idle_sleep_s=idle_sleep_s,
     )
     numbers = iter(range(num_replicas))
     return serve(

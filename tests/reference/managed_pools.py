@@ -130,7 +130,12 @@ class ManagedPools(ManagedFleet):
             config,
             spot.step_time,
             recorder,
-            modes=Modes(config.num_batches_in_flight, transfers=transfers, idle_sleep_s=self.rules.idle_sleep_s),
+            modes=Modes(
+                config.num_batches_in_flight,
+                self.pools[spot.pool].speculation,
+                transfers=transfers,
+                idle_sleep_s=self.rules.idle_sleep_s,
+            ),
             on_finished=lambda request: self.finished(spot, request),
         )
         replica.scheduler.connector = Kept(self, replica, spot, transfers)
@@ -154,7 +159,7 @@ class ManagedPools(ManagedFleet):
         prefill = again(self.prefills[job.attempt.index])
         prefill.arrival_s, prefill.num_prompt_tokens, prefill.max_tokens = (
             self.env.now,
-            job.attempt.num_prompt_tokens,
+            self.pools[spot.pool].num_handed_over(job.attempt),
             1,
         )
         assert sender.replica
@@ -167,7 +172,7 @@ class ManagedPools(ManagedFleet):
 
     def could_prefill(self, request: Request, spot: Spot) -> list[Spot]:
         assert spot.replica
-        num_cached = spot.replica.scheduler.kv.find_prefix(request).num_tokens
+        num_cached = spot.replica.scheduler.kv.held_prefix(request).num_tokens
         config = self.pools[PREFILL].config
         longest = min(config.max_model_len - 1, longest_that_fits(config))
         is_short = request.num_prompt_tokens - num_cached < self.rules.least_uncached_tokens
@@ -211,7 +216,7 @@ class ManagedPools(ManagedFleet):
         for way in done:
             if not way.is_dropped:
                 way.is_delivered = True
-                way.attempt.script = Script(is_remote=True)
+                way.attempt.script = replace(way.attempt.script, is_remote=True)
                 assert way.receiver.replica
                 way.attempt.first_scheduled_s = way.prefill.first_scheduled_s
                 way.receiver.replica.submit(way.attempt)
@@ -226,7 +231,7 @@ class ManagedPools(ManagedFleet):
             if start_s > self.env.now:
                 yield Due(self.env, start_s - self.env.now)
             if not way.is_lost:
-                begun_s, num_tokens = self.env.now, transfer.request.num_prompt_tokens
+                begun_s, num_tokens = self.env.now, self.pools[way.receiver.pool].num_handed_over(transfer.request)
                 kvs = [self.pools[spot.pool].kv for spot in (way.sender, way.receiver)]
                 load = kvs[1].pulled(num_tokens - transfer.num_tokens, num_tokens, sender_gpus=kvs[0].num_gpus)
                 yield from self.network.pull(way.sender.number, way.receiver.number, load)
@@ -237,7 +242,7 @@ class ManagedPools(ManagedFleet):
                 return
         if way.is_lost:
             self.num_failed += 1
-            way.attempt.script = Script(is_remote=True, recv_fails=True)
+            way.attempt.script = replace(way.attempt.script, recv_fails=True)
         transfer.end_s = self.env.now
         way.stage = "over"
         self.let_go(way)
@@ -372,7 +377,7 @@ def simulate_managed_pools(
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests = make_requests(trace, pools[1].config)
+    requests = make_requests(trace, pools[1].config, pools[1].scripts)
     fleet = ManagedPools(env, trace, pools, requests, dynamics, rules, start_up_s=start_up_s, router=router, seed=seed)
     senders = Senders(env, fleet.submit, clients.max_concurrency)
     senders.expect(let_in(requests))

@@ -192,7 +192,7 @@ class LlmD(Router):
         return self.sent_to(request, self.recent)
 
     def held(self, request: Request, replica: Replica) -> float:
-        hit = replica.scheduler.kv.find_prefix(request)
+        hit = replica.scheduler.kv.held_prefix(request)
         num_blocks, connector = hit.num_tokens // self.config.block_size, replica.scheduler.connector
         if not isinstance(connector, OffloadConnector):
             return num_blocks

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sim.search.candidate_json import serve_lines
 from sim.search.highest_rate import PRECISION
 from sim.search.rate_probe import LEAST_CHANGING_S
 from sim.specs.engine import EngineConfig
+from sim.specs.speculative_config import SpeculativeConfig
 from sim.steptime.linear import LinearStepTime
 from tests.search.makers import gpu, model
 from tests.search.test_capacity import ENGINE, SERVICE_S, STEPS, steady_trace
@@ -161,3 +163,10 @@ def test_lines_of_pools_that_hand_over_have_the_connector() -> None:
             "kv_connector_extra_config": {"kv_lease_duration": 60.0},
         }
     assert "--kv-transfer-config" not in whole
+
+
+def test_pools_that_hand_over_are_sized_by_steps_with_drafts() -> None:
+    """Ten tokens are four steps of a decode replica: one with the prompt's last token, and three of four tokens; a tenth of a second each."""
+    drafting = replace(ENGINE, speculative_config=SpeculativeConfig("ngram", None, 3))
+    found = slowly(ROLES, engine=drafting, acceptance=4.0).summary
+    assert found["max_request_rate"] == pytest.approx(2 / 0.4, rel=0.15)

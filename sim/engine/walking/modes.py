@@ -63,5 +63,10 @@ class Modes:
         drafts = self.speculation
         return drafts.num_speculative_tokens + drafts.num_lookahead_tokens if drafts else 0
 
+    @property
+    def num_tokens_not_kept(self) -> int:
+        """Known tokens at the end whose KV a drafter writes anew: not found by others, nor handed over."""
+        return self.speculation.num_tokens_not_kept if self.speculation else 0
+
 
 PLAIN = Modes()

@@ -23,7 +23,7 @@ class Slots:
         self._lookahead = speculation.num_lookahead_tokens if speculation else 0
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
-        self._num_never_kept = max(0, speculation.num_prefill_lookahead - 1) if speculation else 0
+        self._num_never_kept = speculation.num_tokens_not_kept if speculation else 0
         self.lowest_free = self.pool.num_free
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
