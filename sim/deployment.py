@@ -223,7 +223,7 @@ class Deployment:
             raise ConfigError("enable_dbo is timed by the roofline, and step times are given; leave one of them out.")
 
     def _check_speculation(self) -> None:
-        """No schedule with both was recorded, or none is simulated."""
+        """Raises ConfigError for what would let requests wait for ever, and for what vLLM fails of."""
         engine, drafts = self.engine, self.engine.speculation
         if self.accepted is None or drafts is None:
             return
@@ -250,9 +250,9 @@ class Deployment:
             )
         if engine.pipeline_parallel_size > 1 and (not engine.async_scheduling or drafts.needs_first_runner):
             raise ConfigError(
-                "speculative_config is simulated over pipeline stages under async scheduling alone, which vLLM has there from 0.30.0 on"
-                f" for all methods but ngram and parallel_drafting, got {drafts.method} in {engine.vllm_version}"
-                f"{'' if engine.async_scheduling else ' without it'}; change that, or leave pipeline_parallel_size out."
+                "over pipeline stages drafts need async scheduling, which vLLM has there from 0.30.0 on for all methods but ngram and"
+                f" parallel_drafting, got {drafts.method} in {engine.vllm_version}{'' if engine.async_scheduling else ' without it'}: without it drafts"
+                " are verified before the token that they follow is known, and vLLM fails; change that, or leave pipeline_parallel_size out."
             )
 
 

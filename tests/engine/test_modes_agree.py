@@ -119,8 +119,8 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
     speculation = draw(st.none() | speculations(is_async=is_async)) if speculates else None
     kind = draw(st.sampled_from(("", "nixl", "mock", "offload")))
     num_stages = draw(st.integers(1, 3)) if kind != "offload" else 1
-    if num_stages > 1 and (kind or not is_async):
-        speculation = None  # nor does vLLM say what it would do with stages that wait
+    if num_stages > 1 and not is_async:
+        speculation = None  # of which vLLM's engine dies
     trace = draw(traces(max_requests=8))
     if draw(st.booleans()):
         trace = with_adapters(
