@@ -239,7 +239,7 @@ def fleet_plan(case: Case) -> FleetPlan:
         return deploy_fleet(case.model, case.gpu, limits(case), case.fleet).plan()
     deployed = deploy(case.model, case.gpu, limits(case))
     if case.engine.data_parallel_size > 1:
-        return DeployedFleet.of_ranks(deployed, case.engine).plan()
+        return DeployedFleet.alike(deployed, case.engine).plan()
     return FleetPlan.alike(deployed.config, deployed.step_time, case.num_replicas, case.router, modes=deployed.modes)
 
 

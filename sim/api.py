@@ -170,7 +170,7 @@ class Result:
         tables = {"requests.csv": self._request_columns(), "steps.csv": self._step_columns()}
         if self._is_fleet:
             pools = [self.fleet.pools[pool].name for pool in self.run.pool_of]
-            tables["replicas.csv"] = replica_columns(self._replicas_over_time, pools)
+            tables["replicas.csv"] = replica_columns(self._replicas_over_time, pools, self.run.server_of)
         kinds: list[PlotKind] = ["latency", "timeline"]
         if "breakdown" in self.summary:
             kinds.append("roofline")

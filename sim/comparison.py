@@ -84,7 +84,7 @@ def _of_routers(
     results = {}
     for number, (name, router) in enumerate(zip(names, routers, strict=True)):
         results[name] = simulate(*deployed, router=router, progress=_of_all(progress, number, len(names)), **arguments)
-        if results[name].fleet.most_replicas < 2:
+        if results[name].fleet.most_addresses < 2:
             raise ConfigError("a single replica needs no router; give --replicas or --fleet.")
     return Comparison(results, "router")
 

@@ -182,6 +182,11 @@ class Deployment:
         """Raises ConfigError for what was not recorded of ranks that step together, and for what those alone do."""
         engine = self.engine
         if self.lock_step is None:
+            if engine.data_parallel_external_lb:
+                raise ConfigError(
+                    "data_parallel_external_lb is for models with experts, in vLLM as here: leave it out, and ask for"
+                    f" {engine.data_parallel_size} times as many replicas instead of data_parallel_size."
+                )
             if engine.prefill_schedule_interval > 1:
                 raise ConfigError(
                     f"prefill_schedule_interval {engine.prefill_schedule_interval} is simulated for data-parallel ranks with experts"

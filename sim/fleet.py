@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike
+from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike, ServerPlan
 from sim.cluster.front_end import FrontEnd
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.table import router_options
@@ -28,13 +28,23 @@ RANKS_ROUTER = "vllm_dp"
 
 @dataclass(frozen=True)
 class DeployedPool:
-    """Equal replicas of a deployment; `given` are the engine arguments that were, for this pool or for all."""
+    """Equal servers of a deployment; `given` are the engine arguments that were, for this pool or for all."""
 
     name: str
     deployment: Deployment
     given: EngineConfig
-    num_replicas: int = 1
+    num_servers: int = 1
     role: Role = "both"
+
+    @property
+    def num_replicas(self) -> int:
+        """Their engines."""
+        return self.num_servers * self.deployment.engine.data_parallel_size
+
+    @property
+    def num_addresses(self) -> int:
+        """A server has one, unless each of its engines has one."""
+        return self.num_replicas if self.deployment.engine.data_parallel_external_lb else self.num_servers
 
     @property
     def kv(self) -> ReplicaKV:
@@ -62,15 +72,29 @@ class DeployedFleet:
 
     @classmethod
     def alike(
-        cls, deployment: Deployment, given: EngineConfig, num_replicas: int = 1, router: RouterLike = DEFAULT_ROUTER
+        cls, deployment: Deployment, given: EngineConfig, num_servers: int = 1, router: RouterLike | None = None
     ) -> "DeployedFleet":
-        """Replicas of one deployment."""
-        return cls((DeployedPool("replicas", deployment, given, num_replicas),), router)
+        """Servers of one deployment. Raises ConfigError for a router that cannot share requests out to them."""
+        fleet = cls((DeployedPool("replicas", deployment, given, num_servers),), router or DEFAULT_ROUTER)
+        if router is None:
+            return replace(fleet, router=RANKS_ROUTER) if fleet.has_one_balancer else fleet
+        return fleet.check_router()
 
-    @classmethod
-    def of_ranks(cls, deployment: Deployment, given: EngineConfig) -> "DeployedFleet":
-        """The engines of one server, behind its own balancer; with experts they step together."""
-        return cls.alike(deployment, given, deployment.engine.data_parallel_size, RANKS_ROUTER)
+    @property
+    def has_one_balancer(self) -> bool:
+        """Whether all that shares requests out is the balancer of its only server."""
+        engine = self.first.engine
+        return self.num_servers == 1 and engine.data_parallel_size > 1 and not engine.data_parallel_external_lb
+
+    def check_router(self) -> "DeployedFleet":
+        """Returns itself. Raises ConfigError where the balancer of one server would share requests out to several, or to addressed engines."""
+        has_ranks = any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools)
+        if has_ranks and router_options(self.router).is_of_one_server and not self.has_one_balancer:
+            raise ConfigError(
+                f"router {RANKS_ROUTER} is what shares out requests within each server of several data-parallel ranks, and stands before"
+                " neither several servers nor ranks with addresses of their own; choose another router."
+            )
+        return self
 
     def sharing_kv(
         self, kv_store: OptionsLike | None, kv_pull: OptionsLike | None, transfer: TransferBlock | None = None
@@ -95,13 +119,13 @@ class DeployedFleet:
             )
         return replace(self, sharing=sharing_of(kv_store, kv_pull, self.first, transfer))
 
-    def sized(self, pool: int, num_replicas: int) -> "DeployedFleet":
-        """The same with so many replicas in one pool. Raises ConfigError where a fault is then one of no replica."""
+    def sized(self, pool: int, num_servers: int) -> "DeployedFleet":
+        """The same with so many servers in one pool. Raises ConfigError where a fault is then one of no replica, or a router of no use."""
         pools = list(self.pools)
-        pools[pool] = replace(pools[pool], num_replicas=num_replicas)
+        pools[pool] = replace(pools[pool], num_servers=num_servers)
         if self.dynamics:
             self.dynamics.check([one.num_replicas for one in pools])
-        return replace(self, pools=tuple(pools))
+        return replace(self, pools=tuple(pools)).check_router()
 
     @property
     def first(self) -> Deployment:
@@ -114,14 +138,18 @@ class DeployedFleet:
         return len(self.pools) > 1
 
     @property
+    def num_servers(self) -> int:
+        return sum(pool.num_servers for pool in self.pools)
+
+    @property
     def num_replicas(self) -> int:
         return sum(pool.num_replicas for pool in self.pools)
 
     @property
-    def most_replicas(self) -> int:
-        """As many as there may be at a time."""
+    def most_addresses(self) -> int:
+        """As many as the router may have to choose from at a time."""
         if self.dynamics is None:
-            return self.num_replicas
+            return sum(pool.num_addresses for pool in self.pools)
         return sum(self.dynamics.num_places(number, pool.num_replicas) for number, pool in enumerate(self.pools))
 
     @property
@@ -157,11 +185,25 @@ class DeployedFleet:
                 role=pool.role,
                 kv=pool.kv,
                 modes=pool.deployment.modes_for(trace, seed),
-                lock_step=pool.deployment.lock_step,
+                server=self._server_plan(pool.deployment),
             )
             for pool in self.pools
         ]
-        return FleetPlan(tuple(pools), self.router, self.dynamics, self.disaggregation, self.sharing, self.front_end)
+        router = self._balancer if self.has_one_balancer else self.router
+        return FleetPlan(tuple(pools), router, self.dynamics, self.disaggregation, self.sharing, self.front_end)
+
+    @property
+    def _balancer(self) -> RouterLike:
+        """Within a server: the only one's may have been asked for."""
+        return self.router if router_options(self.router).is_of_one_server else RANKS_ROUTER
+
+    def _server_plan(self, deployment: Deployment) -> ServerPlan | None:
+        """None where a server is one engine, and where all are independent engines of the only one, whose balancer is the router."""
+        engine, lock_step = deployment.engine, deployment.lock_step
+        if engine.data_parallel_size == 1 or (lock_step is None and self.has_one_balancer):
+            return None
+        balancer = None if engine.data_parallel_external_lb else self._balancer
+        return ServerPlan(engine.data_parallel_size, lock_step, balancer)
 
     @property
     def front_end(self) -> FrontEnd:
@@ -202,13 +244,13 @@ def deploy_fleet(
         with _naming(f"{name}: {pool}"):
             given, on = pool_engine(engine, block), as_gpu(block.gpu or gpu)
             found = deploy(as_model(model, given), on, given, vllm_version=vllm_version, step_times=step_times)
-            require_one_rank(given)
             pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas, block.role))
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
         if dynamics or any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
+        _refuse_ranks(pools, changes=bool(dynamics))
         _refuse_stages_with_roles(pools)
         _check_drafters(pools)
         _refuse_what_ifs_beside_roles(pools)
@@ -216,17 +258,19 @@ def deploy_fleet(
         handing_over = disaggregation(
             asked, [pool.deployment.gpu for pool in pools], pools[0].deployment.engine.vllm_version
         )
-        whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over)
+        whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over).check_router()
         return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
 
 
-def require_one_rank(engine: EngineConfig) -> None:
-    """Raises ConfigError for several engines a server, where servers are what is counted."""
-    if engine.data_parallel_size > 1:
-        raise ConfigError(
-            f"data_parallel_size {engine.data_parallel_size} is simulated for one server: ask for"
-            f" {engine.data_parallel_size} times as many replicas, behind router {RANKS_ROUTER}."
-        )
+def _refuse_ranks(pools: Sequence[DeployedPool], *, changes: bool) -> None:
+    """Where servers come and go, or hand KV over."""
+    for pool in pools:
+        size = pool.deployment.engine.data_parallel_size
+        if size > 1 and (changes or pool.role != "both"):
+            raise ConfigError(
+                f"{pool.name}: data_parallel_size {size} is simulated for fleets that stay as they are and whose servers answer requests"
+                " whole; use replicas in its place, or leave out the roles and what changes."
+            )
 
 
 def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:

@@ -16,7 +16,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.shares import Share, put_together, simulate_share, why_not_in_shares
 from sim.deployment import GpuLike, ModelLike, deploy
 from sim.errors import ConfigError
-from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
+from sim.fleet import DeployedFleet, deploy_fleet
 from sim.processes import ProcessPool, process_pool
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class AskedFleet:
-    """A fleet as it was asked for: the pools of a fleet file, or equal replicas. Picklable, where what was asked for is."""
+    """A fleet as it was asked for: the pools of a fleet file, or so many equal servers, its `replicas`. Picklable, where what was asked for is."""
 
     model: ModelLike
     gpu: GpuLike
@@ -54,12 +54,7 @@ class AskedFleet:
         if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
             raise ConfigError(f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
         deployment = deploy(self.model, self.gpu, self.engine, **how).require_runnable()
-        if self.engine.data_parallel_size > 1 and replicas is None and self.router is None:
-            return DeployedFleet.of_ranks(deployment, self.engine)
-        require_one_rank(self.engine)
-        return DeployedFleet.alike(
-            deployment, self.engine, replicas or 1, DEFAULT_ROUTER if self.router is None else self.router
-        )
+        return DeployedFleet.alike(deployment, self.engine, replicas or 1, self.router)
 
 
 class ShareTask(NamedTuple):

@@ -166,9 +166,6 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
 @pytest.mark.parametrize(
     ("model", "arguments", "more", "message"),
     [
-        (DENSE, {}, {"replicas": 2}, "simulated for one server: ask for 2 times as many replicas, behind router"),
-        (DENSE, {}, {"router": "random"}, "is simulated for one server"),
-        (DENSE, {}, {"fleet": {"pools": [{"name": "all"}]}}, "all: data_parallel_size 2 is simulated for one"),
         (
             DENSE,
             {"prefill_schedule_interval": 4},
@@ -207,7 +204,7 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
 def test_what_is_not_simulated_is_refused(
     model: str, arguments: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
-    """Servers of several engines behind a router, and ranks with more than they were recorded with."""
+    """Ranks with more than they were recorded with."""
     engine = served(data_parallel_size=2, **arguments)
     with pytest.raises(ConfigError, match=message):
         sim.simulate(model, "h100-sxm", TRACE, engine=engine, intervals=False, **more)

@@ -67,7 +67,9 @@ Slos = Annotated[
         "--slo", help="A limit such as ttft_p99=500ms; any percentile of ttft, tpot, itl, e2el.", show_default=False
     ),
 ]
-Replicas = Annotated[int | None, typer.Option(help="Equal servers behind a router, 1 when absent.")]
+Replicas = Annotated[
+    int | None, typer.Option(help="Equal servers behind a router, 1 when absent; with -dp each has so many engines.")
+]
 Fleet = Annotated[
     Path | None,
     typer.Option(

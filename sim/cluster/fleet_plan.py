@@ -28,11 +28,21 @@ Role = Literal["both", "prefill", "decode"]
 """What replicas do of a request: all of it, its prompt for others, or its answer and so much of its prompt as nobody else does."""
 
 
+class ServerPlan(NamedTuple):
+    """A server of several engines, its data-parallel ranks, which step together where there are rules of `lock_step`.
+
+    The server's `balancer` shares requests out to them; None where each engine has an address of its own.
+    """
+
+    num_engines: int
+    lock_step: LockStepRules | None = None
+    balancer: RouterLike | None = "vllm_dp"
+
+
 class Pool(NamedTuple):
     """Equal replicas: how they schedule, how long their steps take, how long a new one takes to start, and its KV if it moves.
 
-    `modes` are what they do beyond the plain engine. With `lock_step` they are the ranks of one server that step together, and the
-    only pool.
+    `modes` are what they do beyond the plain engine. Every so many are the engines of a `server`; without it each is one by itself.
     """
 
     config: SchedulerConfig
@@ -42,7 +52,18 @@ class Pool(NamedTuple):
     role: Role = "both"
     kv: ReplicaKV = ReplicaKV((), 1)
     modes: Modes = PLAIN
-    lock_step: LockStepRules | None = None
+    server: ServerPlan | None = None
+
+    @property
+    def engines_per_server(self) -> int:
+        return self.server.num_engines if self.server else 1
+
+    @property
+    def behind_addresses(self) -> list[range]:
+        """The engines of a server, counted from 0, behind each of its addresses: all behind one, unless nothing balances them."""
+        if self.server and self.server.balancer is None:
+            return [range(engine, engine + 1) for engine in range(self.server.num_engines)]
+        return [range(self.engines_per_server)]
 
     @property
     def num_slots_ahead(self) -> int:
@@ -91,9 +112,9 @@ class FleetPlan:
         modes: Modes = PLAIN,
         lock_step: LockStepRules | None = None,
     ) -> Self:
-        """One pool."""
-        pool = Pool(config, step_time, num_replicas, start_up_s, modes=modes, lock_step=lock_step)
-        return cls((pool,), router, dynamics)
+        """One pool; with `lock_step` of one server, whose balancer is the router."""
+        server = ServerPlan(num_replicas, lock_step, router) if lock_step else None
+        return cls((Pool(config, step_time, num_replicas, start_up_s, modes=modes, server=server),), router, dynamics)
 
     @property
     def pool_of(self) -> tuple[int, ...]:
@@ -105,9 +126,27 @@ class FleetPlan:
         return sum(pool.num_replicas for pool in self.pools)
 
     @property
-    def lock_step(self) -> LockStepRules | None:
-        """Where all replicas are the ranks of one server that step together."""
-        return self.pools[0].lock_step
+    def has_servers(self) -> bool:
+        """Whether some replicas are the engines of a server."""
+        return any(pool.server for pool in self.pools)
+
+    @property
+    def servers(self) -> list[tuple[int, range]]:
+        """The number of each server's pool, and those of its replicas."""
+        found: list[tuple[int, range]] = []
+        first = 0
+        for number, pool in enumerate(self.pools):
+            size, end = pool.engines_per_server, first + pool.num_replicas
+            found += [(number, range(start, start + size)) for start in range(first, end, size)]
+            first = end
+        return found
+
+    @property
+    def server_of(self) -> tuple[int, ...]:
+        """The number of each replica's server, where there are several and one has several replicas."""
+        if not self.has_servers or len(self.servers) == 1:
+            return ()
+        return tuple(number for number, (_, replicas) in enumerate(self.servers) for _ in replicas)
 
     @property
     def configs(self) -> tuple[SchedulerConfig, ...]:

@@ -52,11 +52,19 @@ class Gateway:
 
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
-        others = self._others(request)
+        self.take(request, self._others(request))
+
+    def take(self, request: Request, others: Sequence[Request]) -> None:
+        """The same, with those for its further answers."""
         if self._door:
             self._door.submit(request, others)
         else:
             self._route(request, others)
+
+    @property
+    def num_undecided(self) -> int:
+        """Requests that arrive now and may yet be turned away."""
+        return self._door.num_undecided if self._door else 0
 
     def _others(self, request: Request) -> Sequence[Request]:
         """Those for its further answers."""

@@ -5,15 +5,17 @@ that of the arrivals, a process on SimPy's clock; a heap of times only spares a 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from sim.cluster.gateway import Gateway
 from sim.cluster.replica import Core, ReportingReplica
-from sim.engine.metrics import Metrics
+from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
+
+Tell = Callable[[int, Sequence[Request]], None]
+"""Told of requests that a replica has finished."""
 
 
 class Ended(NamedTuple):
@@ -70,30 +72,54 @@ class ListenedReplica(ReportingReplica):
         """Keep the metrics of a time up to which it has caught up."""
         self._shown = self._shown_before(at_s)
 
+    def seen(self, at_s: float) -> Metrics:
+        """The metrics of a time up to which it has caught up, as somebody else sees them."""
+        return self._shown_before(at_s)
+
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
         return self._shown
 
 
 class ListenedReplicas:
-    """All `replicas` of a fleet, and what they showed at the last multiple of the router's scrape interval."""
+    """All `replicas` that a router listens to, and what they showed at the last multiple of its scrape interval; `tell` tells it who has ended.
 
-    def __init__(self, cores: Iterable[tuple[Core, int]], gateway: Gateway) -> None:
+    Where they are the engines of a server, also what the first of them showed when the fleet's router `looks`.
+    """
+
+    def __init__(
+        self,
+        cores: Iterable[tuple[Core, int]],
+        tell: Tell,
+        scrape_interval_s: float | None,
+        looks: Ticks | None = None,
+    ) -> None:
         """Of engines and the numbers of their pools."""
         self._agenda = Agenda([], [])
         self.replicas = [ListenedReplica(core, number, pool, self._agenda) for number, (core, pool) in enumerate(cores)]
-        self._gateway = gateway
-        interval_s = gateway.router.scrape_interval_s
-        self._scrapes = None if interval_s is None else Ticks(interval_s)
+        self._tell = tell
+        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
+        self._looks = looks
+        self._seen = NOTHING_SHOWN
 
-    def arrive(self, request: Request) -> None:
-        """A request comes: route it by what is known."""
+    def catch_up(self, now_s: float) -> None:
+        """A request comes: do what is due before."""
+        looks = self._looks
+        if looks is not None and looks.passed(now_s):
+            self._show_until(looks.last_s)
+            self._seen = self.replicas[0].seen(looks.last_s)
+        self._show_until(now_s)
+
+    def seen(self, engine: int) -> Metrics:  # noqa: ARG002 - of several engines the first is looked at
+        return self._seen
+
+    def _show_until(self, now_s: float) -> None:
+        """Catch up, and keep what was shown at the last scrape before."""
         scrapes = self._scrapes
-        if scrapes is not None and scrapes.passed(request.arrival_s):
+        if scrapes is not None and scrapes.passed(now_s):
             self._catch_up(scrapes.last_s)
             for replica in self.replicas:
                 replica.show(scrapes.last_s)
-        self._catch_up(request.arrival_s)
-        self._gateway.submit(request)
+        self._catch_up(now_s)
 
     def finish(self) -> None:
         """No more requests will come."""
@@ -110,7 +136,7 @@ class ListenedReplicas:
         if len(ended) > 1:
             ended.sort(key=_when)
         for _, number, requests in ended:
-            self._gateway.answered(number, requests)
+            self._tell(number, requests)
         ended.clear()
 
 

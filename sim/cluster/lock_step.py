@@ -11,11 +11,11 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At
-from sim.cluster.gateway import Gateway
 from sim.engine.core import EngineCore
-from sim.engine.metrics import Metrics, with_waiting
+from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.rank_group import Finished, RankGroup, StepsAhead
 from sim.engine.request import Request
+from sim.engine.ticks import Ticks
 from sim.engine.walking.core import WalkingCore
 
 Listener = Callable[[int, Sequence[Request]], None]
@@ -26,7 +26,7 @@ RankCore = EngineCore | WalkingCore
 
 
 class Rank:
-    """A rank as routers see it: a Replica of the only pool. Requests lie in its inbox until the next step."""
+    """A rank as its server's balancer sees it: a Replica. Requests lie in its inbox until the next step."""
 
     pool: int = 0
 
@@ -41,7 +41,7 @@ class Rank:
 
     @property
     def load(self) -> tuple[int, int]:
-        waiting, running = self.core.load
+        waiting, running = self._ranks.load(self)
         return waiting + len(self.inbox), running
 
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
@@ -55,20 +55,32 @@ class Rank:
 
 
 class Ranks:
-    """What both kinds have in common: the ranks, and who is told of those that finish."""
+    """What both kinds have in common: the ranks, who is told of those that finish, and what they showed when the fleet's router `looks`."""
 
-    def __init__(self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener) -> None:
-        self.ranks = [Rank(self, core, number) for number, core in enumerate(cores)]
+    def __init__(
+        self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener, looks: Ticks | None = None
+    ) -> None:
+        self.replicas = [Rank(self, core, number) for number, core in enumerate(cores)]
         self._group = group
         self._on_finished = on_finished
+        self._looks = looks
+        self._seen = [NOTHING_SHOWN] * len(cores)
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         """Requests come to a rank."""
         raise NotImplementedError
 
+    def load(self, rank: Rank) -> tuple[int, int]:
+        """Of its engine, after the steps that came back by now."""
+        raise NotImplementedError
+
     def metrics(self, rank: Rank) -> Metrics:
-        """What a rank showed at the last scrape."""
+        """What a rank showed at the balancer's last scrape."""
         return self._group.shown[rank.number]
+
+    def seen(self, engine: int) -> Metrics:
+        """What a rank showed when the fleet's router looked last."""
+        return self._seen[engine]
 
     def _tell(self, finished: Sequence[Finished]) -> None:
         for rank, requests in finished:
@@ -78,14 +90,15 @@ class Ranks:
 class LazyRanks(Ranks):
     """Ranks whose answers no client waits for: they catch up before a request is routed, and tell who has finished by then."""
 
-    def __init__(self, cores: Sequence[RankCore], group: RankGroup, gateway: Gateway) -> None:
-        super().__init__(cores, group, gateway.answered)
-        self._gateway = gateway
+    _now_s = -math.inf
 
-    def arrive(self, request: Request) -> None:
-        """A request comes: route it by what is known."""
-        self._tell(self._group.catch_up(request.arrival_s))
-        self._gateway.submit(request)
+    def catch_up(self, now_s: float) -> None:
+        looks = self._looks
+        if looks is not None and looks.passed(now_s):
+            self._tell(self._group.catch_up(looks.last_s, keeps_plan=True))
+            self._seen = self._group.metrics(looks.last_s)
+        self._now_s = now_s
+        self._tell(self._group.catch_up(now_s))
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         for request in answers:
@@ -93,8 +106,10 @@ class LazyRanks(Ranks):
         if self._group.is_paused:
             self._group.begin(answers[0].arrival_s)
 
+    def load(self, rank: Rank) -> tuple[int, int]:
+        return rank.core.load_before(self._now_s)
+
     def finish(self) -> None:
-        """No more requests will come."""
         self._tell(self._group.advance(math.inf))
 
 
@@ -105,24 +120,46 @@ class LiveRanks(Ranks):
     """
 
     def __init__(
-        self, env: simpy.Environment, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener
+        self,
+        env: simpy.Environment,
+        cores: Sequence[RankCore],
+        group: RankGroup,
+        on_finished: Listener,
+        looks: Ticks | None = None,
     ) -> None:
-        super().__init__(cores, group, on_finished)
+        super().__init__(cores, group, on_finished, looks)
         self._env = env
         self._is_woken = False
         self._idle = env.event()
         self._process = env.process(self._serve())
 
+    def load(self, rank: Rank) -> tuple[int, int]:
+        return rank.core.load
+
     def metrics(self, rank: Rank) -> Metrics:
         self._show()
         return super().metrics(rank)
 
+    def seen(self, engine: int) -> Metrics:
+        self._show()
+        return super().seen(engine)
+
     def _show(self) -> None:
-        """Something is about to change: keep what was shown at the last scrape, requests in inboxes included."""
-        if self._group.show(self._env.now):
-            shown = self._group.shown
-            for rank in self.ranks:
-                shown[rank.number] = with_waiting(shown[rank.number], len(rank.inbox))
+        """Something is about to change: keep what was shown at the last scrapes, requests in inboxes included."""
+        group, looks = self._group, self._looks
+        if looks is not None and looks.passed(self._env.now):
+            self._seen = self._with_inboxes(group.metrics(looks.last_s))
+        if group.show(self._env.now):
+            group.shown = self._with_inboxes(group.shown)
+
+    def _with_inboxes(self, shown: Sequence[Metrics]) -> list[Metrics]:
+        return [with_waiting(of_rank, len(rank.inbox)) for of_rank, rank in zip(shown, self.replicas, strict=True)]
+
+    def catch_up(self, now_s: float) -> None:
+        """The clock sees to that."""
+
+    def finish(self) -> None:
+        """The clock sees to that."""
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         self._show()
@@ -159,7 +196,7 @@ class LiveRanks(Ranks):
 
     def _sleep(self) -> Process:
         """Until a request comes, with which a wave begins."""
-        if not any(rank.inbox for rank in self.ranks):
+        if not any(rank.inbox for rank in self.replicas):
             self._idle = self._env.event()
             yield self._idle
         self._group.begin(self._env.now)
@@ -176,7 +213,7 @@ class LiveRanks(Ranks):
         self._tell(self._group.commit(plan))
 
     def _open_inboxes(self) -> None:
-        for rank in self.ranks:
+        for rank in self.replicas:
             for request in rank.inbox:
                 rank.core.add_request(request)
             rank.inbox.clear()

@@ -79,6 +79,11 @@ class Door:
         now_s = self._env.now
         return sum(request.num_prompt_tokens for request in self._unanswered if not request.first_token_s <= now_s)
 
+    @property
+    def num_undecided(self) -> int:
+        """With those for further answers."""
+        return sum(1 + len(others) for others in self.undecided.values())
+
     def answered(self, requests: Sequence[Request]) -> None:
         """The server has ended them."""
         for request in requests:
@@ -135,7 +140,7 @@ class LimitedReplica(LiveReplica):
 
     @property
     def _num_unseen(self) -> int:
-        return super()._num_unseen + sum(1 + len(others) for others in self._door.undecided.values())
+        return super()._num_unseen + self._door.num_undecided
 
 
 def live_replica(

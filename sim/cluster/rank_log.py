@@ -1,15 +1,16 @@
-"""The log of ranks in lock step: the rows of each rank's engine with its number, wave and step of the wave, and a row for each dummy batch."""
+"""The log of ranks in lock step: the rows of each rank's engine with its names, wave and step of the wave, and a row for each dummy batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sim.engine.step_log import LogRow
 
 
 class RankLog:
-    """Passes rows to `emit`: those of engines as their batches come back, those of dummies as they begin."""
+    """Passes rows to `emit`: those of engines as their batches come back, those of dummies as they begin. `names` are those of each rank."""
 
-    def __init__(self, emit: Callable[[LogRow], None]) -> None:
+    def __init__(self, emit: Callable[[LogRow], None], names: Sequence[Mapping[str, int]]) -> None:
         self._emit = emit
+        self._names = names
         self._places: dict[float, tuple[int, int]] = {}  # (wave, step) of each step, by its end in seconds
 
     def of_rank(self, rank: int) -> Callable[[LogRow], None]:
@@ -17,7 +18,7 @@ class RankLog:
 
         def take(row: LogRow) -> None:
             wave, step = self._places[row["end"]]
-            self._emit({"rank": rank, "wave": wave, "step": step, **row})
+            self._emit({**self._names[rank], "wave": wave, "step": step, **row})
 
         return take
 
@@ -27,5 +28,13 @@ class RankLog:
         for rank, has_run in enumerate(ran):
             if not has_run:
                 self._emit(
-                    {"rank": rank, "wave": wave, "step": step, "t": now_s, "start": start_s, "end": end_s, "n": 0}
+                    {
+                        **self._names[rank],
+                        "wave": wave,
+                        "step": step,
+                        "t": now_s,
+                        "start": start_s,
+                        "end": end_s,
+                        "n": 0,
+                    }
                 )

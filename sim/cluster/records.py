@@ -35,7 +35,7 @@ class ClusterRecords:
     number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
     `shares` are the requests, and who served them, where some ask for several answers: once for each replica that has any of these;
     `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do, and `ranks` what
-    replicas in lock step cost each other.
+    replicas in lock step cost each other, server by server; `server_of` is the number of each replica's server, where several have several.
     """
 
     merged: Records
@@ -45,7 +45,8 @@ class ClusterRecords:
     lives: tuple[Life, ...] = ()
     handovers: HandoverRecords | None = None
     shared: SharedRecords | None = None
-    ranks: RankRecords | None = None
+    ranks: tuple[RankRecords, ...] = ()
+    server_of: tuple[int, ...] = ()
     shares: tuple[RequestRecords, Ints] | None = None
 
     @classmethod
@@ -57,7 +58,8 @@ class ClusterRecords:
         lives: tuple[Life, ...] = (),
         handovers: HandoverRecords | None = None,
         shared: SharedRecords | None = None,
-        ranks: RankRecords | None = None,
+        ranks: tuple[RankRecords, ...] = (),
+        server_of: tuple[int, ...] = (),
     ) -> Self:
         """The records of each replica, and the request table that all of them filled in."""
         answers, replica, rows, shares = requests.records(), requests.replica, requests.answer_rows, None
@@ -68,7 +70,7 @@ class ClusterRecords:
         whole = merged.requests
         num_ended = np.count_nonzero(np.isfinite(whole.finish_s)) + len(whole.rejected) + len(whole.failed)
         assert num_ended == len(whole), "every request is completed, rejected or failed, once"
-        return cls(merged, tuple(parts), replica, pool_of, lives, handovers, shared, ranks, shares)
+        return cls(merged, tuple(parts), replica, pool_of, lives, handovers, shared, ranks, server_of, shares)
 
     @cached_property
     def pools(self) -> tuple[Records, ...]:

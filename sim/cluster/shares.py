@@ -32,8 +32,8 @@ def why_not_in_shares(trace: Trace, plan: FleetPlan, clients: Clients) -> str | 
     """What ties the replicas to each other, and what to do; None if nothing does."""
     if plan.num_replicas == 1:
         return "there is one replica"
-    if plan.dynamics or plan.disaggregation or plan.sharing or plan.lock_step:
-        return "replicas that come and go, hand KV over or share it, or step together, depend on each other"
+    if plan.dynamics or plan.disaggregation or plan.sharing or plan.has_servers:
+        return "replicas that come and go, hand KV over or share it, or are engines of one server, depend on each other"
     if clients.wait_for_answers(trace):
         return "clients that wait for answers (sessions, stages, users, max_concurrency) tie what one replica is sent to what others do"
     router = router_options(plan.router)

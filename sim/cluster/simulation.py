@@ -21,16 +21,14 @@ from sim.cluster.front_end import FrontEnd
 from sim.cluster.gateway import Gateway
 from sim.cluster.kv_pulls import PullSharing
 from sim.cluster.listened import ListenedReplicas
-from sim.cluster.lock_step import LazyRanks, LiveRanks
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
-from sim.cluster.rank_log import RankLog
 from sim.cluster.records import ClusterRecords
 from sim.cluster.replica import Core, LazyReplica, LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, number_of
 from sim.cluster.routers.table import router_for, router_options
+from sim.cluster.servers import ServerFleet
 from sim.cluster.sharing_fleet import SharingFleet
-from sim.engine.rank_group import LockStepRules, RankGroup
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.request_source import ROWS_AT_ONCE, RequestSource
@@ -73,8 +71,8 @@ def simulate(
         found = _serve_disaggregated(load, table, plan, seed, step_log)
     elif plan.sharing:
         found = _serve_sharing(load, table, plan, seed, step_log)
-    elif plan.lock_step:
-        found = _serve_in_lock_step(load, table, plan, plan.lock_step, seed, step_log)
+    elif plan.has_servers:
+        found = _serve_by_servers(load, table, plan, seed, step_log)
     else:
         found = _serve_fixed(load, table, plan, seed, step_log)
     if on_progress:
@@ -170,47 +168,19 @@ def _serve_changing(
     return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives, fleet.handovers())
 
 
-def _serve_in_lock_step(
-    load: _Load, table: RequestTable, plan: FleetPlan, rules: LockStepRules, seed: int, step_log: StepLog | None
+def _serve_by_servers(
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
 ) -> ClusterRecords:
-    """The ranks of one server."""
-    env, source, pool = load.env, load.source, plan.pools[0]
-    log = RankLog(step_log) if step_log else None
-    cores = [
-        engine_core(
-            pool,
-            table,
-            rank,
-            start_s=env.now,
-            num_keys=source.num_keys(),
-            step_log=log.of_rank(rank) if log else None,
-        )
-        for rank in range(plan.num_replicas)
-    ]
-    gateway = gateway_of(env, plan, source, table, seed)
-    depth = pool.config.num_batches_in_flight
-    group = RankGroup(
-        cores,
-        pool.step_time,
-        rules,
-        num_batches_in_flight=depth,
-        start_s=env.now,
-        scrape_interval_s=gateway.router.scrape_interval_s,
-        log=log,
-    )
-    if load.waits_for_answers or QueueLimits.of(pool.config.engine):
-        gateway.replicas = LiveRanks(env, cores, group, gateway.answered).ranks
-        load.start(gateway.submit, gateway.ask)
-        env.run()
+    """A fleet that stays as it is, in which some servers have several engines."""
+    is_live = load.waits_for_answers or any(QueueLimits.of(config.engine) for config in plan.configs)
+    fleet = ServerFleet(load.env, plan, load.source, table, seed=seed, is_live=is_live, step_log=step_log)
+    if is_live:
+        load.start(fleet.gateway.submit, fleet.gateway.ask)
+        load.env.run()
     else:
-        lazy = LazyRanks(cores, group, gateway)
-        gateway.replicas = lazy.ranks
-        _send(env, load.requests, lazy.arrive, at_once=ROWS_AT_ONCE)
-        lazy.finish()
-    for rank, core in enumerate(cores):
-        check_holds_nobody(core, rank)
-    parts = [core.records() for core in cores]
-    return ClusterRecords.of(parts, table, plan.pool_of, ranks=group.records)
+        _send(load.env, load.requests, fleet.arrive, at_once=ROWS_AT_ONCE)
+        fleet.finish()
+    return ClusterRecords.of(fleet.records(), table, plan.pool_of, ranks=fleet.ranks, server_of=plan.server_of)
 
 
 def _serve_fixed(
@@ -303,9 +273,15 @@ def serve_open(
         gateway.replicas = sorted((*live_replicas(env, members, gateway), *others), key=number_of)
         _send(env, requests, gateway.submit)
     elif gateway.router.listens:
-        fleet = ListenedReplicas(((member.core, member.pool) for member in members), gateway)
+        cores = ((member.core, member.pool) for member in members)
+        fleet = ListenedReplicas(cores, gateway.answered, gateway.router.scrape_interval_s)
         gateway.replicas = fleet.replicas
-        _send(env, requests, fleet.arrive, at_once=at_once)
+
+        def arrive(request: Request) -> None:
+            fleet.catch_up(request.arrival_s)
+            gateway.submit(request)
+
+        _send(env, requests, arrive, at_once=at_once)
         fleet.finish()
     else:
         lazy = [LazyReplica(env, *member[:3]) for member in members]

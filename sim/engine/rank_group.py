@@ -270,14 +270,17 @@ class RankGroup:
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 
-    def catch_up(self, now_s: float) -> list[Finished]:
-        """Do all steps that begin before a request comes, and keep what each rank showed at the last scrape; who has finished by now."""
+    def catch_up(self, now_s: float, *, keeps_plan: bool = False) -> list[Finished]:
+        """Do all steps that begin before a request comes, and keep what each rank showed at the last scrape; who has finished by now.
+
+        Where nobody comes but to look, it `keeps_plan`.
+        """
         scrapes = self._scrapes
         if scrapes is None or not scrapes.passed(now_s):
-            return self.advance(now_s)
+            return self.advance(now_s, keeps_plan=keeps_plan)
         told = self.advance(scrapes.last_s, keeps_plan=True)
         self.shown = self.metrics(scrapes.last_s)
-        return told + self.advance(now_s)
+        return told + self.advance(now_s, keeps_plan=keeps_plan)
 
     def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[Finished]:
         """Do all steps that begin before that time; who has finished before it, and was not told of.

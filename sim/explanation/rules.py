@@ -56,8 +56,9 @@ class Situation(NamedTuple):
         median, p99 = self.summary["median_itl_ms"], self.summary["p99_itl_ms"]
         return median is not None and p99 > UNEVEN * median
 
-    def has_many_replicas(self) -> bool:
-        return self.result.fleet.most_replicas > 1
+    def has_a_choice(self) -> bool:
+        """Whether a router has several to choose from."""
+        return self.result.fleet.most_addresses > 1
 
     def is_of_equals(self) -> bool:
         """Whether GPUs can be added: a fleet file says itself what there is."""
@@ -140,9 +141,8 @@ def _asynchronous(at: Situation) -> Iterator[Change]:
 
 def _more_gpus(at: Situation) -> Iterator[Change]:
     yield at.with_engine("tensor_parallel_size", 2 * at.engine.tensor_parallel_size)._replace(gpus=2)
-    if at.engine.data_parallel_size == 1:
-        count = 2 * at.result.fleet.num_replicas
-        yield Change(f"replicas={count}", {"replicas": count}, gpus=2)
+    count = 2 * at.result.fleet.num_servers
+    yield Change(f"replicas={count}", {"replicas": count}, gpus=2)
 
 
 def _other_routers(at: Situation) -> Iterator[Change]:
@@ -163,7 +163,7 @@ RULES = (
     Rule(lambda at: at.loses_graphs(), _larger_graphs),
     Rule(lambda at: at.is_busy_with("host"), _asynchronous),
     Rule(lambda at: at.is_of_equals(), _more_gpus),
-    Rule(lambda at: at.has_many_replicas() and at.is_of_equals() and at.engine.data_parallel_size == 1, _other_routers),
+    Rule(lambda at: at.has_a_choice() and at.is_of_equals(), _other_routers),
 )
 
 

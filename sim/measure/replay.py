@@ -78,7 +78,7 @@ class Prepared:
         step_time = served.step_time if factor == 1.0 else PerturbedStepTime(served.step_time, all_off_by(factor))
         users = None if requests.concurrency is None else Users(requests.concurrency)
         clients = Clients(users, open_loop=users is None, clock=self.run.clock)
-        plan = DeployedFleet.of_ranks(served, served.engine).plan(lambda _: step_time)
+        plan = DeployedFleet.alike(served, served.engine).plan(lambda _: step_time)
         return clients.seen(simulate(requests.trace, plan, clients=clients), plan.front_end).merged
 
     def figures(self, records: Records) -> dict[int | None, Figures]:

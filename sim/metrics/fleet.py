@@ -1,6 +1,7 @@
 """The figures of a fleet: of all pools together, of each pool, of each replica."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -88,14 +89,17 @@ def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     if fleet.asked is None and fleet.num_replicas == 1:
         return {}
     replicas = replica_figures(run, [_num_gpu_blocks(fleet.pools[pool]) for pool in run.pool_of])
+    if run.server_of:
+        replicas = [{"server": server} | figures for server, figures in zip(run.server_of, replicas, strict=True)]
+    size = {"replicas": fleet.num_replicas} | ({"servers": fleet.num_servers} if run.server_of else {})
     if fleet.asked is None:
-        return {"fleet": {"replicas": fleet.num_replicas, "router": fleet.router}, "replicas": replicas}
+        return {"fleet": {**size, "router": fleet.router}, "replicas": replicas}
     pools = [fleet.pools[pool] for pool in run.pool_of]
     who = [
         {"pool": pool.name, "gpu": pool.deployment.gpu.name, **_lives(run, number)} for number, pool in enumerate(pools)
     ]
     return {
-        "fleet": {"replicas": fleet.num_replicas, "router": fleet.router, **fleet.asked.to_json()},
+        "fleet": {**size, "router": fleet.router, **fleet.asked.to_json()},
         "replicas": [about | figures for about, figures in zip(who, replicas, strict=True)],
         "pools": pool_figures(fleet, run),
     }
@@ -103,18 +107,27 @@ def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
 
 def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, Any]]:
     """An object a pool, with a summary's keys over the requests that it served; it is busy in shares of the fleet's time."""
+    ranks = iter(run.ranks)
     return [
         {
             "pool": pool.name,
             "replicas": pool.num_replicas,
+            **_servers_json(pool),
             "gpu": pool.deployment.gpu.name,
             **layout_json(pool.deployment.engine),
             "engine": pool.given.to_json(),
             **summary_of(pool.deployment, records),
             "gpu_busy_fraction": records.leaps.busy_s / replica_s if (replica_s := run.replica_s(number)) else None,
+            **(lock_step_figures(list(islice(ranks, pool.num_servers))) if pool.deployment.lock_step else {}),
         }
         for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
+
+
+def _servers_json(pool: DeployedPool) -> dict[str, int]:
+    """Nothing where each of them is one engine."""
+    size = pool.deployment.engine.data_parallel_size
+    return {"servers": pool.num_servers, "data_parallel_size": size} if size > 1 else {}
 
 
 def _lives(run: ClusterRecords, number: int) -> dict[str, Any]:

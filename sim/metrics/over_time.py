@@ -92,12 +92,14 @@ def _ready(run: ClusterRecords, time_s: Floats) -> Ints:
     return ready
 
 
-def replica_columns(over_time: ReplicasOverTime, pools: Sequence[str]) -> Columns:
-    """A row an instant and replica, as replicas.csv has them; `pools` has each replica's."""
+def replica_columns(over_time: ReplicasOverTime, pools: Sequence[str], server_of: Sequence[int] = ()) -> Columns:
+    """A row an instant and replica, as replicas.csv has them; `pools` has each replica's, `server_of` its server where one has several."""
     num_replicas, num_times = over_time.num_running.shape
     columns: Columns = {
         "time_s": np.tile(over_time.time_s, num_replicas),
         "replica": np.repeat(np.arange(num_replicas), num_times),
         "pool": np.repeat(np.array(pools), num_times),
     }
+    if server_of:
+        columns["server"] = np.repeat(np.array(server_of), num_times)
     return columns | {name: getattr(over_time, name).ravel() for name in ReplicasOverTime._fields[1:]}

@@ -64,13 +64,18 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 def replica_rows(replicas: Parts) -> Iterator[str]:
     """The head, and a row a replica; `-` where there was nothing to measure."""
-    half = MOST_ROWS // 2
-    yield _head("replica", REPLICAS)
+    half, columns = MOST_ROWS // 2, replica_columns(replicas)
+    yield _head("replica", columns)
     for number, replica in enumerate(replicas):
         if len(replicas) <= MOST_ROWS or not half <= number < len(replicas) - half:
-            yield _row(number, "replica", REPLICAS, replica)
+            yield _row(number, "replica", columns, replica)
         elif number == half:
             yield f"{'...':>7}"
+
+
+def replica_columns(replicas: Parts) -> Columns:
+    """With its server where one has several."""
+    return {"server": ("server", 1), **REPLICAS} if "server" in replicas[0] else REPLICAS
 
 
 def pool_rows(pools: Parts) -> Iterator[str]:

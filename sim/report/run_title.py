@@ -29,16 +29,22 @@ def _servers(summary: Mapping[str, Any]) -> str:
     """The GPUs, those of each pool of a fleet, and its router."""
     if "fleet" not in summary:
         return _replica(summary)
-    pools = summary.get("pools") or [{**summary, "replicas": summary["fleet"]["replicas"]}]
-    return pools_text(pools, summary["fleet"]["router"])
+    fleet = summary["fleet"]
+    size = {"replicas": fleet["replicas"]}
+    if "servers" in fleet:
+        size |= {"servers": fleet["servers"], "data_parallel_size": fleet["replicas"] // fleet["servers"]}
+    return pools_text(summary.get("pools") or [{**summary, **size}], fleet["router"])
 
 
 def pools_text(pools: Iterable[Mapping[str, Any]], router: str | Mapping[str, Any]) -> str:
-    """`2 replicas of 1 x h100-sxm and 1 replica of 2 x h200-sxm behind llm_d`."""
-    servers = " and ".join(
-        f"{pool['replicas']} replica{'s' if pool['replicas'] > 1 else ''} of {_replica(pool)}" for pool in pools
-    )
-    return f"{servers} behind {router_text(router)}"
+    """`2 replicas of 1 x h100-sxm and 1 server of 8 engines of 1 x h200-sxm behind llm_d`."""
+    return f"{' and '.join(map(_pool_text, pools))} behind {router_text(router)}"
+
+
+def _pool_text(pool: Mapping[str, Any]) -> str:
+    count, size = pool.get("servers", pool["replicas"]), pool.get("data_parallel_size", 1)
+    noun, engines = ("server", f"{size} engines of ") if size > 1 else ("replica", "")
+    return f"{count} {noun}{'s' if count > 1 else ''} of {engines}{_replica(pool)}"
 
 
 def capacity_servers(summary: Mapping[str, Any]) -> str:

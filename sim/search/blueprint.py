@@ -77,12 +77,6 @@ class Blueprint:
         sizes = {prefix + name for prefix in self.pools for name in (REPLICAS, RANKS, STAGES, SERVED_RANKS)}
         return knob in {*sizes, RANKS, STAGES, SERVED_RANKS}
 
-    def is_one_server(self, params: Params) -> bool:
-        """Whether a server of several data-parallel engines, if it is one, is the only one: no more are simulated."""
-        if self.fleet is not None or self._size(SERVED_RANKS, "", params) == 1:
-            return True
-        return self.num_replicas(params) == 1
-
     def replicas_of(self, prefix: str, params: Params) -> int:
         return int(params.get(prefix + REPLICAS, self.pools[prefix].replicas))
 

@@ -61,7 +61,7 @@ def portable_fleet(fleet: DeployedFleet, engine: EngineConfig) -> dict[str, Any]
         arguments = pool.given.to_json() | dict.fromkeys(sorted(engine.given.keys() - pool.given.given.keys()))
         given = {name: value for name, value in block.model_dump(exclude_unset=True).items() if name != "engine"}
         own = {"engine": arguments} if arguments else {}
-        pools.append(given | {"name": pool.name, REPLICAS: pool.num_replicas} | own)
+        pools.append(given | {"name": pool.name, REPLICAS: pool.num_servers} | own)
     sections = {name: value for name, value in fleet.asked.to_json().items() if value is not None}
     return sections | {ROUTER: fleet.router, "pools": pools}
 
@@ -83,7 +83,7 @@ def serve_lines(fleet: DeployedFleet) -> Iterator[str]:
         command = serve_command(pool.deployment.model.name, pool.given)
         if pool.role != "both" and fleet.asked:
             command += f" --kv-transfer-config {shlex.quote(json.dumps(nixl_config(fleet.asked.transfer)))}"
-        yield f"{command}  # {pool.name}, {pool.num_replicas} times" if fleet.asked else command
+        yield f"{command}  # {pool.name}, {pool.num_servers} times" if fleet.asked else command
 
 
 def deploy_commands(scenario: Scenario, params: Params) -> str:

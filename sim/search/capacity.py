@@ -58,8 +58,6 @@ def capacity(
     if rate is not None and not (rate > 0 and is_sane(rate)):
         raise ConfigError(f"--rate must be above 0, and from {SMALLEST:g} to {LARGEST:g} requests/s, got {rate:g}.")
     prober = prober_of(scenario, pool, rate)
-    if rate is not None or replicas is not None:
-        _require_servers(prober.fleet)
     replicas = _replicas(prober, replicas)
     kept, broken = highest_rate(prober, replicas, on_probe)
     curve = _curve(prober, kept or broken, replicas, on_probe)
@@ -79,20 +77,10 @@ def capacity(
     return summary, check.load if check else None
 
 
-def _require_servers(fleet: DeployedFleet) -> None:
-    """Raises ConfigError where what could be counted are the data-parallel engines of one server."""
-    size = fleet.first.engine.data_parallel_size
-    if size > 1:
-        raise ConfigError(
-            f"the highest rate is that of one server of data_parallel_size {size}; leave out --rate and --replicas, and divide"
-            " a rate by it."
-        )
-
-
 def _replicas(prober: RateProber, replicas: int | None) -> int:
     """Those asked for, or those of the pool that may be sized. Raises ConfigError where both a fleet and `replicas` say it."""
     if replicas is None:
-        return prober.fleet.pools[prober.pool].num_replicas
+        return prober.fleet.pools[prober.pool].num_servers
     if prober.scenario.fleet:
         raise ConfigError(
             f"the pools of --fleet say how many replicas there are, got --replicas {replicas} too; leave it out."
@@ -136,7 +124,7 @@ def _head(scenario: Scenario, fleet: DeployedFleet) -> dict[str, Any]:
         "servecast_version": __version__,
         "slo": limits_json(scenario.target.limits),
         "router": fleet.router,
-        **size_json(fleet, fleet.num_replicas),
+        **size_json(fleet, fleet.num_servers),
         **(
             {"fleet": fleet.asked.to_json(), "pools": [_pool_json(pool) for pool in fleet.pools]} if fleet.asked else {}
         ),
@@ -148,7 +136,8 @@ def _pool_json(pool: DeployedPool) -> dict[str, Any]:
     return {
         "pool": pool.name,
         "role": pool.role,
-        "replicas": pool.num_replicas,
+        "replicas": pool.num_servers,
+        **({"data_parallel_size": size} if (size := pool.deployment.engine.data_parallel_size) > 1 else {}),
         "gpu": pool.deployment.gpu.name,
         **layout_json(pool.deployment.engine),
         "engine": pool.given.to_json(),

@@ -10,7 +10,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.deployment import DEFAULTS, Deployment, ModelLike, deploy
 from sim.errors import SimError
-from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet, require_one_rank
+from sim.fleet import DEFAULT_ROUTER, DeployedFleet, deploy_fleet
 from sim.metrics.bottlenecks import Limits, limits
 from sim.metrics.cost import cost, usd_per_million
 from sim.metrics.fleet import fleet_over_time, fleet_summary, gpus_held, held_s, pool_figures
@@ -127,12 +127,9 @@ class Scenario:
         """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
         if self.fleet is None:
             engine, count = self.engine(params), self.blueprint.num_replicas(params)
-            if engine.data_parallel_size > 1 and count == 1:
-                deployment = self.deploy(params)
-                deployment.check_lock_step()
-                return DeployedFleet.of_ranks(deployment, engine)
-            require_one_rank(engine)
-            return DeployedFleet.alike(self.deploy(params), engine, count, self.blueprint.router_of(params))
+            deployment = self.deploy(params)
+            deployment.check_lock_step()
+            return DeployedFleet.alike(deployment, engine, count, self.blueprint.router_of(params))
         return deploy_fleet(
             self._model_of(params), self.gpu, self.engine(params), self.blueprint.fleet_file(params),
             router=None if ROUTER in params else self.router, vllm_version=self.vllm_version, step_times=self.step_times,
@@ -197,7 +194,7 @@ class Scenario:
         """
         metrics = fleet_summary(fleet, records)
         metrics["gpu_busy_fraction"] = records.busy_fraction
-        metrics |= {"replicas": fleet.num_replicas, "num_gpus": fleet.num_gpus}
+        metrics |= {"replicas": fleet.num_servers, "num_gpus": fleet.num_gpus}
         metrics |= slo_figures(self.target.slos, records.merged, metrics["duration"])
         price = fleet.usd_per_gpu_hour
         if fleet.asked is None:

@@ -11,11 +11,12 @@ from sim.search.analytic.default_space import (
     LAID_OUT_REPLICAS,
     NUM_SEQS,
     check_gpus,
+    data_parallel_sizes,
     pipeline_parallel_sizes,
     replica_counts,
     tensor_parallel_sizes,
 )
-from sim.search.blueprint import RANKS, REPLICAS, ROUTER, STAGES
+from sim.search.blueprint import RANKS, REPLICAS, ROUTER, SERVED_RANKS, STAGES
 from sim.search.evaluate import Scenario
 from sim.search.space import Space
 from sim.specs.fleet_file import PoolBlock
@@ -60,6 +61,9 @@ def _of_pool(scenario: Scenario, block: PoolBlock, gpus: int | None) -> Iterator
         stages = pipeline_parallel_sizes(gpus, scenario.model, as_gpu(block.gpu or scenario.gpu))
         if block.role == "both" and len(stages) > 1:
             yield STAGES, stages
+        if scenario.model.has_experts and block.role == "both" and scenario.fleet and not scenario.fleet.changes:
+            yield SERVED_RANKS, data_parallel_sizes(gpus)
+            yield "enable_expert_parallel", (None, True)
     if block.role != "prefill":
         yield "max_num_seqs", (None, *NUM_SEQS)
     if block.role != "decode":

@@ -38,6 +38,6 @@ def _bracket(prober: RateProber, replicas: int, on_probe: OnProbe) -> tuple[Prob
 
 def tried(prober: RateProber, rate: float, replicas: int, on_probe: OnProbe) -> Probe:
     """Probe that rate, having said so."""
-    count = prober.sized(replicas).num_replicas
+    count = prober.sized(replicas).num_servers
     on_probe(f"{rate:.3g} requests/s on {count} replica{'s' if count > 1 else ''}")
     return prober.probe(rate, replicas)

@@ -77,7 +77,7 @@ class Space:
     def allows(self, params: Params) -> bool:
         if not all(condition.allows(params) for condition in self.conditions):
             return False
-        if not self.over.num_replicas(params) or not self.over.is_one_server(params):
+        if not self.over.num_replicas(params):
             return False
         return self.gpus is None or self.over.num_gpus(params) <= self.gpus
 

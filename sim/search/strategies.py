@@ -172,8 +172,8 @@ def _behaviour(pool: DeployedPool, longest: int) -> tuple[Any, ...]:
 
 def _gateway(fleet: DeployedFleet) -> tuple[Any, ...]:
     """What chooses among replicas, where there is a choice; a policy may always add replicas to choose from."""
-    answering = sum(pool.num_replicas for pool in fleet.pools if pool.role != "prefill")
-    router = fleet.router if max(answering, fleet.most_replicas if fleet.dynamics else 0) > 1 else None
+    answering = sum(pool.num_addresses for pool in fleet.pools if pool.role != "prefill")
+    router = fleet.router if max(answering, fleet.most_addresses if fleet.dynamics else 0) > 1 else None
     handing = fleet.disaggregation
     policies = dict(fleet.dynamics.autoscale) if fleet.dynamics else {}
     return router, handing and (handing.decider, handing.router or fleet.router), policies

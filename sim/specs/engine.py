@@ -78,6 +78,9 @@ class EngineConfig:
     tensor_parallel_size: int = count(1, "GPUs that share each layer (-tp)")
     pipeline_parallel_size: int = count(1, "groups of GPUs that share out the layers (-pp)")
     data_parallel_size: int = count(1, "engines that one server shares requests out to (-dp)")
+    data_parallel_external_lb: bool = switch(
+        False, "its router knows each of these engines by an address of its own (-dpe)"
+    )
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
     all2all_backend: All2AllBackend = choice("allgather_reducescatter", get_args(All2AllBackend))
     moe_backend: MoEBackend = choice("auto", get_args(MoEBackend))
@@ -225,6 +228,10 @@ class EngineConfig:
         if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
             raise ConfigError(
                 "kv_allocation contiguous shares nothing, got enable_prefix_caching; leave one of them out."
+            )
+        if self.data_parallel_external_lb and self.data_parallel_size == 1:
+            raise ConfigError(
+                "data_parallel_external_lb gives each data-parallel rank an address, got data_parallel_size 1; raise it, or leave the other out."
             )
         if self.enable_eplb and not self.enable_expert_parallel:
             raise ConfigError("enable_eplb places whole experts, got no enable_expert_parallel; add it.")

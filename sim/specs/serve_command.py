@@ -35,6 +35,8 @@ _HUMAN_INTEGER = re.compile(
 )
 UNSPELLED = ("swap_space", "pp_layer_partition")
 """Arguments of engines before V1, which the newest versions refuse, and those that vLLM has from its environment."""
+OTHER_SPELLINGS = {"data_parallel_external_lb": "data-parallel-multi-port-external-lb"}
+"""Flags that start all of a server, where an argument's own starts one rank of it."""
 LAYER_PARTITION = "VLLM_PP_LAYER_PARTITION"
 USES_MARLIN = ("VLLM_MXFP4_USE_MARLIN", "1")  # what chose it before there was a flag
 _LEVEL_MODES: Mapping[str, str | None] = {"0": "NONE", "1": "PIECEWISE", "2": None, "3": None}
@@ -101,6 +103,8 @@ def serve_command(model: str, engine: EngineConfig) -> str:
     words += ["vllm", "serve", model]
     for name, value in engine.given.items():
         words += [] if name in engine.what_ifs or name in UNSPELLED else flag_words(name, value)
+    if engine.data_parallel_external_lb:
+        words += ["--data-parallel-size-local", str(engine.data_parallel_size)]
     if not engine.what_ifs:
         return shlex.join(words)
     asked = listed([f"{name} {value}" for name, value in engine.what_ifs.items()])
@@ -109,7 +113,7 @@ def serve_command(model: str, engine: EngineConfig) -> str:
 
 def flag_words(name: str, value: Any) -> list[str]:
     """The flag that sets an engine argument, and what stands behind it."""
-    flag = name.replace("_", "-")
+    flag = OTHER_SPELLINGS.get(name) or name.replace("_", "-")
     if name == "cudagraph_mode":
         return [f"--compilation-config.cudagraph_mode={value}"]
     if name == "eviction_policy":
@@ -134,6 +138,7 @@ class _Draft:
     arguments: dict[str, Any] = field(default_factory=dict)
     speculation: dict[str, Any] = field(default_factory=dict)
     """Keys of --speculative-config, with the flags' values; 0 drafts are no speculation."""
+    start_rank: Flag | None = None
     idle: dict[str, str] = field(default_factory=dict)
     """What changes nothing, each with its sentence."""
     approximated: dict[str, list[str]] = field(default_factory=dict)
@@ -144,6 +149,8 @@ class _Draft:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
         if self.speculation and self.speculation.get("num_speculative_tokens") != 0:
             self.arguments["speculative_config"] = SpeculativeConfig.parse(self.speculation, "--speculative-config")
+        if self.start_rank:
+            _check_start_rank(self.start_rank, has_addresses="data_parallel_external_lb" in self.arguments)
         files = (self.config,) if self.config else ()
         engine = EngineConfig(**self.arguments)
         warnings = (*self._warnings(), *engine_notes(engine, self.vllm_version))
@@ -201,8 +208,8 @@ def _apply(draft: _Draft, flag: Flag) -> None:
         draft.level_mode = _level_mode(flag)
     elif flag.name == "dtype":
         draft.idle[f"{flag.spelled} {flag.values[0]}"] = _dtype_warning(flag)
-    elif flag.name in _JSON_RULES:
-        _JSON_RULES[flag.name](draft, flag)
+    elif flag.name in _RULES:
+        _RULES[flag.name](draft, flag)
     else:
         raise ConfigError(f"{flag.spelled} must be given on the command line, got it in a config file.")
 
@@ -269,6 +276,14 @@ def _refuse_unless_harmless(flag: Flag) -> None:
     if not is_off and (flag.key or flag.values not in {(value,) for value in unsimulated.harmless}):
         given = " ".join((flag.spelled, *flag.values))
         raise ConfigError(f"{given} asks for {unsimulated.what}, which is not simulated; leave it out.")
+
+
+def _check_start_rank(flag: Flag, *, has_addresses: bool) -> None:
+    """Where no rank has an address of its own, it makes vLLM balance within each node."""
+    if not has_addresses and flag.values[0] != "0":
+        raise ConfigError(
+            f"{flag.spelled} {flag.values[0]} asks for a balancer within each node of a server, which is not simulated; leave it out."
+        )
 
 
 def _level_mode(flag: Flag) -> str | None:
@@ -353,7 +368,18 @@ def _apply_speculative(draft: _Draft, flag: Flag) -> None:
     draft.speculation = config
 
 
-_JSON_RULES = {
+def _apply_addresses(draft: _Draft, flag: Flag) -> None:
+    """Two flags but for its own that give each data-parallel rank an address: of one is the rank of the server that the line starts."""
+    draft.arguments["data_parallel_external_lb"] = flag.name == "data-parallel-rank" or _is_on(flag)
+
+
+def _apply_start_rank(draft: _Draft, flag: Flag) -> None:
+    draft.start_rank = flag
+
+
+_RULES = {
+    **dict.fromkeys(("data-parallel-multi-port-external-lb", "data-parallel-rank"), _apply_addresses),
+    "data-parallel-start-rank": _apply_start_rank,
     "compilation-config": _apply_compilation,
     "kv-transfer-config": _apply_kv_transfer,
     **dict.fromkeys(("eplb-config", "num-redundant-experts"), _apply_eplb),

@@ -57,6 +57,9 @@ OTHER_FLAGS: Mapping[str, Arity] = {
     "spec-tokens": "one",
     "speculative-model": "one",
     "num-speculative-tokens": "one",
+    "data-parallel-multi-port-external-lb": "none",
+    "data-parallel-rank": "one",
+    "data-parallel-start-rank": "one",
     "eplb-config": "one",
     "num-redundant-experts": "one",
     "optimization-level": "one",
@@ -116,12 +119,7 @@ OTHER_COMPILATION_KEYS = tuple(_COMPILATION_KEYS.split())
 """Those that change nothing in the simulation."""
 
 UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
-    "data-parallel-size-local": UnsimulatedFlag("data parallelism over several servers", harmless=("1",)),
-    "data-parallel-rank": UnsimulatedFlag("data parallelism over several servers"),
-    "data-parallel-start-rank": UnsimulatedFlag("data parallelism over several servers", harmless=("0",)),
-    "data-parallel-hybrid-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
-    "data-parallel-external-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
-    "data-parallel-multi-port-external-lb": UnsimulatedFlag("data parallelism over several servers", "none"),
+    "data-parallel-hybrid-lb": UnsimulatedFlag("a balancer within each node of a server", "none"),
     "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
@@ -180,7 +178,8 @@ _IGNORED: Mapping[Arity, str] = {
     "one": """
         additional-config allowed-local-media-path api-server-count aux-output-config chat-template
         chat-template-content-format code-revision config-format cpu-distributed-timeout-seconds
-        data-parallel-address data-parallel-backend data-parallel-rpc-port default-chat-template-kwargs disable-access-log-for-endpoints
+        data-parallel-address data-parallel-backend data-parallel-rpc-port data-parallel-size-local data-parallel-supervisor-port
+        default-chat-template-kwargs disable-access-log-for-endpoints
         distributed-executor-backend distributed-timeout-seconds download-dir
         expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config
         guided-decoding-backend h11-max-header-count h11-max-incomplete-event-size hf-config-path hf-token host

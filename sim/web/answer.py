@@ -79,6 +79,6 @@ def _lines(load: Given, sides: Sequence[Given], results: Sequence[Result]) -> It
     for name, side, result in zip(NAMES, sides, results, strict=False):
         of = f" {name}" if len(sides) > 1 else ""
         pool = result.fleet.pools[0]
-        servers = f", {pool.num_replicas} times" if pool.num_replicas > 1 else ""
+        servers = f", {pool.num_servers} times" if pool.num_servers > 1 else ""
         yield Code(f"Serve{of}{servers}", serve_command(pool.deployment.model.name, pool.given))
         yield Code(f"Simulate{of}", simulate_command(load, side))

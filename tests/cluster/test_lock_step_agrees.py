@@ -104,8 +104,7 @@ def test_ranks_that_leap(
         dbo=thresholds,
     )
     assert_same_run(found, expected)
-    records = found.ranks
-    assert records is not None
+    (records,) = found.ranks
     assert (records.dummy_steps, records.num_waves, records.num_split_steps) == (
         ranks.num_dummies,
         ranks.num_waves,

@@ -65,7 +65,7 @@ def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any],
     parallel, source = data["dp"], RequestSource(trace, config, capacity_too=False)
     table, rows = RequestTable(source), list[LogRow]()
     interval = parallel.get("prefill_schedule_interval", 1)
-    log = RankLog(rows.append)
+    log = RankLog(rows.append, [{"rank": rank} for rank in range(parallel["ranks"])])
     modes = PLAIN if interval == 1 else Modes(throttle_interval=interval)
 
     def core(rank: int) -> RankCore:
@@ -84,7 +84,7 @@ def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any],
     rules = LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval)
     depth = config.num_batches_in_flight
     group = router.group = RankGroup(cores, step_time, rules, num_batches_in_flight=depth, start_s=0.0, log=log)
-    gateway.replicas = LiveRanks(env, cores, group, gateway.answered).ranks
+    gateway.replicas = LiveRanks(env, cores, group, gateway.answered).replicas
     env.process(arrivals(env, source, gateway.submit))
     env.run()
     return router.routes, _iterations(rows, parallel["ranks"])

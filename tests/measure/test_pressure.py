@@ -44,7 +44,7 @@ def test_clients_of_a_server_short_of_blocks_see_what_was_measured(
     engine = replace(ENGINE, enable_prefix_caching=caching)
     served = deploy(make_model(), load_gpu("cpu"), engine, vllm_version="0.32.0")
     seen_by = Clients(Users(clients) if clients else None, open_loop=clients is None, clock="engine")
-    plan = DeployedFleet.of_ranks(served, served.engine).plan(lambda _: RECORDED_CLOCK)
+    plan = DeployedFleet.alike(served, served.engine).plan(lambda _: RECORDED_CLOCK)
     found = seen_by.seen(simulate(load(num_requests, is_open=clients is None), plan, clients=seen_by), plan.front_end)
     requests = found.merged.requests
     assert requests.num_preemptions.sum() == num_preemptions

@@ -46,6 +46,7 @@ class Gateway:
         self._limits = limits
         self.on_refused: Callable[[Request], None] = lambda _request: None
         self._there: list[Request] = []
+        self.num_undecided = 0
         self.router = router
         self._num_unanswered = num_unanswered
         self.replicas: list[Replica] = []
@@ -53,12 +54,14 @@ class Gateway:
 
     def submit(self, request: Request) -> None:
         if self._limits:
+            self.num_undecided += 1 + len(request.others)
             self._env.process(self._let_in(request, self._limits))
         else:
             self._route(request)
 
     def _let_in(self, request: Request, limits: Modes) -> Generator[simpy.Event, Any, None]:
         yield Due(self._env, 0, ANSWERED)
+        self.num_undecided -= 1 + len(request.others)
         unfinished = [there for there in self._there if there.finish_s is None]
         request.rejected = refusal(limits, unfinished, 1 + len(request.others))
         if request.rejected:

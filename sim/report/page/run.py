@@ -45,7 +45,7 @@ from sim.report.page.shared import (
     provenance,
     title_lines,
 )
-from sim.report.parts import POOLS, REPLICAS, SLO_CLASSES, parts_table, stage_columns
+from sim.report.parts import POOLS, SLO_CLASSES, parts_table, replica_columns, stage_columns
 from sim.report.run_title import run_title
 from sim.report.tables import Table, cell_text
 from sim.workload.trace import Trace
@@ -210,7 +210,7 @@ def _fleet(run: Run) -> Iterator[Block]:
     summary = run.summary
     if "pools" in summary:
         yield Grid(parts_table("pool", POOLS, summary["pools"]), "Pools")
-    yield Grid(parts_table("replica", REPLICAS, summary["replicas"]), "Replicas")
+    yield Grid(parts_table("replica", replica_columns(summary["replicas"]), summary["replicas"]), "Replicas")
     if run.replicas:
         for figure in fleet_figures(run.replicas).values():
             yield Chart(figure, linked=True)

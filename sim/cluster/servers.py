@@ -1,0 +1,324 @@
+"""Servers of several engines, their data-parallel ranks, behind a router: each shares out what it is sent by a balancer of its own.
+
+Mirrors vLLM's internal load balancing (v1/engine/core_client.py, 0.32): one address, behind which a balancer chooses an engine. Where each
+engine has an address of its own (`data_parallel_external_lb`), the router chooses it, and a server is no more than what steps together.
+Deliberate difference: of a server whose engines have an address together, an index of prefixes that hears of every cache knows
+the longest one that any engine holds.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import simpy
+
+from sim.cluster.endless import check_holds_nobody
+from sim.cluster.engines import StepLog, engine_core
+from sim.cluster.fleet_plan import FleetPlan, Pool
+from sim.cluster.gateway import Gateway
+from sim.cluster.listened import ListenedReplicas, Tell
+from sim.cluster.lock_step import LazyRanks, LiveRanks, RankCore
+from sim.cluster.parallel_sampling import ParallelSampling
+from sim.cluster.queue_limits import QueueLimits
+from sim.cluster.rank_log import RankLog
+from sim.cluster.replica import Listener, LiveReplica, Replica
+from sim.cluster.routers.router import Fleet, Router
+from sim.cluster.routers.simple import TheOnlyOne
+from sim.cluster.routers.table import router_for, router_options
+from sim.engine.metrics import NOTHING_SHOWN, Metrics
+from sim.engine.rank_group import LockStepRules, RankGroup
+from sim.engine.rank_records import RankRecords
+from sim.engine.records import EngineRecords
+from sim.engine.request import Request
+from sim.engine.request_source import RequestSource
+from sim.engine.request_table import RequestTable
+from sim.engine.ticks import Ticks
+
+
+class Engines(Protocol):
+    """Those of a server. They catch up before a request is routed, unless they live on the clock."""
+
+    @property
+    def replicas(self) -> Sequence[Replica]: ...
+
+    def catch_up(self, now_s: float) -> None:
+        """A request comes: do what is due before."""
+        ...
+
+    def finish(self) -> None:
+        """No more requests will come."""
+        ...
+
+    def seen(self, engine: int) -> Metrics:
+        """What an engine showed at the last multiple of the interval at which the fleet's router looks."""
+        ...
+
+
+class LiveEngines:
+    """Engines that know nothing of each other, as processes."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        cores: Sequence[RankCore],
+        pool: int,
+        tell: Tell,
+        scrape_interval_s: float | None,
+        looks: Ticks | None,
+    ) -> None:
+        self._first = SeenReplica(env, cores[0], 0, pool, partial(tell, 0), scrape_interval_s, looks=looks)
+        others = (
+            LiveReplica(env, core, number, pool, partial(tell, number), scrape_interval_s)
+            for number, core in enumerate(cores[1:], start=1)
+        )
+        self.replicas: Sequence[Replica] = [self._first, *others]
+
+    def catch_up(self, now_s: float) -> None:
+        """The clock sees to that."""
+
+    def finish(self) -> None:
+        """The clock sees to that."""
+
+    def seen(self, engine: int) -> Metrics:  # noqa: ARG002 - of several engines the first is looked at
+        return self._first.seen
+
+
+class SeenReplica(LiveReplica):
+    """A server's first engine, at which the fleet's router `looks` beside the server's balancer."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        core: RankCore,
+        number: int,
+        pool: int,
+        on_finished: Listener,
+        scrape_interval_s: float | None,
+        *,
+        looks: Ticks | None,
+    ) -> None:
+        super().__init__(env, core, number, pool, on_finished, scrape_interval_s)
+        self._looks = looks
+        self._seen = NOTHING_SHOWN
+
+    @property
+    def seen(self) -> Metrics:
+        self._show()
+        return self._seen
+
+    def _show(self) -> None:
+        looks = self._looks
+        if looks is not None and looks.passed(self._env.now):
+            self._seen = self._shown_before(looks.last_s)
+        super()._show()
+
+
+class Address:
+    """Where the fleet's router sends requests: a Replica to it, with engines `behind` it, by their numbers in the server.
+
+    vLLM's metrics have a series for each engine of an address, of which llm-d takes the first (getLatestMetric of llm-d-router's
+    extractor/metrics/spec.go @45c38549: of series without time stamps the first). Loads of this instant are of all its engines.
+    """
+
+    def __init__(self, number: int, pool: int, gateway: Gateway, fleet: Gateway, behind: range) -> None:
+        self.number = number
+        self.pool = pool
+        self.behind = behind
+        self.balancer = gateway.router
+        self._gateway = gateway
+        self._fleet = fleet
+
+    def lead_to(self, engines: Engines) -> None:
+        """To those of a server."""
+        self._engines = engines
+        self._gateway.replicas = engines.replicas[self.behind.start : self.behind.stop]
+
+    def submit(self, *answers: Request) -> None:
+        request, *others = answers
+        self._engines.catch_up(request.arrival_s)
+        self._gateway.take(request, others)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        loads = [engine.load for engine in self._gateway.replicas]
+        num_waiting = self._gateway.num_undecided + sum(waiting for waiting, _ in loads)
+        return num_waiting, sum(running for _, running in loads)
+
+    def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
+        return self._engines.seen(self.behind.start)
+
+    def num_cached_blocks(self, request: Request) -> int:
+        return max(engine.num_cached_blocks(request) for engine in self._gateway.replicas)
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return max(engine.num_offloaded_blocks(request, num_cached_blocks) for engine in self._gateway.replicas)
+
+    def answered(self, engine: int, finished: Sequence[Request]) -> None:
+        """Requests have ended at an engine."""
+        self._gateway.answered(engine - self.behind.start, finished)
+        self._fleet.answered(self.number, finished)
+
+
+class Server(NamedTuple):
+    """Its engines, by their numbers in the fleet; what has them catch up; and their group, if they step together."""
+
+    cores: dict[int, RankCore]
+    engines: Engines
+    group: RankGroup | None
+
+
+class ServerFleet:
+    """All servers, some of which have several engines, and the `gateway` before them.
+
+    Where clients or limits wait for answers they live on the clock; else they catch up as requests come.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        plan: FleetPlan,
+        source: RequestSource,
+        table: RequestTable,
+        *,
+        seed: int,
+        is_live: bool,
+        step_log: StepLog | None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._source = source
+        self._table = table
+        self._is_live = is_live
+        self._step_log = step_log
+        configs = [plan.pools[pool].config for pool, _ in plan.servers for _ in plan.pools[pool].behind_addresses]
+        self.gateway = Gateway(
+            env,
+            router_for(plan.router, Fleet(configs, source, seed), len(configs)),
+            unable=source.unable,
+            fit=source.fit if source.other_keys else None,
+            reject=table.reject,
+            is_blind=len(configs) == 1 or router_options(plan.router).is_blind,
+            sampling=ParallelSampling.of(source),
+        )
+        self._addresses: list[Address] = []
+        self._servers = [self._server(number, *server) for number, server in enumerate(plan.servers)]
+        self.gateway.replicas = self._addresses
+
+    def arrive(self, request: Request) -> None:
+        """A request comes: route it by what is known."""
+        if not self.gateway.is_blind:
+            for server in self._servers:
+                server.engines.catch_up(request.arrival_s)
+        self.gateway.submit(request)
+
+    def finish(self) -> None:
+        """No more requests will come."""
+        for server in self._servers:
+            server.engines.finish()
+
+    def records(self) -> list[EngineRecords]:
+        """Of each engine. Raises ConfigError where requests wait for ever."""
+        cores = {number: core for server in self._servers for number, core in server.cores.items()}
+        for number, core in cores.items():
+            check_holds_nobody(core, number)
+        return [core.records() for core in cores.values()]
+
+    @property
+    def ranks(self) -> tuple[RankRecords, ...]:
+        """Of each server whose engines step together."""
+        return tuple(server.group.records for server in self._servers if server.group)
+
+    def _server(self, number: int, pool_number: int, numbers: range) -> Server:
+        """The server of that number, whose addresses are the next ones."""
+        pool = self._plan.pools[pool_number]
+        addresses = [self._address(pool_number, engines) for engines in pool.behind_addresses]
+        of_engine = [address for address in addresses for _ in address.behind]
+
+        def tell(engine: int, finished: Sequence[Request]) -> None:
+            of_engine[engine].answered(engine, finished)
+
+        names, rules = self._names(number, numbers), pool.server.lock_step if pool.server else None
+        log = RankLog(self._step_log, names) if self._step_log and rules else None
+        cores = [
+            engine_core(
+                pool,
+                self._table,
+                replica,
+                start_s=self._env.now,
+                num_keys=self._source.num_keys(pool_number),
+                step_log=log.of_rank(rank) if log else _named(self._step_log, names[rank]),
+            )
+            for rank, replica in enumerate(numbers)
+        ]
+        interval_s = addresses[0].balancer.scrape_interval_s
+        group = self._group(pool, rules, cores, interval_s, log) if rules else None
+        if group:
+            engines = self._in_lock_step(cores, group, tell)
+        else:
+            engines = self._independent(cores, pool_number, tell, interval_s)
+        for address in addresses:
+            address.lead_to(engines)
+        return Server(dict(zip(numbers, cores, strict=True)), engines, group)
+
+    def _address(self, pool_number: int, behind: range) -> "Address":
+        """The next one, with these engines of its server behind it."""
+        pool, number = self._plan.pools[pool_number], len(self._addresses)
+        balancer: Router = TheOnlyOne()
+        if pool.server and pool.server.balancer:
+            fleet = Fleet([pool.config] * len(behind), self._source)
+            balancer = router_for(pool.server.balancer, fleet, len(behind))
+        gateway = Gateway(
+            self._env,
+            balancer,
+            reject=partial(self.gateway.refused, number),
+            limits=QueueLimits.of(pool.config.engine),
+            sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
+        )
+        self._addresses.append(Address(number, pool_number, gateway, self.gateway, behind))
+        return self._addresses[-1]
+
+    @property
+    def _looks(self) -> Ticks | None:
+        """When the fleet's router looks at a server."""
+        interval_s = self.gateway.router.scrape_interval_s
+        return None if interval_s is None else Ticks(interval_s)
+
+    def _group(
+        self,
+        pool: Pool,
+        rules: LockStepRules,
+        cores: Sequence[RankCore],
+        scrape_interval_s: float | None,
+        log: RankLog | None,
+    ) -> RankGroup:
+        return RankGroup(
+            cores,
+            pool.step_time,
+            rules,
+            num_batches_in_flight=pool.config.num_batches_in_flight,
+            start_s=self._env.now,
+            scrape_interval_s=scrape_interval_s,
+            log=log,
+        )
+
+    def _in_lock_step(self, cores: Sequence[RankCore], group: RankGroup, tell: Tell) -> Engines:
+        if self._is_live:
+            return LiveRanks(self._env, cores, group, tell, self._looks)
+        return LazyRanks(cores, group, tell, self._looks)
+
+    def _independent(
+        self, cores: Sequence[RankCore], pool: int, tell: Tell, scrape_interval_s: float | None
+    ) -> Engines:
+        if self._is_live:
+            return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, self._looks)
+        return ListenedReplicas(((core, pool) for core in cores), tell, scrape_interval_s, self._looks)
+
+    def _names(self, server: int, numbers: range) -> list[dict[str, int]]:
+        """What the step log calls a server's engines; the only server's by their ranks."""
+        if len(self._plan.servers) == 1:
+            return [{"rank": rank} for rank in range(len(numbers))]
+        return [{"replica": replica, "server": server, "rank": rank} for rank, replica in enumerate(numbers)]
+
+
+def _named(step_log: StepLog | None, names: Mapping[str, int]) -> StepLog | None:
+    return None if step_log is None else lambda row: step_log({**names, **row})

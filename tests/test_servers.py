@@ -1,0 +1,250 @@
+"""Several servers, each of several data-parallel ranks, behind a router."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sim
+from sim.errors import ConfigError
+from sim.search.entry import capacity, optimize
+from sim.specs.serve_command import parse_serve_command, serve_command
+from tests.test_ranks import DENSE, MOE, TRACE, served
+from tests.workload.makers import make_trace
+
+BURST = make_trace([0.02 * number for number in range(120)], prompt_tokens=[500] * 120, output_tokens=[50] * 120)
+
+
+def ran(trace: Any = BURST, model: str = MOE, **arguments: Any) -> sim.Result:
+    engine = arguments.pop("engine", None) or served(data_parallel_size=2, enable_expert_parallel=True)
+    return sim.simulate(model, "h100-sxm", trace, engine=engine, intervals=False, **arguments)
+
+
+def test_a_row_an_engine_with_its_server() -> None:
+    """As many GPUs as engines have, at their price; steps of all servers, requests of each engine; a server's ranks end their steps together."""
+    found = ran(replicas=3, router="round_robin")
+    summary, steps = found.summary, found.steps
+    assert summary["fleet"] == {"replicas": 6, "servers": 3, "router": "round_robin"}
+    assert [row["server"] for row in summary["replicas"]] == [0, 0, 1, 1, 2, 2]
+    assert sum(row["requests"] for row in summary["replicas"]) == 120
+    of_server = found.requests["replica"] // 2
+    assert of_server.tolist() == [0, 1, 2] * 40
+    assert summary["gpu_hours"] == pytest.approx(6 * summary["duration"] / 3600)
+    ends = {server: set(steps.loc[steps["replica"] // 2 == server, "end_s"]) for server in range(3)}
+    for rank in range(6):
+        own = steps.loc[steps["replica"] == rank]
+        together = steps.loc[steps["replica"] == rank ^ 1]
+        shared = own.merge(together, on="end_s")
+        assert len(shared) > 0.5 * min(len(own), len(together))
+    assert not ends[0] & ends[1]
+    assert summary["num_lock_steps"] == sum(ranks.num_steps for ranks in found.run.ranks)
+    assert len(found.run.ranks) == 3
+    assert "3 servers of 2 engines of 1 x h100-sxm behind round_robin" in str(found)
+    assert "replica  server  requests" in str(found)
+
+
+@pytest.mark.parametrize("model", [MOE, DENSE])
+@pytest.mark.parametrize("more", [{"replicas": 1}, {"replicas": 1, "router": "llm_d"}, {"router": "random"}])
+def test_a_router_before_one_server_changes_nothing(model: str, more: dict[str, Any]) -> None:
+    """The server's own balancer shares out what it is sent."""
+    engine = served(data_parallel_size=4)
+    alone, behind = (ran(model=model, engine=engine, **how) for how in ({}, more))
+    pd.testing.assert_frame_equal(alone.requests, behind.requests, check_exact=True)
+    pd.testing.assert_frame_equal(alone.steps, behind.steps, check_exact=True)
+    untold = {"fleet", "arguments", "wall_time_s"}
+    assert {key: value for key, value in alone.summary.items() if key not in untold} == {
+        key: value for key, value in behind.summary.items() if key not in untold
+    }
+    assert alone.summary["fleet"] == {"replicas": 4, "router": "vllm_dp"}
+
+
+def test_its_balancer_has_the_options_that_are_asked_for() -> None:
+    sizes = [200 * (number % 7 + 1) for number in range(60)]
+    uneven = make_trace([0.03 * number for number in range(60)], prompt_tokens=sizes, output_tokens=sizes)
+    engine = served(data_parallel_size=4)
+    asked, usual = (ran(uneven, engine=engine, router=name) for name in ("vllm_dp:api_servers=4", None))
+    assert asked.summary["fleet"]["router"] == "vllm_dp:api_servers=4"
+    assert asked.requests["replica"].tolist() != usual.requests["replica"].tolist()
+
+
+def test_dense_servers_are_their_engines() -> None:
+    """A request goes to a server, whose balancer knows its own engines alone."""
+    found = ran(TRACE, DENSE, engine=served(data_parallel_size=2), replicas=2, router="round_robin")
+    assert (found.requests["replica"] // 2).tolist() == [0, 1] * 20
+    assert "num_lock_steps" not in found.summary
+    halves = [sim.simulate(DENSE, "h100-sxm", TRACE.rows(np.arange(place, 40, 2)), engine=served(data_parallel_size=2), intervals=False) for place in (0, 1)]  # fmt: skip
+    for place, half in enumerate(halves):
+        assert half.requests["finish_s"].tolist() == found.requests["finish_s"][place::2].tolist()
+
+
+def test_ranks_with_addresses_are_what_the_router_chooses() -> None:
+    """And step with their server."""
+    engine = served(data_parallel_size=2, enable_expert_parallel=True, data_parallel_external_lb=True)
+    found = ran(engine=engine, replicas=2, router="round_robin")
+    assert found.requests["replica"].tolist() == [0, 1, 2, 3] * 30
+    assert [row["server"] for row in found.summary["replicas"]] == [0, 0, 1, 1]
+    assert len(found.run.ranks) == 2
+    one = ran(engine=engine)
+    assert one.summary["fleet"] == {"replicas": 2, "router": "least_loaded"}
+
+
+def test_llm_d_sees_the_first_engine_of_an_address() -> None:
+    """Whatever the others hold: of a server whose first rank is idle it thinks nothing of the rest."""
+    by_load = "llm_d:queue=0,kv=0,prefix=0,running=1"
+    behind = ran(replicas=2, router=by_load)
+    first, second = (sum(row["requests"] for row in behind.summary["replicas"] if row["server"] == server) for server in (0, 1))  # fmt: skip
+    assert first + second == 120
+    engine = served(data_parallel_size=2, enable_expert_parallel=True, data_parallel_external_lb=True)
+    addressed = ran(engine=engine, replicas=2, router=by_load)
+    assert addressed.requests["replica"].tolist() != behind.requests["replica"].tolist()
+
+
+def test_pools_of_unlike_servers() -> None:
+    """Ranks in lock step, ranks with addresses and an engine by itself behind one router: each pool has its own figures, all add up."""
+    pools = [
+        {"name": "two", "replicas": 2, "engine": {"data_parallel_size": 2, "enable_expert_parallel": True}},
+        {"name": "big", "gpu": "h200-sxm", "engine": {"data_parallel_size": 3, "data_parallel_external_lb": True}},
+        {"name": "lone", "engine": {"max_num_seqs": 64}},
+    ]
+    found = ran(engine=served(), fleet={"router": "least_loaded", "pools": pools})
+    summary = found.summary
+    assert summary["fleet"]["servers"] == 4
+    assert [(pool["replicas"], pool.get("servers")) for pool in summary["pools"]] == [(4, 2), (3, 1), (1, None)]
+    assert [row["server"] for row in summary["replicas"]] == [0, 0, 1, 1, 2, 2, 2, 3]
+    assert sum(pool["arrived"] for pool in summary["pools"]) == 120
+    assert sum(pool.get("num_lock_steps", 0) for pool in summary["pools"]) == summary["num_lock_steps"]
+    assert found.fleet.num_gpus == 8
+    text = (
+        "2 servers of 2 engines of 1 x h100-sxm and 1 server of 3 engines of 1 x h200-sxm and 1 replica of 1 x h100-sxm"
+    )
+    assert text in str(found).replace("\n", " ")
+    assert [pool["arrived"] > 0 for pool in summary["pools"]] == [True] * 3
+
+
+def test_steps_are_logged_with_their_server() -> None:
+    """Dummies as well; those of a server of one engine alike."""
+    rows: list[dict[str, Any]] = []
+    pools = [{"replicas": 2, "engine": {"data_parallel_size": 2}}, {}]
+    found = ran(engine=served(), fleet={"router": "round_robin", "pools": pools}, step_log=rows.append)
+    assert {(row["replica"], row["server"], row["rank"]) for row in rows} == {
+        (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 2, 0)
+    }  # fmt: skip
+    in_step = [row for row in rows if "wave" in row]
+    assert len(in_step) == 2 * found.summary["num_lock_steps"]
+
+
+def test_limits_are_those_of_an_address() -> None:
+    """A server's, or each rank's where it has one; who is turned away is told so, and no request is lost."""
+    at_once = make_trace([0.0] * 20, prompt_tokens=[100] * 20, output_tokens=[20] * 20)
+    limits = {"data_parallel_size": 2, "max_num_queued_reqs": 3}
+    behind = ran(at_once, engine=served(**limits), replicas=2, router="round_robin")
+    assert behind.summary["completed"] == 6
+    addressed = ran(at_once, engine=served(**limits, data_parallel_external_lb=True), replicas=2, router="round_robin")
+    assert addressed.summary["completed"] == 12
+    assert set(behind.rejected.values()) == {"503: 3 requests were under way (max_num_queued_reqs)"}
+
+
+def test_users_wait_for_servers() -> None:
+    found = ran(users=16, replicas=2, router="least_loaded")
+    assert found.summary["completed"] == 120
+    assert found.requests["replica"].nunique() == 4
+
+
+def test_results_are_written(tmp_path: Any) -> None:
+    """Each file has the server of a replica, or its replica."""
+    ran(replicas=2).write(tmp_path / "run")
+    over_time = pd.read_csv(tmp_path / "run" / "replicas.csv")
+    assert over_time.groupby("server")["replica"].unique().map(list).to_dict() == {0: [0, 1], 1: [2, 3]}
+
+
+def test_capacity_counts_servers() -> None:
+    """Two servers take about twice the rate of one, and as many GPUs; a rate is sized in servers."""
+    asked: dict[str, Any] = {"engine": served(data_parallel_size=2), "slo": ["tpot_p99=20ms"], "intervals": False}
+    one, two = (capacity(MOE, "h100-sxm", BURST, replicas=count, **asked).summary for count in (1, 2))
+    assert [(found["replicas"], found["num_gpus"]) for found in (one, two)] == [(1, 2), (2, 4)]
+    assert 1.5 < two["max_request_rate"] / one["max_request_rate"] < 2.5
+    sized = capacity(MOE, "h100-sxm", BURST, rate=1.5 * one["max_request_rate"], **asked).summary["sizing"]
+    assert (sized["replicas"], sized["num_gpus"]) == (2, 4)
+
+
+def test_servers_and_ranks_are_a_choice() -> None:
+    """Four GPUs are two servers of two ranks, among others."""
+    space: dict[str, list[Any]] = {"data_parallel_size": [None, 2], "replicas": [1, 2]}
+    found = optimize(MOE, "h100-sxm", TRACE, engine=served(), trials=40, space=space)
+    tried = {
+        (row["engine"].get("data_parallel_size", 1), row["replicas"], row["num_gpus"])
+        for row in found.summary["candidates"]
+    }
+    assert {(2, 2, 4), (2, 1, 2), (1, 2, 2)} <= tried
+
+
+def test_a_line_of_vllm_serve_says_that_ranks_have_addresses() -> None:
+    """By any of three flags; the line that starts all of a server has the one that does so."""
+    engine = sim.EngineConfig(data_parallel_size=16, data_parallel_external_lb=True)
+    lines = (
+        "-dp 16 --data-parallel-external-lb",
+        "-dp 16 -dpe --data-parallel-size-local 1 -dpn 3",
+        "-dp 16 --data-parallel-rank 3",
+        "-dp 16 --data-parallel-size-local 8 --data-parallel-multi-port-external-lb --data-parallel-start-rank 8",
+    )
+    for line in lines:
+        assert parse_serve_command(f"vllm serve M {line}").engine == engine
+    line = "vllm serve M --data-parallel-size 16 --data-parallel-multi-port-external-lb --data-parallel-size-local 16"
+    assert serve_command("M", engine) == line
+    assert parse_serve_command(line).engine == engine
+
+
+@pytest.mark.parametrize("line", ["-dp 4 --data-parallel-hybrid-lb", "-dp 4 -dpl 2 --data-parallel-start-rank 2"])
+def test_a_balancer_for_each_node_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError, match="asks for a balancer within each node of a server, which is not simulated"):
+        parse_serve_command(f"vllm serve M {line}")
+
+
+EXTERNAL = {"data_parallel_external_lb": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "more", "message"),
+    [
+        (
+            MOE,
+            {},
+            {"replicas": 2, "router": "vllm_dp"},
+            "router vllm_dp is what shares out requests within each server",
+        ),
+        (MOE, EXTERNAL, {"router": "vllm_dp"}, "router vllm_dp is what shares out requests within each server"),
+        (DENSE, EXTERNAL, {}, "data_parallel_external_lb is for models with experts, .* 2 times as many replicas"),
+        (DENSE, {}, {"replicas": 2, "kv_pull": ""}, "kv_pull is not simulated with data_parallel_size"),
+        (DENSE, {}, {"replicas": 2, "router": "random", "jobs": 2}, "are engines of one server, depend on each other"),
+        (
+            DENSE,
+            {},
+            {"replicas": 2, "stream": True},
+            "engines of several servers or step together, are not simulated so",
+        ),
+        (
+            MOE,
+            {},
+            {"fleet": {"pools": [{"replicas": 2}], "faults": [{"replica": 1, "at_s": 9.0}]}},
+            "pool 0: data_parallel_size 2 is simulated for fleets that stay as they are and whose servers answer requests whole",
+        ),
+        (
+            MOE,
+            {},
+            {"fleet": {"pools": [{"name": "p", "role": "prefill"}, {"role": "decode"}]}},
+            "p: data_parallel_size 2 is simulated for fleets that stay",
+        ),
+    ],
+)
+def test_what_is_not_simulated_is_refused(
+    model: str, arguments: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    engine = served(data_parallel_size=2, **arguments)
+    with pytest.raises(ConfigError, match=message):
+        sim.simulate(model, "h100-sxm", TRACE, engine=engine, intervals=False, **more)
+
+
+def test_an_address_for_the_only_rank_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="gives each data-parallel rank an address, got data_parallel_size 1"):
+        sim.EngineConfig(data_parallel_external_lb=True)
