@@ -19,6 +19,7 @@ from benchmarks.fit_bands import left_out as by_other_models
 from sim.cluster.front_end import FITTED_AT_TOKENS, TOKENIZED_S
 from sim.measure.calibrate import Beside
 from sim.measure.calibrate_kernels import calibrate_kernels
+from sim.measure.published import completed
 from sim.measure.runs import ClosedLoop, Run, read_runs
 from sim.measure.validate import RunResult, Validation, validate
 from sim.report.validation import (
@@ -99,7 +100,7 @@ PROFILES = {"RTX4090_Llama-3.1-8B": "rtx-4090", "RTXPRO6000_Llama-3.1-8B": "rtx-
 SCRIPTED = """## Closed loops whose arguments are unknown
 
 As the file has them, and where InferenceX publishes a script, with its arguments: those of the script's version that had the run's vLLM, as far as its history tells
-(SemiAnalysisAI/InferenceX, perf-changelog.yaml). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them, so each model
+(SemiAnalysisAI/InferenceX, perf-changelog.yaml; sim/measure/published.py, which `servecast validate` asks as well). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them, so each model
 and each GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
 
 | with | TTFT | TPOT |
@@ -110,6 +111,7 @@ and each GPU is left out here (`python -m benchmarks.closed_loops`). Median size
 | the lengths that the client drew | 24.1 / 26.7 | 5.8 / 7.0 |
 | routers in 32 bits, MXFP4 padded, inputs of nvfp4 quantised | 19.9 / 23.4 | 4.7 / 5.8 |
 | launches outside of graphs | 18.5 / 20.9 | 4.4 / 5.6 |
+| what torch.compile fuses, waits between piecewise graphs, launches of B200's hosts | 17.1 / 19.2 | 4.5 / 5.8 |
 
 Causes:
 
@@ -117,7 +119,7 @@ Causes:
   differs by 1.7 % (standard deviation around the median of a server's) in place of 4.9, and with a seed of 1 by 3.8.
 - **Routers in 32 bits**: vLLM multiplies MiniMax-M2's (and GLM-4.5's and Nemotron-H's) without tensor cores, on every GPU the whole: 13 ms of a prompt of 8,000 tokens on B200, where the rest takes 70 to 140.
 - **MXFP4 is padded** to whole tiles of its kernel (vLLM's mxfp4.py): gpt-oss's experts in eight by 14 % for Marlin, 52 % for FlashInfer on B200. That is in times, and not yet in memory.
-- **Inputs of nvfp4** are quantised by a kernel of their own a matrix, which tables of fp8 hold and those of nvfp4 do not (the fitted launch is 7.2 us for fp8, 4.1 for bf16, 3.5 for nvfp4): Llama-3.1-70B in fp4 was 11 % too fast a token.
+- **Inputs of nvfp4** are quantised by a kernel of their own a matrix, which tables of fp8 hold and those of nvfp4 do not (on B200 the fitted launch is 7.2 us for fp8, 4.1 for bf16, 3.5 for nvfp4): Llama-3.1-70B in fp4 was 11 % too fast a token.
 - **Experts of nvfp4 and fp8**: kernels that gather and add up a token's rows take their own time, and nvfp4 has a fit of its own (6 to 9 % on shapes held out). Kimi-K2.5 and MiniMax-M2.5 in fp4
   were 12 to 20 % too slow a token on B200 and B300 with one or two GPUs.
 - **MiniMax-M2.5 norms queries and keys over all heads**, so that ranks send each other a third, small sum a layer (vLLM's minimax_m2.py): 7 points of its time per token on four GPUs.
@@ -129,7 +131,8 @@ Causes:
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
 - **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a fifth, alike at 4 and 256 requests and so of the prompts' steps. Of gpt-oss and Kimi some of it is
   Marlin: its tables take 12 to 30 % longer from 1,000 tokens on where tokens choose experts by a power law, and were fitted to even choice. B200 is 8 to 15 points farther off than B300 with the same kernels, and
-  its long prompts of dense models are 12 % too fast, as H100's are 17 % too slow: tables hold kernels alone, not hot GPUs. Steps outside of graphs take B200's servers longer than H200's (75 to 95 us a launch), for which no cause is known.
+  its long prompts of dense models are 16 % too fast, as H100's are 12 % too slow: tables hold kernels alone, of newer versions, not hot GPUs. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
+  B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
   Kimi-K2.5 in fp4 on B200 took twice as long where its runs are labelled as expert-parallel, as if no graph had held prompts of 1,024.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 FRONT_END = """## The client's clock
@@ -201,7 +204,7 @@ def _introduction() -> str:
 
 
 def _known(runs: Sequence[Run]) -> tuple[Run, ...]:
-    return tuple(run for run in runs if run.engine_args_known)
+    return completed(run for run in runs if run.engine_args_known)
 
 
 def _of_quality(validation: Validation, quality: str) -> Validation:

@@ -24,6 +24,7 @@ from benchmarks.short_profiles import kernel_errors
 from sim.errors import SimError
 from sim.measure.confidence import Band, Confidence, Evidence, Residual, confidence, meets_start
 from sim.measure.likeness import Traits, novelty
+from sim.measure.published import completed
 from sim.measure.replay import Figures, Prepared, prepare
 from sim.measure.runs import Run, read_runs
 from sim.metrics.summary import arrived_s
@@ -104,7 +105,7 @@ def main(folder: Path) -> None:
 
 def measured(folder: Path) -> list[Run]:
     """The runs whose engine arguments are known."""
-    return [run for name in FILES for run in read_runs(folder / name) if run.engine_args_known]
+    return [run for name in FILES for run in completed(read_runs(folder / name)) if run.engine_args_known]
 
 
 def known_runs(runs: Sequence[Run]) -> Iterator[Known]:

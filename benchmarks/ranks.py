@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sim
-from benchmarks.closed_loops import with_scripts
 from sim.errors import SimError
+from sim.measure.published import completed
 from sim.measure.replay import replay
 from sim.measure.runs import ClosedLoop, Run, read_runs
 from sim.units import MS
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
 
 def closed_loops(folder: Path) -> Iterator[Point]:
     """Those with experts on several GPUs; the others are said to be left out."""
-    for run in with_scripts(read_runs(folder / "measured" / "closed_loop.json")):
+    for run in completed(read_runs(folder / "measured" / "closed_loop.json")):
         layout = (run.engine.get("tensor_parallel_size", 1), run.engine.get("data_parallel_size", 1))
         if not run.engine.get("enable_expert_parallel") or not isinstance(run.workload, ClosedLoop):
             continue

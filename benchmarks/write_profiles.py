@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
+OTHER_HOSTS = "h200-sxm"  # whose launches GPUs have of which none were measured
 LINK_FITS = Path(__file__).with_name("link_fits.json")
 SERVING_FITS = Path(__file__).with_name("serving_fits.json")
 LAUNCH_FITS = Path(__file__).with_name("launch_fits.json")
@@ -348,7 +349,7 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
         "all_reduce": fits.block("all-reduce"),
         "elementwise": _elementwise(fits, gpu, profile),
         "sampler": {"basis": "fitted" if gpu.chip == "H100" and gpu.is_chip else "derived", **served["sampler"]},
-        "host": _host(served["host"]),
+        "host": _host(served["host"], profile["name"]),
     }
 
 
@@ -386,16 +387,17 @@ def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any
     return {"basis": "generic", "source": source, "memory_efficiency": efficiency, "launch_us": 2.3}
 
 
-def _host(served: dict[str, Any]) -> dict[str, Any]:
+def _host(served: dict[str, Any], gpu: str) -> dict[str, Any]:
     launches = json.loads(LAUNCH_FITS.read_text(encoding="utf-8"))
+    launched = launches.get(gpu, launches[OTHER_HOSTS])
     return {
         "basis": "generic",
         "source": f"0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps; {served['source']}; "
-        f"launch: {launches['source']}",
+        f"launches {launched['source']}",
         "step_us": 300.0,
         "request_us": 4.0,
         "exposed_us": served["exposed_us"],
-        "launch_us": launches["launch_us"],
+        **{name: launched[name] for name in ("launch_us", "layer_us", "gap_us")},
         "front_end_us": served["front_end_us"],
         "front_end_request_us": served["front_end_request_us"],
     }

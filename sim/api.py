@@ -424,17 +424,21 @@ def read_measured(
     gpu: str | None = None,
     engine: EngineConfig = DEFAULTS,
     vllm_version: str | None = None,
+    as_given: bool = False,
 ) -> "tuple[Run, ...]":
     """Measured runs from files: Servecast's format, or JSON of `vllm bench serve --save-result --save-detailed`.
 
     The latter names no server: `gpu`, `engine` and `vllm_version` do, and `model` where its `model_id` is none. What it
-    leaves open stands in the `note` of its run. Raises RunsError for what cannot be read.
+    leaves open stands in the `note` of its run. Where a run's `source` says elsewhere what its file leaves open (arguments that are
+    not known, a version), it has that, unless they are to be `as_given`. Raises RunsError for what cannot be read.
     """
     from sim.measure.bench import Server
     from sim.measure.bench import read_measured as read_runs
+    from sim.measure.published import completed
 
     paths = [files] if isinstance(files, str | Path) else files
-    return read_runs([Path(path) for path in paths], Server(model, gpu, engine.given, vllm_version))
+    runs = read_runs([Path(path) for path in paths], Server(model, gpu, engine.given, vllm_version))
+    return runs if as_given else completed(runs)
 
 
 def validate(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.measured import OnlyKnownArgs, RunFilesOrNone, read_runs
+from sim.cli.measured import AsGiven, OnlyKnownArgs, RunFilesOrNone, read_runs
 from sim.cli.options import Gpu, Json, Report, print_json, warn
 from sim.cli.progress import progress_bar
 from sim.errors import ConfigError
@@ -38,6 +38,7 @@ def calibrate(
         ),
     ] = None,
     only_known_args: OnlyKnownArgs = False,
+    as_given: AsGiven = False,
     report: Report = None,
     as_json: Json = False,
 ) -> None:
@@ -56,7 +57,7 @@ def calibrate(
     check_writable(out, "--out")
     if report:
         check_writable(report, "--report")
-    measured = read_runs(ctx, runs, gpu) if runs else ()
+    measured = read_runs(ctx, runs, gpu, as_given=as_given) if runs else ()
     if kernels is not None:
         by_kernels = api.calibrate(measured, gpu, kernels=kernels, only_known_args=only_known_args)
         _keep(by_kernels, by_kernels.title, _kernel_tables(by_kernels), out, report, as_json=as_json)

@@ -7,7 +7,7 @@ import typer
 
 from sim.cli.completion import gpu_names
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.measured import OnlyKnownArgs, RunFiles, read_runs
+from sim.cli.measured import AsGiven, OnlyKnownArgs, RunFiles, read_runs
 from sim.cli.options import Composition, Intervals, Json, Report, print_answer, warn
 from sim.cli.progress import progress_bar
 from sim.outputs import check_apart, check_writable, writing
@@ -31,6 +31,7 @@ def validate(
     runs: RunFiles,
     gpu: BenchGpu = None,
     only_known_args: OnlyKnownArgs = False,
+    as_given: AsGiven = False,
     composition: Annotated[Composition, typer.Option(help="How mixed steps are timed.")] = "additive",
     seed: Annotated[int, typer.Option(help="For arrivals and lengths that are random.", min=0)] = 0,
     plot: Annotated[
@@ -51,7 +52,7 @@ def validate(
     for option, path in outputs.items():
         if path:
             check_writable(path, option)
-    measured = read_runs(ctx, runs, gpu)
+    measured = read_runs(ctx, runs, gpu, as_given=as_given)
     with progress_bar("replaying") as progress:
         validation = api.validate(
             measured,

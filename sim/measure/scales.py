@@ -15,6 +15,7 @@ SCALED: Mapping[str, str] = {
     "compute_efficiency": "compute_efficiency",
     "memory_efficiency": "memory_efficiency",
     "launch_us": "launch_time",
+    "layer_us": "host_step_time",
     "step_us": "host_step_time",
     "exposed_us": "host_step_time",
     "request_us": "host_request_time",

@@ -289,6 +289,8 @@ def _host_fit(host: HostBlock) -> HostFit:
         host.request_us * US,
         host.exposed_us * US,
         host.launch_us * US,
+        host.layer_us * US,
+        host.gap_us * US,
         host.front_end_us * US,
         host.front_end_request_us * US,
         host.basis,

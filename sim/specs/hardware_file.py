@@ -106,6 +106,8 @@ class HostBlock(FitBlock):
     request_us: NotNegative
     exposed_us: NotNegative
     launch_us: NotNegative
+    layer_us: NotNegative
+    gap_us: NotNegative
     front_end_us: NotNegative
     front_end_request_us: NotNegative
 

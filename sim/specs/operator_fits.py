@@ -131,8 +131,9 @@ class SamplerFit:
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """What the CPU needs: a step, each request in it, and each kernel launched outside a CUDA graph.
+    """What the CPU needs: a step, each request in it, each kernel launched outside a CUDA graph, and a layer between two graphs.
 
+    Between two graphs the GPU idles as well, by `gap_s` a layer.
     Async scheduling hides the first two behind the GPU's step, but for `exposed_s`. The front end (HTTP, tokenizer,
     detokenizer, streaming) delays what a client sees of a request by `front_end_s`, and `front_end_request_s` more for
     each request that streams beside it.
@@ -142,6 +143,8 @@ class HostFit:
     request_s: float
     exposed_s: float
     launch_s: float
+    layer_s: float
+    gap_s: float
     front_end_s: float
     front_end_request_s: float
     basis: Basis

@@ -21,11 +21,11 @@ from sim.steptime.operators import ACTIVATION_BYTES, DecodeAttention, elementwis
 from sim.steptime.protocol import StepShape
 from sim.steptime.token_work import TokenWork
 
-PASS_LAUNCHES: Mapping[str, int] = {"eagle3": 12}
+PASS_LAUNCHES: Mapping[str, int] = {"eagle3": 10}
 """Small kernels around the layers of a pass, in launches of a layer's, which take longer: positions, slots, embedding, head, choice of token; and
 EAGLE-3's own vocabulary."""
 OTHER_PASS_LAUNCHES = 2
-STEP_LAUNCHES = 15
+STEP_LAUNCHES = 8
 """Those once a step: rejection of drafts, the next inputs."""
 GRAPHS_SINCE = (0, 9, 0)  # vllm-project/vllm #17211 captures drafters piecewise
 FP32_BYTES = 4
@@ -69,16 +69,17 @@ class Drafting:
     def launches_s(self, num_requests: int, num_tokens: int) -> float:
         """What the host takes to launch it all."""
         method, count = self._speculation.method, self._num_passes(num_requests)
-        launches = STEP_LAUNCHES
-        if self._passes is not None and count:
-            launches += count * PASS_LAUNCHES.get(method, OTHER_PASS_LAUNCHES)
-            launches += self._layer_launches(self._passes, num_tokens)
-            launches += (count - 1) * self._layer_launches(self._passes, num_requests)
-        return launches * self._host.launch_s
+        if self._passes is None or not count:
+            return STEP_LAUNCHES * self._host.launch_s
+        launches = STEP_LAUNCHES + count * PASS_LAUNCHES.get(method, OTHER_PASS_LAUNCHES)
+        layers_s = self._layers_s(self._passes, num_tokens) + (count - 1) * self._layers_s(self._passes, num_requests)
+        return launches * self._host.launch_s + layers_s
 
-    def _layer_launches(self, passes: "_Passes", num_tokens: int) -> int:
+    def _layers_s(self, passes: "_Passes", num_tokens: int) -> float:
         graph = self._graphs.dispatch(num_tokens, is_uniform_decode=False).graph
-        return passes.num_piecewise_launches if self._is_captured and graph != "none" else passes.num_launches
+        if self._is_captured and graph != "none":
+            return passes.num_layers * self._host.layer_s
+        return passes.num_launches * self._host.launch_s
 
     def _num_passes(self, num_requests: int) -> int:
         num_drafts = self._speculation.num_drafts_after(num_requests)
@@ -113,7 +114,7 @@ class _Passes:
         self._tokens_s = cache(self._time_tokens)
         self._head_s = cache(self._time_head)
         self.num_launches = self._work.num_launches
-        self.num_piecewise_launches = self._work.num_piecewise_launches
+        self.num_layers = self._work.num_layers
 
     def one_by_one(
         self, num_requests: int, num_decodes: int, num_drafts: int, num_tokens: int, num_passes: int

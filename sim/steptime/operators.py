@@ -117,15 +117,25 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
-def served_gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
-    """`gemm` as a server runs it: inputs of 4 bits are quantised by a kernel of their own, which its tables leave out.
+def served_gemm(rows: float, linear: Linear, gpu: HardwareProfile, *, is_fused: bool = False) -> Kernel:
+    """`gemm` as a server runs it, whose tables quantise inputs of fp8 by a kernel of their own, and those of 4 bits not at all.
 
-    Those of fp8 hold it, as B200's launches tell.
+    A server has such a kernel for inputs of 4 bits. Those of fp8 are quantised by whatever kernel writes them where that `is_fused`.
     """
-    kernel = gemm(rows, linear, gpu)
-    if compute_dtype(linear.weight, gpu) != "fp4":
-        return kernel
-    return Kernel(kernel.seconds + gpu.operators.elementwise.launch_s, kernel.bound)
+    kernel, dtype = gemm(rows, linear, gpu), compute_dtype(linear.weight, gpu)
+    if dtype == "fp4":
+        return Kernel(kernel.seconds + gpu.operators.elementwise.launch_s, kernel.bound)
+    if dtype == "fp8" and is_fused:
+        return Kernel(kernel.seconds - _fused_s(rows * linear.in_features, gpu), kernel.bound)
+    return kernel
+
+
+def _fused_s(num_inputs: float, gpu: HardwareProfile) -> float:
+    """What is spared where the kernel before writes fp8: a kernel that reads 16 bits and writes 8, and half of what that one wrote."""
+    fit, bandwidth = gpu.operators.elementwise, gpu.memory_bandwidth_bytes_per_s
+    launch_s = min(fit.launch_s, gpu.operators.gemm["fp8"].launch_s)
+    written_s = num_inputs * (ACTIVATION_BYTES - QUANTISED_BYTES["fp8"]) / (bandwidth * fit.memory_efficiency)
+    return launch_s + _quantise_s(num_inputs, "fp8", bandwidth) + written_s
 
 
 def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -> float:

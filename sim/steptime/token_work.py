@@ -8,6 +8,8 @@ from typing import TypeVar
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Layer, ModelSpec
+from sim.specs.quantization import FP8
+from sim.specs.releases import parse_version
 from sim.specs.stages import Stage, whole
 from sim.steptime.all_to_all import gathered_s
 from sim.steptime.expert_routing import ExpertRouting
@@ -25,6 +27,10 @@ NORM_ACCESSES = 4  # a norm fused with the residual's addition reads and writes 
 FIRST_NORMS = 1  # the embedding, taken as a norm
 LAST_NORMS = 2  # the last norm and the choice of sampled rows, taken as one as well
 ATTENTION_LAUNCHES = 2  # the KV write and attention itself, which piecewise graphs leave out
+BEHIND_ATTENTION = ("o_proj", "out_proj", "o_a_proj")
+FUSES_SINCE = (0, 10, 0)
+"""torch.compile makes one kernel of a norm or an activation and what quantises behind it, of which vLLM made an operation that it can see
+into (QuantFP8, vllm-project/vllm #21069 turns it off by name). Scales of blocks keep a kernel of their own (vLLM's config/vllm.py, #25094)."""
 ELEMENTWISE_LAUNCHES = 4  # two norms, rope, activation
 EXPERTS_LAUNCHES = 6  # routing, permutation, two grouped multiplications, activation, sum
 SQUARES_BYTES = 2 * 4  # a token's mean squares in fp32, of its queries and of its keys
@@ -51,6 +57,7 @@ class TokenWork:
         layers = [(layer.per_rank(tensor_parallel_size), count) for layer, count in distinct_layers.items()]
         norm = norm_bytes(model)
         self._gpu = gpu
+        self._fuses = not engine.enforce_eager and parse_version(engine.vllm_version) >= FUSES_SINCE
         self._num_gpus = tensor_parallel_size
         self._message_bytes = ACTIVATION_BYTES * model.hidden_size
         self._num_gathers = _num_gathers(distinct_layers, engine)
@@ -79,6 +86,7 @@ class TokenWork:
         self.num_exchanging_layers = self._experts.num_exchanging_layers
         self.num_launches += 2 * self.num_exchanging_layers
         self.num_piecewise_launches = (ATTENTION_LAUNCHES + 1) * num_layers  # one graph between two attentions
+        self.num_layers = num_layers
 
     def seconds_by_operator(self, num_tokens: int) -> dict[str, float]:
         """Seconds of each kind of kernel over all layers, without attention and the output head; all ranks have as many tokens."""
@@ -107,7 +115,8 @@ class TokenWork:
     def _time_matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         found: list[tuple[str, Bound, float]] = []
         for linear, count in self._linears.items():
-            seconds, bound = served_gemm(float(num_tokens), linear, self._gpu)
+            is_fused = self._fuses and linear.weight.name == FP8.name and not linear.name.endswith(BEHIND_ATTENTION)
+            seconds, bound = served_gemm(float(num_tokens), linear, self._gpu, is_fused=is_fused)
             found.append((linear.name, bound, count * seconds))
         return found
 

@@ -49,7 +49,7 @@ FITS = OperatorFits(
     ),
     elementwise=ElementwiseFit(0.5, 2.3 * US, "fitted"),
     sampler=SamplerFit(3.5 * NS, 215.0, "fitted"),
-    host=HostFit(300 * US, 4 * US, 100 * US, 29.2 * US, 6.8 * MS, 33 * US, "generic"),
+    host=HostFit(300 * US, 4 * US, 100 * US, 29.2 * US, 90 * US, 5 * US, 6.8 * MS, 33 * US, "generic"),
 )
 
 
