@@ -1,8 +1,8 @@
 """vLLM's own balancers between its data-parallel engines, one in each API server: which engine gets a request, by what is known of them.
 
 Mirrors vllm/v1/engine/core_client.py (0.33, `get_core_engine_for_request`; checked against recorded choices), and what coordinator.py
-sends: counts as they were at the last multiple of an interval, where they differ from those sent before. Deliberate difference: with
-several API servers requests go to one after the other, where the kernel picks one.
+sends: counts as they were at the last multiple of an interval. Deliberate differences: they are sent whether or not they have changed since, which
+they do with every request; with several API servers requests go to one after the other, where the kernel picks one.
 """
 
 from collections.abc import Container, Sequence
@@ -80,13 +80,10 @@ class Balancers:
 
     def update(self, shown: Sequence[tuple[int, Metrics]]) -> None:
         """What some engines show at an update, by their numbers."""
-        counts = list(self._counts)
         for engine, metrics in shown:
-            counts[engine] = metrics
-        if counts != self._counts:
-            self._counts = counts
-            for balancer in self._balancers:
-                balancer.update(counts)
+            self._counts[engine] = metrics
+        for balancer in self._balancers:
+            balancer.update(self._counts)
 
     def choose(self, request: Request, candidates: Container[int] | None = None) -> int:
         """The engine for a new request, by the balancer whose turn it is."""

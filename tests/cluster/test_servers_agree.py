@@ -179,7 +179,7 @@ LOADS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: str, seed: int) -> None:
     """Under a load that tells: its load of this instant, requests that wait at its door among them, or its metrics of the last scrape."""
-    balancer = "vllm_dp:interval_s=1000" if server.balancer else None
+    balancer = "vllm_dp:interval_s=7" if server.balancer else None
     server = server._replace(balancer=balancer)
     clients, limited = LOADS[load]
     config = make_config(num_gpu_blocks=40, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, **limited)

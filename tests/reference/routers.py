@@ -135,9 +135,8 @@ class VllmDataParallel(Router):
         self.num_sent_since = [0] * self.num_replicas
 
     def scraped(self) -> None:
-        if self.metrics != self.last_metrics:
-            self.last_metrics = list(self.metrics)
-            self.num_sent_since = [0] * self.num_replicas
+        self.last_metrics = list(self.metrics)
+        self.num_sent_since = [0] * self.num_replicas
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
         scores = []

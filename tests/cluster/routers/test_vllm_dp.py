@@ -57,3 +57,14 @@ def test_counts_are_as_old_as_the_coordinators_last_message() -> None:
     asked.replicas[0].num_running = 0
     assert asked.choose(1) == 1
     assert asked.choose(2) == 0
+
+
+def test_who_came_and_went_between_two_looks_counts_no_more() -> None:
+    """The coordinator has sent counts since, though the next that anybody looks at are the same again."""
+    asked = Requests("vllm_dp:interval_s=1", prompts(*[((1, 10),)] * 4), [Shown(0, 1), Shown(0, 0)])
+    found = []
+    for row in range(4):
+        request = asked.request(row)
+        found.append(asked.router.choose(request, asked.replicas).number)
+        asked.router.answered(request, found[-1])
+    assert found == [1, 1, 1, 1]
