@@ -27,7 +27,7 @@ def single_steps(
 
 def leap_records(rows: np.ndarray[Any, Any], chunks: NarrowRows) -> LeapRecords:
     """Rows of LEAP, of decodes that take no block."""
-    blocks = [LeapBlock(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE)]
+    blocks = [LeapBlock.of(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE)]
     return LeapRecords(blocks, chunks, DecodeStretches(NarrowRows(STRETCH), block_size=16, blocks_at_once=1))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.engine.columns import DraftColumns, Floats, Ints
 from sim.engine.leaps import Leap
-from sim.engine.narrow import Narrow, Rows
+from sim.engine.narrow import Narrow, Rows, Shared
 
 COUNTS = (
     "num_steps",
@@ -28,6 +28,7 @@ COUNTS = (
 FEW = 1 / 256
 """Of the leaps of a block, how many may start later than the one before ends for their starts alone to be kept."""
 ALL = slice(None)
+Column = Narrow | Shared
 INTEGERS = (*COUNTS, "decode_context_tokens")
 LEAP = np.dtype(
     [(name, "i4") for name in COUNTS]
@@ -37,7 +38,7 @@ LEAP = np.dtype(
 
 
 class LeapBlock:
-    """Rows of LEAP, at least one, or its columns by name. Of a leap of a single step the coefficients are kept as their sum.
+    """Leaps in columns. Of a leap of a single step the coefficients are kept as their sum.
 
     Most leaps start as the one before ends, which is then all that is known of their start.
     """
@@ -47,37 +48,49 @@ class LeapBlock:
         "num_steps", "overlap_s",
     )  # fmt: skip
 
-    def __init__(self, rows: Rows | dict[str, NDArray[Any]]) -> None:
-        columns = {name: np.ascontiguousarray(rows[name]) for name in INTEGERS}
-        self.num_leaps = len(rows["num_steps"])
+    def __init__(
+        self,
+        integers: dict[str, Column],
+        num_steps: int,
+        is_long: NDArray[np.uint8],
+        coefficients: tuple[Floats, Floats, Floats],
+        begins: tuple[Ints, Floats],
+    ) -> None:
+        self._integers = integers
+        self.num_steps = num_steps
+        self._is_long = is_long
+        self._linear_s, self._square_s, self._cube_s = coefficients
+        self._begins, self._begin_s = begins
+        self.num_leaps = len(self._linear_s)
         self.overlap_s: Floats | None = None  # how long the leap before each one still ran, where batches overlap
         self.drafts: DraftColumns | None = None  # of engines that speculate
         self._num_back: Narrow | None = None  # one step
-        self.num_steps = int(columns["num_steps"].sum())
-        self._integers = {name: Narrow(column) for name, column in columns.items()}
-        is_long = columns["num_steps"] > 1
-        self._is_long = np.packbits(is_long)
-        self._square_s, self._cube_s = rows["square_s"][is_long], rows["cube_s"][is_long]
+
+    @staticmethod
+    def of(rows: Rows) -> "LeapBlock":
+        """Rows of LEAP, at least one."""
+        integers: dict[str, Column] = {name: Narrow(np.ascontiguousarray(rows[name])) for name in INTEGERS}
+        num_steps = rows["num_steps"]
+        is_long = num_steps > 1
+        square_s, cube_s = rows["square_s"][is_long], rows["cube_s"][is_long]
         only_step_s = rows["linear_s"] + (rows["square_s"] + rows["cube_s"])
-        self._linear_s = np.where(is_long, rows["linear_s"], only_step_s)
-        starts_s = rows["start_s"].copy()
-        follows = starts_s[1:] == (starts_s + self._durations_s())[:-1]
-        self._begins = np.concatenate(([0], 1 + np.flatnonzero(~follows)))
-        if len(self._begins) > self.num_leaps * FEW:
-            self._begins = np.arange(0)
-        self._begin_s = starts_s[self._begins] if len(self._begins) else starts_s
+        linear_s = np.where(is_long, rows["linear_s"], only_step_s)
+        durations_s = linear_s.copy()
+        durations_s[is_long] = _curve_s(num_steps[is_long], linear_s[is_long], square_s, cube_s)
+        begins = _begins(rows["start_s"].copy(), durations_s)
+        return LeapBlock(integers, int(num_steps.sum()), np.packbits(is_long), (linear_s, square_s, cube_s), begins)
+
+    @staticmethod
+    def of_steps(integers: dict[str, Column], starts_s: Floats, durations_s: Floats) -> "LeapBlock":
+        """Leaps of a single step each."""
+        count, none_s = len(starts_s), np.zeros(0)
+        is_long = np.zeros(-(-count // 8), np.uint8)
+        return LeapBlock(integers, count, is_long, (durations_s, none_s, none_s), _begins(starts_s, durations_s))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _block_again, (
-            self.num_leaps,
-            self.num_steps,
-            (self._integers, self._num_back),
-            self._is_long,
-            (self._linear_s, self._square_s, self._cube_s),
-            (self._begins, self._begin_s),
-            self.overlap_s,
-            self.drafts,
-        )
+        coefficients, begins = (self._linear_s, self._square_s, self._cube_s), (self._begins, self._begin_s)
+        made_of = (self._integers, self.num_steps, self._is_long, coefficients, begins)
+        return _block_again, (made_of, self.overlap_s, self.drafts, self._num_back)
 
     def integers(self, name: str, some: slice | Ints) -> Ints:
         """A column of INTEGERS in some rows."""
@@ -148,22 +161,21 @@ class LeapBlock:
 
 
 def _block_again(
-    num_leaps: int,
-    num_steps: int,
-    columns: tuple[dict[str, Narrow], Narrow | None],
-    is_long: NDArray[np.uint8],
-    coefficients: tuple[Floats, Floats, Floats],
-    begins: tuple[Ints, Floats],
-    overlap_s: Floats | None,
-    drafts: DraftColumns | None,
+    made_of: tuple[Any, ...], overlap_s: Floats | None, drafts: DraftColumns | None, num_back: Narrow | None
 ) -> LeapBlock:
-    block = LeapBlock(np.zeros(1, dtype=LEAP))
-    block.num_leaps, block.num_steps, block.overlap_s, block.drafts = num_leaps, num_steps, overlap_s, drafts
-    block._is_long = is_long  # noqa: SLF001 - its own constructor
-    block._integers, block._num_back = columns  # noqa: SLF001
-    block._linear_s, block._square_s, block._cube_s = coefficients  # noqa: SLF001
-    block._begins, block._begin_s = begins  # noqa: SLF001
+    block = LeapBlock(*made_of)
+    block.overlap_s, block.drafts = overlap_s, drafts
+    block._num_back = num_back  # noqa: SLF001 - its own constructor
     return block
+
+
+def _begins(starts_s: Floats, durations_s: Floats) -> tuple[Ints, Floats]:
+    """The leaps that start later than the one before ends, and when they do; all starts, and no leaps, if these are more than FEW."""
+    follows = starts_s[1:] == (starts_s + durations_s)[:-1]
+    if len(starts_s) - np.count_nonzero(follows) > len(starts_s) * FEW:
+        return np.arange(0), starts_s
+    begins = np.concatenate(([0], 1 + np.flatnonzero(~follows)))
+    return begins, starts_s[begins]
 
 
 def _curve_s(numbers: Ints | Floats, linear_s: Floats, square_s: Floats, cube_s: Floats) -> Floats:

@@ -26,4 +26,4 @@ class LeapLog(PackedRows):
         return self.blocks_so_far
 
     def _put_away(self, rows: Rows) -> None:
-        self.blocks_so_far.append(LeapBlock(rows))
+        self.blocks_so_far.append(LeapBlock.of(rows))

@@ -49,6 +49,23 @@ def _narrow_again(lowest: int, count: int, above: NDArray[Any] | None) -> Narrow
     return narrow
 
 
+class Shared:
+    """Integers that many rows have in common: a table of them, and the place in it of each row."""
+
+    __slots__ = ("_places", "_table")
+
+    def __init__(self, table: Narrow, places: NDArray[Any]) -> None:
+        self._table = table
+        self._places = places
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Shared, (self._table, self._places)
+
+    def read(self, some: slice | Ints, dtype: DTypeLike) -> Ints:
+        """Those in some rows."""
+        return self._table.read(self._places[some], dtype)
+
+
 class NarrowRows:
     """Rows of integers, read a part at a time."""
 

@@ -46,21 +46,18 @@ class Message:
         self._num_stages = engine.pipeline_parallel_size
         self._bytes_per_token = ACTIVATION_BYTES * model.hidden_size
         self._graphs = GraphDispatch.of(engine)
-        self._padded = cache(self._pad)
         self._timed = cache(self._time)
 
     def seconds(self, after_stage: int, shape: StepShape) -> float:
         """From the end of a stage to the beginning of the next; tokens that a CUDA graph pads with are sent as well."""
-        return self._timed(after_stage, self._padded(shape.num_tokens, not shape.chunks))
+        return self._timed(after_stage, shape.num_tokens, not shape.chunks)
 
     def all_s(self, shape: StepShape) -> float:
         """All that a step sends on its way."""
         return sum(self.seconds(stage, shape) for stage in range(self._num_stages - 1))
 
-    def _pad(self, num_tokens: int, is_uniform_decode: bool) -> int:
-        return self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
-
-    def _time(self, after_stage: int, num_tokens: int) -> float:
+    def _time(self, after_stage: int, num_tokens: int, is_uniform_decode: bool) -> float:
+        num_tokens = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
         num_bytes, ranks = num_tokens * self._bytes_per_token, self._num_ranks
         senders = range(after_stage * ranks, (after_stage + 1) * ranks)
         sent_s = max(message_s(num_bytes / ranks, sender, sender + ranks, self._gpu) for sender in senders)

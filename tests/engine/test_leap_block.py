@@ -29,7 +29,7 @@ def rows_of(some: list[Leap]) -> np.ndarray[Any, Any]:
 @given(some=st.lists(leaps, min_size=1))
 def test_steps_end_when_the_engine_says(some: list[Leap]) -> None:
     """Also where a leap was cut to a single step, of a curve that bends."""
-    block = LeapBlock(rows_of(some))
+    block = LeapBlock.of(rows_of(some))
     ends_s = [end_s(leap, number) for leap in some for number in range(1, leap.num_steps + 1)]
     assert block.step_ends_s().tolist() == ends_s
     assert block.times_s()[1].tolist() == [end_s(leap, leap.num_steps) for leap in some]
@@ -45,7 +45,7 @@ def test_leaps_start_where_the_ones_before_end_or_later(some: list[tuple[Leap, f
         leap.start_s = end_s(before, before.num_steps) + later_s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sim.engine.leap_block.FEW", few)
-        block = LeapBlock(rows_of([leap for leap, _ in some]))
+        block = LeapBlock.of(rows_of([leap for leap, _ in some]))
     assert block.times_s()[0].tolist() == [leap.start_s for leap, _ in some]
 
 
@@ -55,7 +55,7 @@ def test_the_start_of_a_leap_that_follows_another_takes_no_room() -> None:
     rows["num_steps"], rows["linear_s"] = 1, np.random.default_rng(0).random(1_000)
     rows["start_s"] = np.cumsum(np.append(5.0, rows["linear_s"][:-1]))
     tracemalloc.start()
-    block = LeapBlock(rows)
+    block = LeapBlock.of(rows)
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert block.times_s()[0].tolist() == rows["start_s"].tolist()
@@ -69,7 +69,7 @@ def test_facts_come_back(some: list[Leap], data: st.DataObject) -> None:
     rows = rows_of(some)
     for name in set(INTEGERS) - {"num_steps"}:
         rows[name] = data.draw(st.lists(st.integers(0, 2**31 - 1), min_size=len(some), max_size=len(some)))
-    block = LeapBlock(rows)
+    block = LeapBlock.of(rows)
     for name in INTEGERS:
         assert block.integers(name, slice(None)).tolist() == rows[name].tolist()
         assert block.of_each_step(name).tolist() == np.repeat(rows[name], rows["num_steps"]).tolist()

@@ -1,5 +1,6 @@
 """Integers in few bytes come back as they were."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engine.narrow import ROWS_AT_ONCE, Narrow, NarrowRows, RowLog
+from sim.engine.narrow import ROWS_AT_ONCE, Narrow, NarrowRows, RowLog, Shared
 from tests.properties import engine_examples as examples
 
 PAIR = np.dtype([("one", "i8"), ("other", "i4")])
@@ -20,6 +21,17 @@ def test_integers_come_back(values: list[int], low: int) -> None:
     column = np.array(values) + low
     assert Narrow(column).read(slice(None), np.int64).tolist() == column.tolist()
     assert Narrow(column).read(np.array([0, -1]), np.int64).tolist() == column[[0, -1]].tolist()
+
+
+@examples(50)
+@given(values=st.lists(numbers, min_size=1), data=st.data())
+def test_integers_that_rows_share_come_back(values: list[int], data: st.DataObject) -> None:
+    """Also from another process."""
+    places = np.array(data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1)), dtype=np.uint16)
+    expected = np.array(values)[places].tolist()
+    shared = pickle.loads(pickle.dumps(Shared(Narrow(np.array(values)), places)))  # noqa: S301 - as another process sends them
+    assert shared.read(slice(None), np.int64).tolist() == expected
+    assert shared.read(np.array([0, -1]), np.int64).tolist() == [expected[0], expected[-1]]
 
 
 @examples(100)

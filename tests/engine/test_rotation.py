@@ -91,6 +91,19 @@ def test_real_step_times_to_the_last_bit(num_stages: int, num_blocks: int, is_as
     assert_same(pickle.loads(pickle.dumps(found.replicas[0])), expected.replicas[0])  # noqa: S301 - as another process sends them
 
 
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_rows_that_are_put_away_before_the_end(num_stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few calls at a time, between passes, before and after them, with empty slots: as many rows, and the same."""
+    monkeypatch.setattr("sim.engine.walking.call_log.CALLS_AT_ONCE", 7)
+    engine = EngineConfig(pipeline_parallel_size=num_stages, enable_lora=num_stages == 1, max_model_len=8_192)
+    deployed = deploy("Llama-3.1-8B", "h100-sxm", engine)
+    plan = FleetPlan.alike(deployed.config, deployed.step_time, modes=deployed.modes)
+    trace = read_trace("chat", rate_scale=0.5).first(40)
+    found, expected = simulate(trace, plan), simulate(trace, plan, step_log=unread)
+    assert_same(found.replicas[0], expected.replicas[0])
+    assert len(found.replicas[0].leaps.blocks) > 10
+
+
 MODES = [
     *GOLDEN.glob("mode_*.json.gz"),
     *(path for mode in ("pp", "lora", "kv_pd", "offload") for path in (SHARED / "golden" / mode).glob("*.json.gz")),

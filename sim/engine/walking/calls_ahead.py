@@ -7,6 +7,7 @@ and the call after the next batch's return follows. It is what launching and col
 
 from bisect import bisect_left
 from math import inf
+from typing import Final
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.batch import Batch
@@ -14,58 +15,58 @@ from sim.engine.walking.device import DecodesAlone, Device
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.rotation import Rotation, Slot
 
-MOST_CALLS = 1_024
+MOST_CALLS: Final = 1_024
 TimesS = tuple[list[float], list[float], list[float]]
 """Until when each stage is taken, how long it has run, and until when each slot samples."""
 NO_TIMES: TimesS = ([], [], [])
+NOT_TOLD: list[float] = []
+NUM_FACTS: Final = 3
+"""Of each slot that are told of some calls."""
 
 
 class Turn:
-    """A slot while its calls are worked out: the blocks that its decodes begin by round, and the sum of their contexts."""
+    """A slot while its calls are worked out: its decodes, the sum of their contexts after the next call, and the blocks that they begin by round."""
 
-    __slots__ = ("boundaries", "context_tokens", "decodes", "num_decodes", "slot")
+    __slots__ = ("boundaries", "context_tokens", "decodes", "num_decodes", "round", "slot")
+    decodes: DecodesAlone
 
-    def __init__(self, slot: Slot, num_decodes: int, context_tokens: int, decodes: DecodesAlone) -> None:
+    def __init__(self, slot: Slot) -> None:
         self.slot = slot
-        self.num_decodes = num_decodes
-        self.context_tokens = float(context_tokens)
-        self.decodes = decodes
-        self.boundaries = slot.decodes.block_boundaries
+        self.num_decodes = 0
+        self.context_tokens = 0.0
+        self.boundaries: list[int] = []
+        self.round = 0
 
 
 class CallsAhead:
-    """So many calls from `first_call` on, by slot the decodes of each and the sum of their contexts after the first.
+    """So many calls from `first_call` on; of the first of each slot, in order, the facts: its decodes, the sum of their contexts after it, and
+    how many batches it comes after its slot's last one.
 
-    A slot's first batch comes `num_back` batches after its last one. For each call: when its batch begins, how many blocks it takes of
-    `num_free`, less what windows give back, in a plan when it is made, and how long it runs where that is not only told by its end. The batches in flight before, and then theirs, end at `ends_s`;
-    each call waits for the next of these, the last one until `back_s`. The call after them is made at `next_s`, and the device of a plan
+    Of `num_free` blocks `num_left` are left. For each call: how many its batch takes, less what windows give back, in a plan when it is made,
+    and, of a device with a single stage, how long it runs. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the
+    next of these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits
+    for; that of one among `others` begins at the time in `others_s`. The call after them is made at `next_s`, and the device of a plan
     then stands at `times_s`.
     """
 
     __slots__ = (
-        "back_s", "called_s", "contexts", "counts", "durations_s", "ends_s", "first_call", "is_plan", "next_s", "num_back", "num_calls",
-        "num_free", "num_taken", "starts_s", "times_s",
+        "back_s", "called_s", "durations_s", "ends_s", "facts", "first_call", "is_plan", "lag", "next_s", "num_calls", "num_free", "num_left", "num_slots",
+        "num_taken", "others", "others_s", "times_s",
     )  # fmt: skip
 
-    def __init__(
-        self, first_call: int, rotation: Rotation, ends_s: list[float], num_free: int, *, is_plan: bool
-    ) -> None:
+    def __init__(self, first_call: int, num_slots: int, ends_s: list[float], num_free: int, *, is_plan: bool) -> None:
         self.first_call = first_call
-        self.counts = [slot.decodes.count for slot in rotation.slots]
-        self.contexts, self.num_back = self.counts.copy(), self.counts.copy()
-        number = rotation.num_launched
-        for call in range(first_call, first_call + len(self.counts)):
-            place, slot = rotation.place(call), rotation.slot(call)
-            self.contexts[place] = slot.decodes.context_sum(rotation.round(call))
-            self.num_back[place] = number - slot.last_number
-            number += slot.decodes.count > 0
+        self.num_slots = num_slots
+        self.lag = num_slots - len(ends_s)
+        self.facts: list[int] = []
         self.is_plan = is_plan
         self.num_calls = 0
-        self.num_free = num_free
+        self.num_free = self.num_left = num_free
         self.ends_s = ends_s
-        self.called_s: list[float] = []
-        self.starts_s: list[float] = []
-        self.durations_s: list[float] = []
+        self.others: list[int] = []
+        self.others_s: list[float] = []
+        self.durations_s = NOT_TOLD if num_slots > 1 else []
+        self.called_s = [] if is_plan else NOT_TOLD
         self.num_taken: list[int] = []
         self.back_s = self.next_s = -inf
         self.times_s = NO_TIMES
@@ -79,7 +80,15 @@ class CallsAhead:
         return max(self.called_s[number], self.ends_s[number])
 
     def num_decodes(self, number: int) -> int:
-        return self.counts[(self.first_call + number) % len(self.counts)]
+        return self.facts[NUM_FACTS * (number % self.num_slots)]
+
+    def start_s(self, number: int) -> float:
+        """When its batch begins."""
+        if self.num_decodes(number) == 0:
+            return self.end_s(number)
+        if number in self.others:
+            return self.others_s[self.others.index(number)]
+        return self.ends_s[number - self.lag]
 
     def end_s(self, number: int) -> float:
         """When its batch ends."""
@@ -96,6 +105,7 @@ class LookAhead:
         self._block_size = config.block_size
         self._token_budget = config.token_budget
         self._idle_sleep_s = modes.idle_sleep_s
+        self._turns = [Turn(slot) for slot in rotation.slots]
 
     @property
     def times_s(self) -> TimesS:
@@ -140,6 +150,35 @@ class LookAhead:
                 return min(limit, number + 1)
         return limit
 
+    def calls(self, first_call: int, ends_s: list[float], num_free: int, *, is_plan: bool) -> CallsAhead:
+        """Those to be worked out next, none so far."""
+        rotation, turns = self.rotation, self._turns
+        ahead = CallsAhead(first_call, len(turns), ends_s, num_free, is_plan=is_plan)
+        place, at, number, facts = (
+            rotation.place(first_call),
+            rotation.round(first_call),
+            rotation.num_launched,
+            ahead.facts,
+        )
+        for _ in turns:
+            turn = turns[place]
+            decodes = turn.slot.decodes
+            num_decodes, context_tokens = decodes.count, decodes.context_sum(at)
+            facts.append(num_decodes)
+            facts.append(context_tokens)
+            facts.append(number - turn.slot.last_number)
+            turn.num_decodes = num_decodes
+            if num_decodes:
+                number += 1
+                turn.context_tokens = float(context_tokens)
+                turn.decodes = self._device.decodes(num_decodes)
+                turn.boundaries = decodes.block_boundaries
+                turn.round = at % self._block_size
+            place += 1
+            if place == ahead.num_slots:
+                place, at = 0, at + 1
+        return ahead
+
     def work_out(
         self, ahead: CallsAhead, most: int, until_s: float, told_s: float, now_s: float, num_blocks_to_admit: int
     ) -> None:
@@ -151,53 +190,48 @@ class LookAhead:
         num_groups, block_size = self._num_groups, self._block_size
         first_stage, last_stage = device.stages[0], device.stages[-1]
         is_plan, has_stages = ahead.is_plan, device.has_stages
-        starts_s, ends_s, nums_taken = ahead.starts_s, ahead.ends_s, ahead.num_taken
-        turns, num_slots = self._turns(ahead), len(ahead.counts)
-        place, at = self.rotation.place(ahead.first_call), self.rotation.round(ahead.first_call)
-        num_calls, num_free, back_s = 0, ahead.num_free, ahead.back_s
+        ends_s, nums_taken = ahead.ends_s, ahead.num_taken
+        turns, num_slots = self._turns, ahead.num_slots
+        place = self.rotation.place(ahead.first_call)
+        num_calls, num_free, back_s, lag = 0, ahead.num_free, ahead.back_s, ahead.lag
         while num_calls < most and now_s < until_s and back_s < told_s:
             turn = turns[place]
-            duration_s = slept_s = 0.0
-            num_taken = 0
+            slept_s = 0.0
+            num_taken = num_passed = 0
             if turn.num_decodes:
-                num_taken = turn.boundaries[at % block_size] * num_groups
-                if num_taken > num_free:
-                    break
+                num_taken = turn.boundaries[turn.round] * num_groups
                 if windows is not None:
-                    num_taken -= windows.num_blocks(ahead.first_call + num_calls, 1)
-                    if num_free - num_taken >= num_blocks_to_admit:
-                        break
+                    num_passed = windows.num_blocks(ahead.first_call + num_calls, 1)
+                if num_taken > num_free or num_free - num_taken + num_passed >= num_blocks_to_admit:
+                    break
+                num_taken -= num_passed
                 num_free -= num_taken
                 slot = turn.slot
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, slot.sampled_s)
                 duration_s = turn.decodes.run(turn.context_tokens, start_s)
                 turn.context_tokens += turn.num_decodes
+                turn.round = turn.round + 1 if turn.round + 1 < block_size else 0
                 end_s = slot.sampled_s = last_stage.free_s
+                if num_calls < lag or start_s != ends_s[num_calls - lag]:
+                    ahead.others.append(num_calls)
+                    ahead.others_s.append(start_s)
             else:
-                start_s = end_s = max(now_s, last_stage.free_s)
+                end_s = max(now_s, last_stage.free_s)
+                duration_s = 0.0
                 slept_s = self._idle_sleep_s
-            starts_s.append(start_s)
             ends_s.append(end_s)
+            waited_for_s = ends_s[num_calls]
             nums_taken.append(num_taken)
             if not has_stages:
                 ahead.durations_s.append(duration_s)
             if is_plan:
                 ahead.called_s.append(now_s)
-            back_s = max(now_s, ends_s[num_calls])
+            back_s = max(now_s, waited_for_s)
             now_s = back_s + slept_s
             num_calls += 1
-            place += 1
-            if place == num_slots:
-                place, at = 0, at + 1
-        ahead.num_calls, ahead.back_s, ahead.next_s = num_calls, back_s, now_s
+            place = place + 1 if place + 1 < num_slots else 0
+        ahead.num_calls, ahead.num_left = num_calls, num_free
+        ahead.back_s, ahead.next_s = back_s, now_s
         if is_plan:
             ahead.times_s = self.times_s
-
-    def _turns(self, ahead: CallsAhead) -> list[Turn]:
-        turns = []
-        for place, slot in enumerate(self.rotation.slots):
-            num_decodes = ahead.counts[place]
-            decodes = self._device.decodes(max(1, num_decodes))  # an empty slot runs none
-            turns.append(Turn(slot, num_decodes, ahead.contexts[place], decodes))
-        return turns

@@ -269,7 +269,7 @@ class WalkingCore(LockStepCore):
         if most == 0 or not self._scheduler.only_decodes:
             return None
         ends_s = [batch.end_s for batch in in_flight]
-        ahead = CallsAhead(first_call, look_ahead.rotation, ends_s, state.num_free_blocks, is_plan=is_plan)
+        ahead = look_ahead.calls(first_call, ends_s, state.num_free_blocks, is_plan=is_plan)
         told_s = self._connector.next_end_s if self._connector is not None else math.inf
         look_ahead.work_out(ahead, most, until_s, told_s, self.now_s, self._scheduler.num_blocks_to_admit)
         return ahead if ahead.num_calls else None
@@ -292,10 +292,16 @@ class WalkingCore(LockStepCore):
         finished: Sequence[Request] = ()
         for _ in range(min(num_calls, num_before)):
             finished = self._take_in(self._in_flight[0])
-        self._in_flight += self._scheduler.batches_of(ahead, max(0, num_calls - num_before - 1))
+        num_back = num_calls - num_before
+        passes_over = self._counts_alone and num_before > 0 and not self._aborts  # the last one back does nothing
+        self._scheduler.launch_calls(ahead, num_back if passes_over else num_back - 1)
         self._scheduled = self._in_flight[-1]
-        if num_calls > num_before:
-            finished = self._take_in(self._in_flight[0])
+        if num_back > 0:
+            if passes_over:
+                finished = ()
+                self._last_collect.nobody_left(self.now_s)
+            else:
+                finished = self._take_in(self._in_flight[0])
         self.now_s = ahead.next_s
         return finished
 

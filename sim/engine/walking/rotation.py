@@ -130,10 +130,11 @@ class Rotation:
     def pass_over(self, first_call: int, num_calls: int) -> int:
         """Number the batches of so many calls that only decode; how many are not empty."""
         num_slots, before = self._num_slots, self.num_launched
-        num_busy = sum([slot.decodes.count > 0 for slot in self.slots])
-        num_rounds = num_calls // num_slots
-        self.num_launched += max(0, num_rounds - 1) * num_busy
-        for call in range(first_call + max(0, num_rounds - 1) * num_slots, first_call + num_calls):
+        num_whole_rounds = max(0, num_calls // num_slots - 1)
+        for slot in self.slots:
+            if slot.decodes.count:
+                self.num_launched += num_whole_rounds
+        for call in range(first_call + num_whole_rounds * num_slots, first_call + num_calls):
             slot = self.slot(call)
             if slot.decodes.count:
                 slot.last_number = self.num_launched

@@ -166,7 +166,7 @@ class Scheduler:
         state.num_calls += ahead.num_calls
         state.has_told_finished = True
         rotation.last_call = state.num_calls
-        num_taken, windows = sum(ahead.num_taken), rotation.windows
+        num_taken, windows = ahead.num_free - ahead.num_left, rotation.windows
         if windows is not None:
             num_passed = windows.num_blocks(ahead.first_call, ahead.num_calls)
             state.slots.pool.release_passed(num_passed)  # first, as later calls may take what earlier ones give back
@@ -177,20 +177,21 @@ class Scheduler:
         if state.adapters is not None:
             state.adapters.load_s(state.next_decodes)
 
-    def batches_of(self, ahead: CallsAhead, first: int) -> list[Batch]:
-        """Those of all but the first so many, which are back and finished nobody; with the last of all the last tokens of some may come."""
-        rotation, spare, batches = self.state.rotation, self.state.spare_batches, []
+    def launch_calls(self, ahead: CallsAhead, num_back: int) -> None:
+        """Put the batches of all but the first so many on their way; these are back and finished nobody. With the last of all the last tokens of some may come."""
+        state, rotation, batch = self.state, self.state.rotation, None
         assert rotation is not None, "an engine with stages"
-        self._outputs.pass_over(rotation.pass_over(ahead.first_call, first))
-        for number in range(first, ahead.num_calls):
-            batch = spare.pop() if spare else Batch(0, 0, 0, 0, 0)
+        if num_back > 0:
+            self._outputs.pass_over(rotation.pass_over(ahead.first_call, num_back))
+        for number in range(max(0, num_back), ahead.num_calls):
+            batch = state.spare_batches.pop() if state.spare_batches else Batch(0, 0, 0, 0, 0)
             call, num_decodes = ahead.first_call + number, ahead.num_decodes(number)
-            batch.decode_alone(call, num_decodes, ahead.starts_s[number], ahead.end_s(number))
+            batch.decode_alone(call, num_decodes, ahead.start_s(number), ahead.end_s(number))
             rotation.number(batch)
             self._outputs.launched(batch)
-            batches.append(batch)
-        rotation.end(batches[-1])
-        return batches
+            state.in_flight.append(batch)
+        assert batch is not None, "the last one is on its way"
+        rotation.end(batch)
 
     # -- as batches and transfers come back ------------------------------------------------------------------------
 
