@@ -249,6 +249,11 @@ class Deployment:
                 f" {drafts.mtp_layers} MTP modules, got {engine.long_prefill_token_threshold}, and prompts would wait for ever; raise it, or"
                 " draft less."
             )
+        if engine.enable_prefix_caching and self.plan.block_size < drafts.num_prefill_lookahead > 1:
+            raise ConfigError(
+                f"block_size must be at least the {drafts.num_prefill_lookahead} tokens that end a prompt together for {drafts.mtp_layers} MTP"
+                f" modules, or vLLM does not start with prefix caching, got {self.plan.block_size}; raise it, or draft less."
+            )
         if engine.weight_offload == "prefetch" and drafts.method == "draft_model":
             raise ConfigError(
                 "offload_group_size goes with no draft model in vLLM, which copies the layers of one model; use cpu_offload_gb, or draft otherwise."

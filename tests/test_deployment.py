@@ -87,6 +87,18 @@ def test_speculation_goes_with_adapters_a_cpu_tier_and_stages() -> None:
             deploy("Qwen3-0.6B", "h100-sxm", engine).require_runnable()
 
 
+def test_a_block_has_room_for_what_ends_a_prompt() -> None:
+    """vLLM leaves out one block of a hit, in which three MTP modules must have what they write anew."""
+    model = replace(load_model("GLM-4.5-Air"), num_prediction_layers=3)
+    drafts = SpeculativeConfig(method="mtp", num_speculative_tokens=9)
+    engine = EngineConfig(speculative_config=drafts, tensor_parallel_size=8, block_size=8)
+    times = StepTimeOptions(acceptance=2.0)
+    with pytest.raises(ConfigError, match=r"^block_size must be at least the 9 tokens .* for 3 MTP modules, .*, got 8"):
+        deploy(model, "h200", engine, step_times=times).require_runnable()
+    for enough in ({"block_size": 16}, {"enable_prefix_caching": False}):
+        deploy(model, "h200", replace(engine, **enough), step_times=times).require_runnable()
+
+
 def test_layers_are_copied_of_one_model() -> None:
     """vLLM's offloader that copies may be asked once, and a draft model asks again; one that is read may be read beside it."""
     drafts = SpeculativeConfig("draft_model", "Qwen/Qwen3-0.6B", 3)

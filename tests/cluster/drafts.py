@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request
 from sim.engine.walking.modes import PLAIN, Modes
 from sim.specs.speculation import Speculation
@@ -26,6 +27,10 @@ class Drafts(NamedTuple):
 
     def proposed(self, _request: Request) -> bytes:
         return b""
+
+    def starts_with(self, config: SchedulerConfig) -> bool:
+        """Whether vLLM does: a block holds what several MTP modules write anew."""
+        return not config.engine.enable_prefix_caching or config.block_size >= self.speculation.num_prefill_lookahead
 
 
 @st.composite

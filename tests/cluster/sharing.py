@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import simpy
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from sim.cluster.arrivals import arrivals
@@ -36,9 +37,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     trace = replace(trace, arrival_s=trace.arrival_s + np.arange(len(trace)) / 1024)
     given = draw(st.none() | drafts(trace))
     spare = LEAST_SPARE_BLOCKS if given else 4
-    return Workload(
-        trace, tight_config(draw, trace, least_spare=spare, scheduler_reserve_full_isl=st.booleans()), given
-    )
+    config = tight_config(draw, trace, least_spare=spare, scheduler_reserve_full_isl=st.booleans())
+    assume(given is None or given.starts_with(config))
+    return Workload(trace, config, given)
 
 
 def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:

@@ -1,10 +1,11 @@
 """Pools that hand KV over do what naive ones do."""
 
+from dataclasses import astuple, replace
 from typing import NamedTuple
 
 import numpy as np
 import simpy
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster import fleet_plan
@@ -17,12 +18,15 @@ from sim.engine.config import KVGroup as SchedulerKVGroup
 from sim.engine.request_table import RequestTable
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
+from sim.specs.lora import LoraSlots
 from sim.workload.trace import Trace
 from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts, modes_of, naive_scripts, naive_speculation
 from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
+from tests.engine.test_modes_agree import LORAS, with_adapters
 from tests.properties import engine_examples as examples
 from tests.reference.disaggregation import Pool, simulate_disaggregated
+from tests.reference.modes import Loras
 from tests.workloads import configs, step_times, tight_config, traces
 
 POLLING_S = 2.0
@@ -37,16 +41,18 @@ costs = st.builds(
 
 
 class Fleet(NamedTuple):
-    """A trace, the pool that prefills and the pool that decodes; both draft alike, if they do."""
+    """A trace, the pool that prefills and the pool that decodes; both draft alike, if they do, and have the same slots for adapters."""
 
     trace: Trace
     prefill: Pool
     decode: Pool
     drafts: Drafts | None = None
+    loras: Loras | None = None
 
     def planned(self, number: int, start_up_s: float = 0.0) -> fleet_plan.Pool:
         """Its pool of that number as the product has it."""
-        pool, role, modes = (self.prefill, self.decode)[number], ROLES[number], modes_of(self.drafts)
+        pool, role = (self.prefill, self.decode)[number], ROLES[number]
+        modes = replace(modes_of(self.drafts), lora=LoraSlots(*astuple(self.loras)) if self.loras else None)
         return fleet_plan.Pool(
             pool.config, pool.step_time, pool.num_replicas, start_up_s, role=role, kv=pool.kv, modes=modes
         )
@@ -56,21 +62,25 @@ class Fleet(NamedTuple):
 def fleets(draw: st.DrawFn) -> Fleet:
     """With hardly more blocks than the largest request needs, or, where layers have windows, blocks for everybody at once."""
     trace = draw(traces())
-    given = draw(st.none() | drafts(trace))
+    drafting, loras = draw(st.none() | drafts(trace)), draw(st.none() | LORAS)
+    if loras:
+        names = draw(st.lists(st.sampled_from(("", "one", "two", "three")), min_size=len(trace), max_size=len(trace)))
+        trace = with_adapters(trace, names)
     pools = []
     for _ in range(2):
-        if given:
+        if drafting:
             config = tight_config(draw, trace, least_spare=LEAST_SPARE_BLOCKS, enable_prefix_caching=st.booleans())
+            assume(drafting.starts_with(config))
         else:
             config = draw(configs(trace, versions=("0.33.0", "0.32.0")))
         if config.kv_groups != (SchedulerKVGroup(),):  # of which no transfers were recorded
             config = changed(config, num_gpu_blocks=4 * int((trace.prompt_tokens + trace.output_tokens).sum() + 9))
         kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 4)))
         router = draw(st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two")))
-        drafting = (naive_speculation(given), naive_scripts(given, trace))
-        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router, *drafting))
+        modes = (naive_speculation(drafting), naive_scripts(drafting, trace), loras)
+        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router, *modes))
     prefill, decode = pools
-    return Fleet(trace, prefill, decode, given)
+    return Fleet(trace, prefill, decode, drafting, loras)
 
 
 def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> ClusterRecords:

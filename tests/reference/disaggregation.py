@@ -22,7 +22,7 @@ from tests.reference.arrivals import ANSWERED, Due, arrivals
 from tests.reference.connector import Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager
-from tests.reference.modes import Modes, Script, Speculation, Transfers
+from tests.reference.modes import Loras, Modes, Script, Speculation, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -42,6 +42,12 @@ class Pool:
     router: str = "round_robin"
     speculation: Speculation | None = None
     scripts: Sequence[Script] | None = None
+    loras: Loras | None = None
+
+    def modes(self, transfers: Transfers, idle_sleep_s: float) -> Modes:
+        """Of each replica."""
+        depth = self.config.num_batches_in_flight
+        return Modes(depth, self.speculation, loras=self.loras, transfers=transfers, idle_sleep_s=idle_sleep_s)
 
     def num_handed_over(self, request: Request) -> int:
         """Tokens of its prompt that are prefilled for it elsewhere."""
@@ -126,9 +132,7 @@ class Cluster:
                 self._network.add(pool.kv.num_gpus)
 
     def _replica(self, pool: Pool) -> Replica:
-        modes = Modes(
-            pool.config.num_batches_in_flight, pool.speculation, transfers=NIXL, idle_sleep_s=self._idle_sleep_s
-        )
+        modes = pool.modes(NIXL, self._idle_sleep_s)
         replica = Replica(
             self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._prefill_done
         )

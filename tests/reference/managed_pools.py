@@ -27,7 +27,7 @@ from tests.reference.connector import Remote
 from tests.reference.disaggregation import Pool
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.managed import Job, ManagedFleet, Spot, again
-from tests.reference.modes import Modes, Script, Transfers
+from tests.reference.modes import Script, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -130,12 +130,7 @@ class ManagedPools(ManagedFleet):
             config,
             spot.step_time,
             recorder,
-            modes=Modes(
-                config.num_batches_in_flight,
-                self.pools[spot.pool].speculation,
-                transfers=transfers,
-                idle_sleep_s=self.rules.idle_sleep_s,
-            ),
+            modes=self.pools[spot.pool].modes(transfers, self.rules.idle_sleep_s),
             on_finished=lambda request: self.finished(spot, request),
         )
         replica.scheduler.connector = Kept(self, replica, spot, transfers)
