@@ -201,6 +201,38 @@ def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: s
 
 
 @examples(100)
+@given(
+    data=st.data(),
+    trace=one_answer,
+    step_time=step_times,
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    server=st.sampled_from([ServerPlan(0, LockStepRules()), ServerPlan(0, LockStepRules(), None), ServerPlan(0)]),
+)
+def test_what_a_router_knows_of_caches(
+    data: st.DataObject, trace: Trace, step_time: RecordedStepTime, counts: tuple[int, int], server: ServerPlan
+) -> None:
+    """The most that any engine of an address holds of a prompt, as it comes."""
+    config, router = data.draw(configs(trace, versions=SINCE_0_12)), "llm_d_precise:queue=0,kv=0"
+    balancer = "vllm_dp:interval_s=7" if server.balancer else None
+    server = server._replace(num_engines=counts[1], balancer=balancer)
+    plan = FleetPlan((Pool(config, Telling(step_time), counts[0] * counts[1], server=server),), router)
+    clients = Clients(open_loop=True)
+    ran = simulate_servers(
+        trace,
+        config,
+        Telling(step_time),
+        num_servers=counts[0],
+        num_engines=counts[1],
+        router=router,
+        balancer=balancer,
+        in_lock_step=server.lock_step is not None,
+        clients=clients,
+        **RULES,
+    )
+    assert_same_answers(simulate(trace, plan, clients=clients), ran.served, trace)
+
+
+@examples(100)
 @given(data=st.data(), trace=one_answer, sizes=st.lists(st.integers(1, 2), min_size=2, max_size=3))
 def test_servers_of_one_engine_are_replicas(data: st.DataObject, trace: Trace, sizes: list[int]) -> None:
     """Also of unlike pools, some of which cannot serve some requests."""

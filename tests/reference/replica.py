@@ -147,6 +147,11 @@ class Replica:
                 self._fail(request, reason)
 
     @property
+    def engines(self) -> list["Replica"]:
+        """Those behind this address."""
+        return [self]
+
+    @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
         waiting = len(self._undecided) + len(self._inbox) + self.scheduler.num_waiting

@@ -187,7 +187,7 @@ class LlmD(Router):
 
     def matched(self, request: Request, replicas: Sequence[Replica]) -> list[float]:
         if self.is_precise:
-            return [self.held(request, replica) for replica in replicas]
+            return [max(self.held(request, engine) for engine in replica.engines) for replica in replicas]
         return self.sent_to(request, self.recent)
 
     def held(self, request: Request, replica: Replica) -> float:

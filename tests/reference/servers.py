@@ -49,6 +49,10 @@ class Address:
         self.gateway.submit(request)
 
     @property
+    def engines(self) -> list[Any]:
+        return list(self.gateway.replicas)
+
+    @property
     def load(self) -> tuple[int, int]:
         loads = [engine.load for engine in self.gateway.replicas]
         return self.gateway.num_undecided + sum(waiting for waiting, _ in loads), sum(running for _, running in loads)
