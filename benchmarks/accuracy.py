@@ -143,7 +143,7 @@ they were measured by. A client sees all tokens of a request later by {request_m
 those runs have. Mean TTFT of the served runs, by either clock:"""
 BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on two CPU cores, 250 tokens a prompt, each step of its engine logged by the clock of `vllm bench serve`. Nothing is fitted to it. Medians in
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
-UNCOVERED = """So no difference between versions shows: 6.5 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
+UNCOVERED = """So no difference between versions shows: 6.1 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
 server (llm-d's adds 16 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
