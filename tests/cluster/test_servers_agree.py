@@ -60,7 +60,7 @@ def some_load(data: st.DataObject, trace: Trace) -> tuple[Trace, Clients]:
     return (trace, Clients(open_loop=True)) if data.draw(st.booleans()) else data.draw(closed_loops(trace))
 
 
-@examples(400)
+@examples(150)
 @given(
     data=st.data(),
     trace=prompts,
@@ -111,7 +111,7 @@ def test_servers_whose_ranks_step_together(
     ]
 
 
-@examples(300)
+@examples(120)
 @given(
     data=st.data(),
     trace=prompts,
