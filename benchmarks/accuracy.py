@@ -41,6 +41,7 @@ PAGE = ROOT / "docs/accuracy.md"
 TEXT = Path(__file__).with_name("accuracy_text.md")
 PLOT = ROOT / "docs/accuracy.png"
 FITS = Path(__file__).with_name("serving_fits.json")
+LAUNCHES = Path(__file__).with_name("launch_fits.json")
 EVIDENCE = {  # of what fit_serving.py fits, by its name in the profiles
     "sampler.sort_entry_ns": "steps of models whose generation_config.json asks for top-p are longer by it for each entry of "
     "the vocabulary: vLLM before 0.17 sorts all logits; Mixtral and CodeLlama, which ask for none, are not",
@@ -143,7 +144,7 @@ they were measured by. A client sees all tokens of a request later by {request_m
 those runs have. Mean TTFT of the served runs, by either clock:"""
 BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on two CPU cores, 250 tokens a prompt, each step of its engine logged by the clock of `vllm bench serve`. Nothing is fitted to it. Medians in
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
-UNCOVERED = """So no difference between versions shows: 6.1 ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
+UNCOVERED = """So no difference between versions shows: {request_ms:.1f} ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
 server (llm-d's adds 16 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
@@ -199,8 +200,28 @@ def _introduction() -> str:
     parameters = ((name, values[name.rpartition(".")[2]], why) for name, why in EVIDENCE.items())
     left_out = ((name, row["stages"], row["mape"], row["median_ape"]) for name, row in fits["left_out"].items())
     text = TEXT.read_text(encoding="utf-8").rstrip()
+    text = _with_launches(text)
     text = text.replace("{parameters}", markdown_table(("parameter", "value", "evidence"), parameters))
     return text.replace("{left_out}", markdown_table(("model left out", "stages", "MAPE %", "median APE %"), left_out))
+
+
+def _with_launches(text: str) -> str:
+    """What fit_launches.py found, and how far off it leaves each GPU."""
+    fits = json.loads(LAUNCHES.read_text(encoding="utf-8"))
+    others, b200, mape = fits["h200-sxm"], fits["b200-sxm"], fits["mape"]
+    told = {
+        "launch_us": others["launch_us"],
+        "b200_launch_us": b200["launch_us"],
+        "gap_us": others["gap_us"],
+        "of_layer": round(others["layer_us"] / others["launch_us"], 2),
+        "h200_ttft": mape["h200-sxm"]["ttft"],
+        "b200_ttft": mape["b200-sxm"]["ttft"],
+        "h100_ttft": mape["h100-sxm"]["ttft"],
+        "h100_tpot": mape["h100-sxm"]["tpot"],
+    }
+    for name, value in told.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def _known(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -246,14 +267,15 @@ def _front_end(folder: Path, served: Validation, runs: Sequence[Run]) -> Iterato
     yield markdown_table(header, [(clock, *of) for clock, of in found])
     yield BOTH_SIDES
     yield markdown_table(front_end.HEADER, front_end.rows(folder))
-    yield UNCOVERED
+    yield UNCOVERED.format(request_ms=host.front_end_s / MS)
 
 
 def _closed(validation: Validation) -> Iterator[str]:
     found = validation.to_json()
     yield (
         "## Closed loops\n\nLlama-3.1-70B in fp8 with an fp8 KV cache, engine arguments known; the source does not say "
-        "whether its figures are means or medians. What a launch takes was fitted to first tokens of those on H200 (above)."
+        "whether its figures are means or medians. What launches take was fitted to first tokens of those on H200 and B200, waits between graphs to "
+        "times per token on H200 (above)."
     )
     yield _summary(found)
     yield markdown_table(("by", "", "runs", "ttft_mean", "tpot_mean"), group_rows(found, ("ttft_mean", "tpot_mean")))

@@ -1,6 +1,6 @@
-"""The engine of a replica that serves requests whole: one that leaps, or one that walks in every mode beyond the plain one."""
+"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sim.cluster.fleet_plan import Pool
 from sim.cluster.lock_step import RankCore
@@ -18,9 +18,12 @@ StepLog = Callable[[LogRow], None]
 
 def of_replica(step_log: StepLog | None, number: int) -> StepLog | None:
     """What takes the rows of one replica among several."""
-    if step_log is None:
-        return None
-    return lambda row: step_log({"replica": number, **row})
+    return named(step_log, {"replica": number})
+
+
+def named(step_log: StepLog | None, names: Mapping[str, int]) -> StepLog | None:
+    """What takes the rows of an engine that has these names."""
+    return None if step_log is None else lambda row: step_log({**names, **row})
 
 
 def engine_core(

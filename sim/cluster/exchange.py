@@ -13,10 +13,7 @@ from sim.cluster.network import Network
 from sim.cluster.replica import Core
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
-from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import POLLING_S
-from sim.engine.walking.recorder import WalkRecorder
-from sim.engine.walking.step_log import WalkLogger
 from sim.specs.kv_transfer import KVTransferConfig
 
 
@@ -59,19 +56,11 @@ class Exchange:
         step_log: StepLog | None = None,
     ) -> Core:
         """The engine of a replica of that number."""
-        if pool.role == "both":
-            return engine_core(pool, table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
-        modes = replace(pool.modes, kv_transfer=self._nixl, peer=self.handovers, idle_sleep_s=self._idle_sleep_s)
+        if pool.role != "both":
+            modes = replace(pool.modes, kv_transfer=self._nixl, peer=self.handovers, idle_sleep_s=self._idle_sleep_s)
+            pool = pool._replace(modes=modes)
         served = self.prefills if pool.role == "prefill" else table
-        return WalkingCore(
-            pool.config,
-            pool.step_time,
-            WalkRecorder(served, number, speculates=modes.speculation is not None),
-            start_s=start_s,
-            modes=modes,
-            num_keys=num_keys,
-            log=WalkLogger(step_log) if step_log else None,
-        )
+        return engine_core(pool, served, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
 
     def begin_anew(self, row: int) -> None:
         """A request is tried again: what became of the attempt before is told no more."""

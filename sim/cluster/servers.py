@@ -6,14 +6,14 @@ Deliberate difference: of a server whose engines have an address together, an in
 the longest one that any engine holds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import simpy
 
 from sim.cluster.endless import check_holds_nobody
-from sim.cluster.engines import StepLog, engine_core
+from sim.cluster.engines import StepLog, engine_core, named
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.gateway import Gateway
 from sim.cluster.listened import ListenedReplicas, Tell
@@ -246,7 +246,7 @@ class ServerFleet:
                 replica,
                 start_s=self._env.now,
                 num_keys=self._source.num_keys(pool_number),
-                step_log=log.of_rank(rank) if log else _named(self._step_log, names[rank]),
+                step_log=log.of_rank(rank) if log else named(self._step_log, names[rank]),
             )
             for rank, replica in enumerate(numbers)
         ]
@@ -318,7 +318,3 @@ class ServerFleet:
         if len(self._plan.servers) == 1:
             return [{"rank": rank} for rank in range(len(numbers))]
         return [{"replica": replica, "server": server, "rank": rank} for rank, replica in enumerate(numbers)]
-
-
-def _named(step_log: StepLog | None, names: Mapping[str, int]) -> StepLog | None:
-    return None if step_log is None else lambda row: step_log({**names, **row})

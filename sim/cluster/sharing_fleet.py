@@ -5,7 +5,7 @@ from functools import partial
 
 import simpy
 
-from sim.cluster.engines import StepLog, of_replica
+from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Fleet
@@ -14,10 +14,7 @@ from sim.cluster.shared_records import SharedRecords
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
-from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import POLLING_S
-from sim.engine.walking.recorder import WalkRecorder
-from sim.engine.walking.step_log import WalkLogger
 
 
 class SharingFleet:
@@ -42,16 +39,15 @@ class SharingFleet:
         self.gateway = self._shared.gateway(env, router, source)
         modes = replace(pool.modes, idle_sleep_s=idle_sleep_s)
         self._cores = [
-            WalkingCore(
-                config,
-                pool.step_time,
-                WalkRecorder(table, number, speculates=modes.speculation is not None),
+            engine_core(
+                pool._replace(modes=self._shared.modes_of(modes, number)),
+                table,
+                number,
                 start_s=env.now,
-                modes=self._shared.modes_of(modes, number),
                 num_keys=source.num_keys(),
-                log=None if log is None else WalkLogger(log),
+                step_log=of_replica(step_log, number),
             )
-            for number, log in ((number, of_replica(step_log, number)) for number in numbers)
+            for number in numbers
         ]
         replicas = [
             LiveReplica(env, core, number, 0, partial(self.gateway.answered, number), router.scrape_interval_s)

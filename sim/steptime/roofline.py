@@ -24,8 +24,8 @@ from sim.steptime.protocol import DecodeCurve as AnyDecodeCurve
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TimesKernels, TokenWork
 
-Batch = tuple[float, float]
-"""A step's cost by its number of tokens alone, in seconds: kernels over all of them with waits between graphs, and what the host takes to launch.
+Batch = tuple[float, float, float]
+"""A step's cost by its number of tokens alone, in seconds: kernels over all of them, what the GPU waits between graphs, and the host launches.
 
 A plain tuple, of which compiled code makes many in the time of a named one.
 """
@@ -49,7 +49,7 @@ class RooflineStepTime:
     last stage, whole. A stage with the layers of the one `before` it, in the same order, shares what is worked out of them.
 
     Between two piecewise graphs the host runs Python once a layer, and the GPU waits for it to begin attention and the next graph, however
-    far ahead the host is (`_gaps_s`); without a graph it launches each kernel.
+    far ahead the host is (`_waits_s`); without a graph it launches each kernel.
 
     A CPU launches its kernels on the cores that run them, so that launches add to a step (`_dispatch_s`) instead of running ahead; what
     torch.compile makes of a layer around attention counts as one, as in a piecewise graph.
@@ -100,12 +100,15 @@ class RooflineStepTime:
             "piecewise": work.num_layers * self._host.layer_s,
             "none": work.num_launches * launch_s,
         }
-        self._gaps_s = work.num_layers * self._host.gap_s
+        self._waits_s: dict[GraphKind, float] = {
+            "full": 0.0,
+            "piecewise": work.num_layers * self._host.gap_s,
+            "none": 0.0,
+        }
         self._dispatch_s = 0.0
         if gpu.architecture == "CPU":
             self._dispatch_s = launch_s * (work.num_launches if engine.enforce_eager else work.num_piecewise_launches)
-            self._launches_s = dict.fromkeys(self._launches_s, 0.0)
-            self._gaps_s = 0.0
+            self._launches_s = self._waits_s = dict.fromkeys(self._launches_s, 0.0)
         self._batch = cache(self._time_batch)
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling_s = cache(sampling.seconds)
@@ -177,12 +180,10 @@ class RooflineStepTime:
 
     def decode_parts(self, num_decodes: int, context_tokens: FloatArray) -> DecodeParts:
         """The decode parts of steps that decode so many requests and nothing else, by the sums of their contexts."""
-        is_uniform_decode = self._graphs.query_len == 1
-        tokens_s, _ = self._batch(num_decodes, is_uniform_decode)
-        waits_s = self._waits_s(self._graphs.dispatch(num_decodes, is_uniform_decode=is_uniform_decode).graph)
+        tokens_s, waits_s, _ = self._batch(num_decodes, self._graphs.query_len == 1)
         whole = self.decode_curve(num_decodes)
         attention_s, computes = seconds_at(self._attention.decode(num_decodes), context_tokens)
-        decode_s = tokens_s - waits_s + self._sampling_s(num_decodes) + attention_s
+        decode_s = tokens_s + self._sampling_s(num_decodes) + attention_s
         after_s = waits_s + self._after_s(num_decodes)
         by_bound = dict.fromkeys(BOUNDS, np.zeros(len(context_tokens)))
         for time in self._explain_tokens(StepShape(num_decodes, 0, (), num_decodes)):
@@ -205,10 +206,10 @@ class RooflineStepTime:
 
     def _pass_s(self, shape: StepShape, agreement: Agreement | None) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
-        tokens_s, launches_s = self._batch_of(shape, agreement)
+        tokens_s, waits_s, launches_s = self._batch_of(shape, agreement)
         prefill_s, decode_s = self._attention_s(shape)
         num_rows = shape.num_sampled + shape.num_drafts
-        return max(tokens_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
+        return max(tokens_s + waits_s + self._sampling_s(num_rows) + prefill_s + decode_s, launches_s)
 
     def _attention_s(self, shape: StepShape) -> tuple[float, float]:
         """Seconds of attention for the chunks and for the decodes."""
@@ -220,23 +221,19 @@ class RooflineStepTime:
         graph, num_agreed, num_all_tokens, _ = agreement
         work = self._token_work
         tokens_s = work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens)
-        return tokens_s + self._waits_s(graph), self._launches_s[graph]
+        return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
         tokens_s = sum(self._token_work.seconds_by_operator(num_padded).values())
-        return tokens_s + self._waits_s(graph), self._launches_s[graph]
-
-    def _waits_s(self, graph: GraphKind) -> float:
-        """What the GPU waits between graphs, however far ahead the host is."""
-        return self._gaps_s if graph == "piecewise" else 0.0
+        return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
     def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
         shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts)
-        (tokens_s, launches_s), after_s = self._batch_of(shape, agreement), self._after_s(num_decodes)
+        (tokens_s, waits_s, launches_s), after_s = self._batch_of(shape, agreement), self._after_s(num_decodes)
         attention = self._attention.decode(num_decodes, num_drafts)
         step = DecodeCurve(
-            constant_s=tokens_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
+            constant_s=tokens_s + waits_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
             layers=attention.layers,
             floor_s=max(launches_s + after_s, self._least_s(num_decodes)),
         )
@@ -268,10 +265,8 @@ class RooflineStepTime:
 
     def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
         times = [*self._explain_tokens(shape), *self._explain_attention(shape)]
-        is_uniform_decode = self._graphs.is_uniform(shape)
-        _, launches_s = self._batch(shape.num_tokens, is_uniform_decode)
-        graph, _ = self._graphs.dispatch(shape.num_tokens, is_uniform_decode=is_uniform_decode)
-        idle_s = max(self._waits_s(graph), launches_s - sum(time.prefill_s + time.decode_s for time in times))
+        _, waits_s, launches_s = self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
+        idle_s = max(waits_s, launches_s - sum(time.prefill_s + time.decode_s for time in times))
         return [*times, split("launches", "host", idle_s, shape.decode_share)]
 
     def _explain_tokens(self, shape: StepShape) -> list[OperatorTime]:

@@ -15,6 +15,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine import leaps
+from sim.engine.config import SchedulerConfig
 from sim.engine.rank_group import LockStepRules
 from sim.engine.records import RequestRecords
 from sim.errors import ConfigError
@@ -155,6 +156,34 @@ def test_servers_whose_engines_know_nothing_of_each_other(
     assert_same_answers(found, ran.served, trace)
 
 
+def assert_answers_are_those_of_naive_ones(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: RecordedStepTime,
+    num_servers: int,
+    server: ServerPlan,
+    router: str,
+    clients: Clients,
+) -> None:
+    """Of so many such servers, whose balancers, where there are any, are told at multiples of 7 s."""
+    balancer = "vllm_dp:interval_s=7" if server.balancer else None
+    server = server._replace(balancer=balancer)
+    pool = Pool(config, Telling(step_time), num_servers * server.num_engines, server=server)
+    ran = simulate_servers(
+        trace,
+        config,
+        Telling(step_time),
+        num_servers=num_servers,
+        num_engines=server.num_engines,
+        router=router,
+        balancer=balancer,
+        in_lock_step=server.lock_step is not None,
+        clients=clients,
+        **RULES,
+    )
+    assert_same_answers(simulate(trace, FleetPlan((pool,), router), clients=clients), ran.served, trace)
+
+
 def busy(seed: int) -> Trace:
     """So many requests at a time that what is seen of a server is seldom the same twice, and never of two."""
     draw = Random(seed)  # noqa: S311
@@ -179,25 +208,9 @@ LOADS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: str, seed: int) -> None:
     """Under a load that tells: its load of this instant, requests that wait at its door among them, or its metrics of the last scrape."""
-    balancer = "vllm_dp:interval_s=7" if server.balancer else None
-    server = server._replace(balancer=balancer)
     clients, limited = LOADS[load]
     config = make_config(num_gpu_blocks=40, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, **limited)
-    trace, a_step = busy(seed), Telling(RecordedStepTime(3, 1, 0))
-    plan = FleetPlan((Pool(config, a_step, 6, server=server),), router)
-    ran = simulate_servers(
-        trace,
-        config,
-        a_step,
-        num_servers=3,
-        num_engines=2,
-        router=router,
-        balancer=balancer,
-        in_lock_step=server.lock_step is not None,
-        clients=clients,
-        **RULES,
-    )
-    assert_same_answers(simulate(trace, plan, clients=clients), ran.served, trace)
+    assert_answers_are_those_of_naive_ones(busy(seed), config, RecordedStepTime(3, 1, 0), 3, server, router, clients)
 
 
 @examples(100)
@@ -213,23 +226,8 @@ def test_what_a_router_knows_of_caches(
 ) -> None:
     """The most that any engine of an address holds of a prompt, as it comes."""
     config, router = data.draw(configs(trace, versions=SINCE_0_12)), "llm_d_precise:queue=0,kv=0"
-    balancer = "vllm_dp:interval_s=7" if server.balancer else None
-    server = server._replace(num_engines=counts[1], balancer=balancer)
-    plan = FleetPlan((Pool(config, Telling(step_time), counts[0] * counts[1], server=server),), router)
-    clients = Clients(open_loop=True)
-    ran = simulate_servers(
-        trace,
-        config,
-        Telling(step_time),
-        num_servers=counts[0],
-        num_engines=counts[1],
-        router=router,
-        balancer=balancer,
-        in_lock_step=server.lock_step is not None,
-        clients=clients,
-        **RULES,
-    )
-    assert_same_answers(simulate(trace, plan, clients=clients), ran.served, trace)
+    server = server._replace(num_engines=counts[1])
+    assert_answers_are_those_of_naive_ones(trace, config, step_time, counts[0], server, router, Clients(open_loop=True))
 
 
 @examples(100)
