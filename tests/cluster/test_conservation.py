@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sim.cluster import engines, exchange
+from sim.cluster import engines
 from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan, Pool
@@ -54,7 +54,6 @@ def watched_engines() -> Iterator[list[Core]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(engines, "EngineCore", watched(EngineCore)))
         stack.enter_context(patch.object(engines, "WalkingCore", watched(WalkingCore)))
-        stack.enter_context(patch.object(exchange, "WalkingCore", watched(WalkingCore)))
         yield made
 
 
