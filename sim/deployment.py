@@ -141,7 +141,8 @@ class Deployment:
         if self.host_kv is not None:
             return LayerwiseStepTime(steps, self.host_kv, gpu, copied_bytes_per_s(gpu))
         weights = offloaded(self.model, engine, self.plan.stage)
-        return with_host_weights(steps, weights, gpu, copied_bytes_per_s(gpu), self.step_times.expert_routing)
+        link_bytes_per_s, routing = copied_bytes_per_s(gpu), self.step_times.expert_routing
+        return with_host_weights(steps, weights, self.model, gpu, engine, link_bytes_per_s, routing)
 
     @property
     def run_notes(self) -> tuple[str, ...]:
@@ -207,8 +208,6 @@ class Deployment:
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "enable_lora": engine.enable_lora,
-            "cpu_offload_gb": engine.weight_offload == "uva",
-            "offload_group_size": engine.weight_offload == "prefetch",
             "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
             "preemption_mode swap": self.modes.swap_space is not None,
         }
@@ -226,6 +225,11 @@ class Deployment:
             )
         if self.step_times.given is not None:
             raise ConfigError("enable_dbo is timed by the roofline, and step times are given; leave one of them out.")
+        if self.engine.weight_offload is not None:
+            raise ConfigError(
+                "enable_dbo computes the layers of two halves by turns, and how that goes with cpu_offload_gb or offload_group_size was"
+                " neither read nor measured; leave one of them out."
+            )
 
     def _check_speculation(self) -> None:
         """Raises ConfigError for what would let requests wait for ever, and for what vLLM fails of."""

@@ -6,6 +6,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError
+from sim.memory.transfers import copied_bytes_per_s
 from sim.specs.serve_command import parse_serve_command, serve_command
 from sim.steptime.linear import LinearStepTime
 from tests.workload.makers import make_trace
@@ -97,6 +98,22 @@ def test_prompts_come_in_every_so_many_th_step() -> None:
     prefilling = [(found.steps["num_chunk_tokens"] > 0).mean() for found in (often, seldom)]
     assert seldom.summary["mean_ttft_ms"] > often.summary["mean_ttft_ms"]
     assert prefilling[1] <= prefilling[0]
+
+
+@pytest.mark.parametrize("arguments", [{"cpu_offload_gb": 4}, {"offload_group_size": 6, "offload_prefetch_step": 2}])
+def test_every_rank_keeps_weights_in_host_memory(arguments: dict[str, Any]) -> None:
+    """A step waits for the link whoever has work, dummies too; what leaves a GPU is room for its rank's KV."""
+    plain, less = (ran(LOPSIDED, data_parallel_size=2, **more) for more in ({}, arguments))
+    moved_bytes = plain.deployment.plan.weights_bytes - less.deployment.plan.weights_bytes
+    assert less.summary["num_gpu_blocks"] > plain.summary["num_gpu_blocks"]
+    assert moved_bytes > 3.8e9
+    steps = less.steps[less.steps["num_chunk_tokens"] == 0]
+    assert set(steps["bound"]) == {"link"}
+    least_s = moved_bytes / copied_bytes_per_s(less.deployment.gpu) if "offload_group_size" in arguments else 0.015
+    assert (steps["end_s"] - steps["start_s"]).min() > least_s
+    assert less.summary["num_waves"] == plain.summary["num_waves"]
+    parts = steps["prefill_s"] + steps["decode_s"] + steps["host_s"]
+    assert parts.tolist() == pytest.approx((steps["end_s"] - steps["start_s"]).tolist())
 
 
 def split(trace: Any = TRACE, **arguments: Any) -> sim.Result:
@@ -197,6 +214,17 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {"enable_dbo": True, "all2all_backend": "deepep_low_latency", "enable_expert_parallel": True},
             {"step_time_model": LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)},
             "enable_dbo is timed by the roofline",
+        ),
+        (
+            MOE,
+            {
+                "enable_dbo": True,
+                "all2all_backend": "deepep_low_latency",
+                "enable_expert_parallel": True,
+                "cpu_offload_gb": 2,
+            },
+            {},
+            "enable_dbo computes the layers of two halves by turns, and how that goes with cpu_offload_gb",
         ),
         (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
     ],

@@ -10,9 +10,9 @@ from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Experts, Layer
 from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
-from sim.steptime.busiest_rank import busiest_rank
+from sim.steptime.busiest_rank import RankLoad, busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.operators import Kernel, by_marlin, experts_kernel, padded, routed_experts
+from sim.steptime.operators import Kernel, by_marlin, padded, routed_experts
 from sim.steptime.parts import Bound
 
 
@@ -84,9 +84,11 @@ class ExpertsWork:
         return Exchange(dispatch_s, combine_s, dispatch_kernel_s, combine_kernel_s)
 
     def _kernel(self, tokens: float, whole: Experts, mine: Experts) -> Kernel:
-        engine = self._engine
-        if not engine.enable_expert_parallel or engine.num_expert_ranks == 1:
-            return experts_kernel(tokens, mine, self._gpu, self._expert_routing)
-        copies = engine.num_balanced_copies
-        load = busiest_rank(tokens, whole, engine.num_expert_ranks, self._expert_routing, copies)
+        load = experts_load(tokens, whole, self._engine, self._expert_routing)
         return routed_experts(load.routed, load.distinct, mine, self._gpu)
+
+
+def experts_load(tokens: float, whole: Experts, engine: ResolvedEngine, routing: ExpertRouting) -> RankLoad:
+    """What the tokens of all data-parallel ranks make of a layer's experts for the GPU that all others wait for."""
+    num_ranks = engine.num_expert_ranks if engine.enable_expert_parallel else 1
+    return busiest_rank(tokens, whole, num_ranks, routing, engine.num_balanced_copies)

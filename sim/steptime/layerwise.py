@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sim.specs.hardware import HardwareProfile
 from sim.steptime.operators import elementwise_s
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import Agreement, StepShape
 from sim.steptime.roofline import RooflineStepTime
 from sim.steptime.waiting import WaitingStepTime
 
@@ -32,7 +32,7 @@ class LayerwiseStepTime(WaitingStepTime):
         self._gpu = gpu
         self._link_bytes_per_s = link_bytes_per_s
 
-    def waits_s(self, shape: StepShape, step_s: float) -> float:
+    def waits_s(self, shape: StepShape, step_s: float, agreement: Agreement | None = None) -> float:  # noqa: ARG002 - no ranks
         """For writing what a prompt's chunks computed; for reading, and joining, what decodes attend to."""
         kv = self._kv
         written_s = shape.num_chunk_tokens * kv.num_layers * kv.token_bytes / self._link_bytes_per_s

@@ -162,7 +162,9 @@ def pipeline_step_time(
     for stage in stages:
         roofline = RooflineStepTime(model, gpu, engine, options, stage, drafter, before=roofline)
         from_host = offloaded(model, engine, stage)
-        timed.append(with_host_weights(roofline, from_host, gpu, host_link_bytes_per_s, options.expert_routing))
+        timed.append(
+            with_host_weights(roofline, from_host, model, gpu, engine, host_link_bytes_per_s, options.expert_routing)
+        )
     return PipelineStepTime(timed, message)
 
 

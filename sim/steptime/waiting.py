@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
-from sim.steptime.protocol import DecodeCurve, FloatArray, StepShape
+from sim.steptime.protocol import Agreement, DecodeCurve, FloatArray, StepShape
 from sim.steptime.roofline import RooflineStepTime
 
 
 class WaitingStepTime:
-    """A roofline's steps, and what `waits_s` says that they wait: by their shape and by how long they take without."""
+    """A roofline's steps, and what `waits_s` says that they wait: by their shape, by how long they take without, and by what ranks agreed on."""
 
     def __init__(self, model: RooflineStepTime, waits_for: str) -> None:
         self._model = model
         self._waits_for = waits_for
         self.decode_curve: Callable[[int], DecodeCurve] = cache(self._time_decodes)
 
-    def waits_s(self, shape: StepShape, step_s: float) -> float:
+    def waits_s(self, shape: StepShape, step_s: float, agreement: Agreement | None = None) -> float:
         """Seconds that a step of `step_s` waits."""
         raise NotImplementedError
 
@@ -27,6 +27,15 @@ class WaitingStepTime:
         """Duration of the step."""
         seconds = self._model.step_s(shape)
         return seconds + self.waits_s(shape, seconds)
+
+    def agreed_s(self, shape: StepShape, agreement: Agreement) -> float:
+        """That of a rank in lock step with others."""
+        seconds = self._model.agreed_s(shape, agreement)
+        return seconds + self.waits_s(shape, seconds, agreement)
+
+    def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        """That of a rank in lock step with others."""
+        return self._waiting(self._model.agreed_curve(num_decodes, agreement), num_decodes, agreement)
 
     def explain(self, shape: StepShape) -> list[OperatorTime]:
         """The operators of the step, and what they wait for."""
@@ -48,11 +57,17 @@ class WaitingStepTime:
         return DecodeParts(decode_s + waits_s, np.where(waits_s > decode_s, BOUNDS.index("link"), bound))
 
     def _time_decodes(self, num_decodes: int) -> DecodeCurve:
-        curve = self._model.decode_curve(num_decodes)
-        return WaitingCurve(curve, lambda tokens, seconds: self._decode_waits_s(num_decodes, tokens, seconds))
+        return self._waiting(self._model.decode_curve(num_decodes), num_decodes, None)
 
-    def _decode_waits_s(self, num_decodes: int, context_tokens: float, step_s: float) -> float:
-        return self.waits_s(StepShape(num_decodes, int(context_tokens), (), num_decodes), step_s)
+    def _waiting(self, curve: DecodeCurve, num_decodes: int, agreement: Agreement | None) -> DecodeCurve:
+        return WaitingCurve(
+            curve, lambda tokens, seconds: self._decode_waits_s(num_decodes, tokens, seconds, agreement)
+        )
+
+    def _decode_waits_s(
+        self, num_decodes: int, context_tokens: float, step_s: float, agreement: Agreement | None = None
+    ) -> float:
+        return self.waits_s(StepShape(num_decodes, int(context_tokens), (), num_decodes), step_s, agreement)
 
 
 class WaitingCurve(NamedTuple):

@@ -13,17 +13,22 @@ from sim.memory.transfers import copied_bytes_per_s
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
+from sim.specs.sharding import experts_on_rank
 from sim.specs.speculative_config import SpeculativeConfig
 from sim.specs.stages import pipeline_stages
 from sim.specs.weight_offload import HostWeights, offloaded
+from sim.steptime.busiest_rank import busiest_rank
+from sim.steptime.operators import routed_experts
 from sim.steptime.options import StepTimeOptions
 from sim.steptime.pipeline import PipelineStepTime
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import Agreement, StepShape
 from sim.steptime.weight_offload import OffloadedStepTime, copies_s
 from tests.properties import engine_examples as examples
 from tests.workload.makers import make_trace
 
 NGRAM = SpeculativeConfig("ngram", None, 3)
+MOE = "Qwen3-30B-A3B"
+DUMMY = StepShape(1, 1, (), 1)
 
 
 def weights(num_layers: int, copied: tuple[int, ...], ahead: int) -> HostWeights:
@@ -161,3 +166,78 @@ def test_runs_with_stages_or_drafts_take_longer_by_it(arguments: dict[str, Any])
     steps = less.steps
     parts = steps["prefill_s"] + steps["decode_s"] + steps["host_s"]
     assert parts.tolist() == pytest.approx((steps["end_s"] - steps["start_s"]).tolist())
+
+
+def ranks(**arguments: Any) -> OffloadedStepTime:
+    """Steps of one of two ranks with weights in host memory."""
+    engine = EngineConfig(data_parallel_size=2, max_model_len=4096, **arguments)
+    timed = deploy(MOE, "h100-sxm", engine, step_times=StepTimeOptions(expert_routing="uniform")).step_time
+    assert isinstance(timed, OffloadedStepTime)
+    return timed
+
+
+@pytest.mark.parametrize("arguments", [{"cpu_offload_gb": 4}, {"offload_group_size": 4}])
+def test_ranks_that_do_the_same_step_as_one_that_knows_of_no_other(arguments: dict[str, Any]) -> None:
+    """Padded to as many tokens; a curve tells the same as its steps."""
+    timed, shape = ranks(**arguments), StepShape(8, 4000, (), 8)
+    agreed = Agreement("full", 8, 16)
+    assert timed.agreed_s(shape, agreed) == timed.step_s(shape)
+    assert timed.agreed_curve(8, agreed).at(4000) == timed.agreed_s(shape, agreed)
+    assert timed.agreed_curve(8, agreed).at(4000) == timed.decode_curve(8).at(4000)
+
+
+@pytest.mark.parametrize("enable_expert_parallel", [False, True])
+def test_a_dummy_waits_for_the_experts_of_all_tokens(*, enable_expert_parallel: bool) -> None:
+    """4 GiB of experts are those of the first layers, read as far as 64 tokens of both ranks choose them, whoever has the tokens."""
+    timed = ranks(cpu_offload_gb=4, cpu_offload_params=("experts",), enable_expert_parallel=enable_expert_parallel)
+    own, dummy = (timed.waits_s(shape, 0.01, Agreement("none", 0, 64)) for shape in (StepShape(63, 630, (), 63), DUMMY))
+    assert own == dummy
+    deployment = deploy(
+        MOE,
+        "h100-sxm",
+        EngineConfig(data_parallel_size=2, max_model_len=4096, enable_expert_parallel=enable_expert_parallel),
+    )
+    whole = deployment.model.layers[0].experts
+    assert whole is not None
+    mine = experts_on_rank(whole, deployment.engine)
+    load = busiest_rank(64.0, whole, 2 if enable_expert_parallel else 1, "uniform")
+    link_s = load.distinct * mine.num_bytes / mine.num_experts / copied_bytes_per_s(deployment.gpu)
+    num_layers = 4 * 2**30 / mine.num_bytes  # the last matrix goes beyond
+    waits_s = link_s - routed_experts(*load, mine, deployment.gpu).seconds
+    assert num_layers * waits_s <= dummy <= (num_layers + 2 / 3) * waits_s
+
+
+def test_a_dummy_waits_for_its_own_matrices() -> None:
+    """Attention's, of which a token and a padded step of 64 read all: more tokens hide no more than their kernels take longer."""
+    timed = ranks(cpu_offload_gb=1, cpu_offload_params=("qkv_proj",))
+    alone, padded = (timed.waits_s(DUMMY, 0.01, Agreement("full", each, 2 * each)) for each in (1, 64))
+    assert 0.99 * alone < padded < alone
+    link_s = 1.0 * 2**30 / copied_bytes_per_s(load_gpu("h100-sxm"))
+    assert 0.6 * link_s < alone < link_s  # all layers' have less than 1 GiB
+
+
+def test_copies_wait_as_long_whoever_computes() -> None:
+    """A dummy's layers are the shortest, and hide the least of their copies."""
+    timed = ranks(offload_group_size=4)
+    agreed = Agreement("full", 8, 16)
+    waits = [
+        timed.waits_s(shape, timed.agreed_s(shape, agreed), agreed) for shape in (DUMMY, StepShape(8, 8000, (), 8))
+    ]
+    assert waits[0] >= waits[1] > 0.04
+
+
+def test_experts_of_tensor_parallel_ranks_are_read_where_they_are_whole() -> None:
+    """A token of eight experts, on four GPUs that have 32 each, has the busiest of these read about four of them, not eight."""
+    reads = []
+    for size in (1, 4):
+        engine = EngineConfig(
+            tensor_parallel_size=size,
+            enable_expert_parallel=size > 1,
+            max_model_len=4096,
+            cpu_offload_gb=4,
+            cpu_offload_params=("experts",),
+        )
+        timed = deploy(MOE, "h100-sxm", engine, step_times=StepTimeOptions(expert_routing="uniform")).step_time
+        assert isinstance(timed, OffloadedStepTime)
+        reads.append(timed.waits_s(DUMMY, 0.01))
+    assert 4 * 0.4 < reads[1] / reads[0] < 4 * 0.6  # of four times as many layers
