@@ -147,7 +147,19 @@ class Deployment:
     @property
     def run_notes(self) -> tuple[str, ...]:
         """The notes, and what a run takes for granted."""
-        return (*self.notes, self.accepted.note) if self.accepted and self.accepted.note else self.notes
+        accepted = (self.accepted.note,) if self.accepted and self.accepted.note else ()
+        return (*self.notes, *accepted, *self._adapters_notes)
+
+    @property
+    def _adapters_notes(self) -> tuple[str, ...]:
+        lora = self.modes.lora
+        if lora is None or self.lock_step is None:
+            return ()
+        note = (
+            f"a rank without work makes adapters of zeros for a dummy batch, in which all ranks wait about {lora.dummy_s:.2g} s for its host,"
+            " and loads its own again behind it, as vLLM does."
+        )
+        return (note,)
 
     def why_not(self, *, what_if: bool = True) -> str | None:
         """Why it does not start; None where it does, or where `num_gpu_blocks_override` is taken at its word.
@@ -204,10 +216,11 @@ class Deployment:
             )
         if engine.enable_dbo:
             self._check_dual_batches()
+        if engine.enable_lora:
+            self._check_adapters()
         not_simulated = {
             "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
-            "enable_lora": engine.enable_lora,
             "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
             "preemption_mode swap": self.modes.swap_space is not None,
         }
@@ -229,6 +242,20 @@ class Deployment:
             raise ConfigError(
                 "enable_dbo computes the layers of two halves by turns, and how that goes with cpu_offload_gb or offload_group_size was"
                 " neither read nor measured; leave one of them out."
+            )
+
+    def _check_adapters(self) -> None:
+        """What vLLM asserts of adapters beside experts of data-parallel ranks (lora/layers/fused_moe.py)."""
+        engine = self.engine
+        whole = engine.enable_expert_parallel
+        fails = {
+            f"all2all_backend {engine.all2all_backend}": whole and engine.all2all_backend != "allgather_reducescatter",
+            "tensor_parallel_size with enable_expert_parallel": whole and engine.tensor_parallel_size > 1,
+            "fully_sharded_loras with enable_expert_parallel": whole and engine.fully_sharded_loras,
+        }
+        if given := next((name for name, is_there in fails.items() if is_there), None):
+            raise ConfigError(
+                f"enable_lora goes with no {given} on data-parallel ranks with experts, or vLLM does not start; leave one of them out."
             )
 
     def _check_speculation(self) -> None:

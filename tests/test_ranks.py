@@ -226,7 +226,25 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {},
             "enable_dbo computes the layers of two halves by turns, and how that goes with cpu_offload_gb",
         ),
-        (MOE, {"enable_lora": True}, {}, "enable_lora is not simulated for data-parallel ranks"),
+        (
+            MOE,
+            {"enable_lora": True, "enable_expert_parallel": True, "all2all_backend": "deepep_low_latency"},
+            {},
+            "enable_lora goes with no all2all_backend deepep_low_latency on data-parallel ranks",
+        ),
+        (
+            MOE,
+            {"enable_lora": True, "enable_expert_parallel": True, "tensor_parallel_size": 2},
+            {},
+            "enable_lora goes with no tensor_parallel_size with enable_expert_parallel",
+        ),
+        (
+            MOE,
+            {"enable_lora": True, "enable_expert_parallel": True, "fully_sharded_loras": True},
+            {},
+            "enable_lora goes with no fully_sharded_loras with enable_expert_parallel",
+        ),
+        (MOE, {"kv_offloading_size": 2.0}, {}, "kv_offloading_size is not simulated for data-parallel ranks"),
     ],
 )
 def test_what_is_not_simulated_is_refused(

@@ -414,6 +414,10 @@ class EngineCore(LockStepCore):
         self._scheduled = self._schedule()
         return self._scheduled.shape if self._scheduled else None
 
+    def prepare(self, from_s: float) -> float:
+        """There is nothing to make ready."""
+        return from_s
+
     def run(self, start_s: float, duration_s: float) -> bool:
         """Launch what was scheduled; False if nothing was."""
         if self._scheduled is None:

@@ -40,6 +40,10 @@ class LockStepCore:
         """Schedule a pass of this rank, which `run` launches; None if it computes nothing."""
         raise NotImplementedError
 
+    def prepare(self, from_s: float) -> float:
+        """The host makes ready what was scheduled, or a dummy batch, from then on; when that is done."""
+        raise NotImplementedError
+
     def run(self, start_s: float, duration_s: float) -> bool:
         """Launch what was scheduled; False if nothing was."""
         raise NotImplementedError

@@ -1,8 +1,9 @@
 """Data-parallel ranks that step together: their engines, the steps in flight, and the waves that these come in. It is told the time.
 
 Mirrors vLLM's DPEngineCoreProc (v1/engine/core.py, 0.32). A wave of steps begins with a request; now and then the ranks look at
-each other, and it ends if none has work left. Deliberate difference: all ranks schedule a step at the same instant, where
-vLLM's idle ranks commit themselves to a dummy batch a little before.
+each other, and it ends if none has work left. Their hosts meet before each step,
+which begins when the last has made its batch ready. Deliberate difference: all ranks schedule a step at the same instant, where vLLM's idle
+ranks commit themselves to a dummy batch a little before.
 """
 
 from collections.abc import Sequence
@@ -95,7 +96,7 @@ class RankGroup:
         self._rules = rules
         self._steps = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts), rules.dbo)
         self._log = log
-        self._device_free_s = start_s
+        self._device_free_s = self._prepared_s = start_s
         self.ahead: StepsAhead | None = None
         self._untold: list[tuple[float, Finished]] = []
         self.shown = [NOTHING_SHOWN] * len(self.cores)
@@ -141,7 +142,9 @@ class RankGroup:
         shapes = [shape or self._steps.dummy for shape in found]
         agreement = self._steps.agreement(shapes)
         seconds = self._steps.seconds(shapes, agreement)
-        start_s, duration_s = max(self.now_s, self._device_free_s), max(seconds)
+        met_s = max(self.now_s, self._prepared_s)
+        self._prepared_s = max([core.prepare(met_s) for core in self.cores])
+        start_s, duration_s = max(self._prepared_s, self._device_free_s), max(seconds)
         ran = [core.run(start_s, duration_s) for core in self.cores]
         if self._is_stuck:
             self._pause()

@@ -27,19 +27,22 @@ ADAPTED_VOCABULARIES = (
 class LoraSlots:
     """Room for `max_loras` adapters on the GPU and `max_cpu_loras` in host memory.
 
-    It takes `copy_s` to bring one from there into a slot, and `read_s` before that where it has to come from storage.
+    It takes `copy_s` to bring one from there into a slot, and `read_s` before that where it has to come from storage; and `dummy_s` to make
+    those of a dummy batch.
     """
 
     max_loras: int
     max_cpu_loras: int
     copy_s: float = 0.0
     read_s: float = 0.0
+    dummy_s: float = 0.0
 
 
 class AdapterPair(NamedTuple):
     """An adapter's A of `in_features` x `num_slices` x `rank_a` and B of `rank_b` x `out_features`, as one GPU holds them.
 
-    There is one pair for each of `num_experts`, of which a token uses `num_used`; 1 and 1 beside a dense matrix.
+    There is one pair for each of `num_experts`, of which a token uses `num_used`; 1 and 1 beside a dense matrix. Beside experts it
+    multiplies the tokens of all data-parallel ranks.
     """
 
     in_features: int
@@ -49,6 +52,7 @@ class AdapterPair(NamedTuple):
     num_slices: int = 1
     num_experts: int = 1
     num_used: int = 1
+    is_of_experts: bool = False
 
     @property
     def a_numbers(self) -> int:
@@ -66,10 +70,11 @@ class AdapterPair(NamedTuple):
 
 
 class AdapterLayout(NamedTuple):
-    """How adapters are laid out on each of the GPUs that share a layer."""
+    """How adapters are laid out on each of the GPUs that share a layer, and on each of the `num_expert_ranks` that share its experts."""
 
     rank: int
     tensor_parallel_size: int
+    num_expert_ranks: int
     is_fully_sharded: bool
     has_whole_experts: bool
 
@@ -79,6 +84,7 @@ class AdapterLayout(NamedTuple):
         return cls(
             engine.max_lora_rank,
             engine.tensor_parallel_size,
+            engine.num_expert_ranks,
             engine.fully_sharded_loras,
             engine.enable_expert_parallel,
         )
@@ -119,7 +125,7 @@ class AdapterLayout(NamedTuple):
 
     def _expert_pairs(self, experts: Experts) -> Iterator[AdapterPair]:
         """Gate and up are two slices. Every GPU has a slice of each expert, or some experts whole."""
-        size, rank, hidden, width = self.tensor_parallel_size, self.rank, experts.hidden_size, experts.intermediate_size
+        size, rank, hidden, width = self.num_expert_ranks, self.rank, experts.hidden_size, experts.intermediate_size
         rank_a, num_out, num_experts, num_used = rank, hidden, experts.num_experts, experts.num_experts_per_tok
         if self.has_whole_experts:
             num_experts, num_used = ceil_div(num_experts, size), ceil_div(num_used, size)
@@ -128,5 +134,7 @@ class AdapterLayout(NamedTuple):
             if self.is_fully_sharded:
                 rank_a, num_out = ceil_div(rank, size), ceil_div(hidden, size)
         num_slices = experts.num_matrices - 1
-        yield AdapterPair(hidden, num_slices * width, rank_a, rank, num_slices, num_experts, num_used)
-        yield AdapterPair(width, num_out, rank, rank, 1, num_experts, num_used)
+        yield AdapterPair(
+            hidden, num_slices * width, rank_a, rank, num_slices, num_experts, num_used, is_of_experts=True
+        )
+        yield AdapterPair(width, num_out, rank, rank, 1, num_experts, num_used, is_of_experts=True)

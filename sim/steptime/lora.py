@@ -1,8 +1,9 @@
 """The kernels that add adapters to a step: beside each matrix one that shrinks its inputs to the rank and one that expands them.
 
 Mirrors vllm/lora/ops (0.33): both kernels run once for all tokens, slices and adapters of a step, as Triton grids that CUDA graphs
-hold. Their efficiencies are taken to be those of the GPU's other matrices in bf16. Deliberate differences: all tokens of a step
-have an adapter, of which as many are in use as there are slots, tokens permitting; and a step without any costs the same.
+hold; beside experts for the tokens of all data-parallel ranks. Their efficiencies are taken to be those of the GPU's other matrices in
+bf16. Deliberate differences: all tokens of a step have an adapter, of which as many are in use as there are slots, tokens permitting;
+and a step without any costs the same.
 """
 
 from collections.abc import Mapping
@@ -26,12 +27,26 @@ class LoraWork:
         self._pairs = AdapterLayout.of(engine).pairs(layers)
         self.num_launches = LAUNCHES * self._pairs.total()
 
-    def kernels(self, num_tokens: int) -> list[Kernel]:
-        """Each different pair's kernels over all layers."""
+    def kernels(self, num_tokens: int, num_all_tokens: int) -> list[Kernel]:
+        """Each different pair's kernels over all layers, of a rank's tokens and, beside experts, of all ranks'."""
+        return self._kernels({pair: num_all_tokens if pair.is_of_experts else num_tokens for pair in self._pairs})
+
+    def own_kernels(self, num_tokens: int) -> list[Kernel]:
+        """Those that are not beside experts."""
+        return self._kernels({pair: num_tokens for pair in self._pairs if not pair.is_of_experts})
+
+    def experts_s(self, num_all_tokens: int) -> float:
+        """Seconds of those beside experts."""
+        seconds = 0.0
+        for kernel in self._kernels({pair: num_all_tokens for pair in self._pairs if pair.is_of_experts}):
+            seconds += kernel.seconds
+        return seconds
+
+    def _kernels(self, num_tokens: Mapping[AdapterPair, int]) -> list[Kernel]:
         return [
-            Kernel(count * kernel.seconds, kernel.bound)
-            for pair, count in self._pairs.items()
-            for kernel in self._pair(pair, num_tokens)
+            Kernel(self._pairs[pair] * kernel.seconds, kernel.bound)
+            for pair, tokens in num_tokens.items()
+            for kernel in self._pair(pair, tokens)
         ]
 
     def _pair(self, pair: AdapterPair, num_tokens: int) -> tuple[Kernel, Kernel]:

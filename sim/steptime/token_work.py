@@ -16,7 +16,7 @@ from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.experts_work import ExpertsWork
 from sim.steptime.links import all_reduce_s
 from sim.steptime.lora import LoraWork
-from sim.steptime.operators import ACTIVATION_BYTES, elementwise_s, served_gemm
+from sim.steptime.operators import ACTIVATION_BYTES, Kernel, elementwise_s, served_gemm
 from sim.steptime.parts import Bound
 
 KeyT = TypeVar("KeyT")
@@ -97,20 +97,23 @@ class TokenWork:
 
     def _time_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         """Each different kernel's name, bound and seconds over all layers, without attention and the output head."""
-        experts = self.experts(self._num_ranks * num_tokens)
-        return [*self.matrices(num_tokens), *experts, *self._others(num_tokens)]
+        num_all_tokens = self._num_ranks * num_tokens
+        lora = self._lora.kernels(num_tokens, num_all_tokens) if self._lora else []
+        return [*self.matrices(num_tokens), *self.experts(num_all_tokens), *self._others(num_tokens, lora)]
 
     def own_kernels(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         """All but those of experts."""
-        return [*self.matrices(num_tokens), *self._others(num_tokens)]
+        lora = self._lora.own_kernels(num_tokens) if self._lora else []
+        return [*self.matrices(num_tokens), *self._others(num_tokens, lora)]
 
     def _time_own(self, num_tokens: int) -> float:
         """Seconds of those."""
         return sum(seconds for _, _, seconds in self.own_kernels(num_tokens))
 
     def _time_experts(self, num_all_tokens: int) -> float:
-        """Seconds of those of experts, with what ranks exchange for them."""
-        return sum(seconds for _, _, seconds in self.experts(num_all_tokens))
+        """Seconds of those of experts, with their adapters and what ranks exchange for them."""
+        experts_s = sum(seconds for _, _, seconds in self.experts(num_all_tokens))
+        return experts_s + self._lora.experts_s(num_all_tokens) if self._lora else experts_s
 
     def _time_matrices(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
         found: list[tuple[str, Bound, float]] = []
@@ -120,11 +123,9 @@ class TokenWork:
             found.append((linear.name, bound, count * seconds))
         return found
 
-    def _others(self, num_tokens: int) -> list[tuple[str, Bound, float]]:
+    def _others(self, num_tokens: int, lora: list[Kernel]) -> list[tuple[str, Bound, float]]:
         gpu, rows = self._gpu, float(num_tokens)
-        found: list[tuple[str, Bound, float]] = []
-        if self._lora:
-            found += [("lora", kernel.bound, kernel.seconds) for kernel in self._lora.kernels(num_tokens)]
+        found: list[tuple[str, Bound, float]] = [("lora", kernel.bound, kernel.seconds) for kernel in lora]
         for moved_bytes, count in self._elementwise.items():
             found.append(("elementwise", "memory", count * elementwise_s(rows * moved_bytes, gpu)))
         if self._num_all_reduces:

@@ -101,6 +101,7 @@ LORAS = st.integers(1, 2).flatmap(
         max_cpu_loras=st.integers(most, 3),
         copy_s=st.integers(0, 5),
         read_s=st.integers(0, 9),
+        dummy_s=st.integers(0, 40),
     )
 )
 

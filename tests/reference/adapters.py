@@ -28,6 +28,12 @@ class Adapters:
                 wait_s += self._bring(lora)
         return wait_s
 
+    def dummy_s(self) -> float:
+        """How long a dummy batch waits for its own, numbered from 1 on; nothing is left behind it."""
+        some_lack = any(lora not in self._host for lora in range(1, self._loras.max_loras + 1))
+        self._host, self._slots = {}, {}
+        return self._loras.dummy_s if some_lack else 0.0
+
     def _use(self, lora: int) -> None:
         self._clock += 1
         self._host[lora] = self._slots[lora] = self._clock

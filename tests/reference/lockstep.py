@@ -19,11 +19,12 @@ from sim.engine.config import SchedulerConfig
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference.adapters import Adapters
 from tests.reference.arrivals import AFTER_ALL, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import let_in, make_requests
-from tests.reference.modes import Modes
+from tests.reference.modes import PLAIN, Modes
 from tests.reference.recorder import Recorder
 from tests.reference.replica import step_shape
 from tests.reference.request import Request
@@ -41,11 +42,18 @@ class Rank:
         self.inbox: list[Request] = []
         self.scheduler = Scheduler(config, modes)
         self.recorder = Recorder()
+        self._adapters = Adapters(modes.loras) if modes.loras else None
 
     def submit(self, request: Request, others: Sequence[Request] = ()) -> None:
         self.inbox += [request, *others]
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
+
+    def preparing_s(self, batch: Batch | None) -> float:
+        """What the host takes for what the batch needs, or a dummy batch."""
+        if self._adapters is None:
+            return 0.0
+        return self._adapters.wait_s(batch) if batch and batch.rows else self._adapters.dummy_s()
 
     @property
     def load(self) -> tuple[int, int]:
@@ -78,8 +86,9 @@ class Ranks:
         prefill_interval: int,
         dispatch: GraphDispatch | None,
         dbo: tuple[int, int] | None,
+        modes: Modes = PLAIN,
     ) -> None:
-        modes = Modes(throttle_interval=prefill_interval if prefill_interval > 1 else 0)
+        modes = replace(modes, throttle_interval=prefill_interval if prefill_interval > 1 else 0)
         self._env = env
         self._step_time = step_time
         self._sync_interval = sync_interval
@@ -89,7 +98,7 @@ class Ranks:
         self._dbo = dbo
         self._depth = config.num_batches_in_flight
         self._in_flight: deque[Launched] = deque()
-        self._free_s = env.now
+        self._free_s = self._hosts_free_s = env.now
         self.woken = env.event()
         self.ranks = [Rank(self, config, modes) for _ in range(num_ranks)]
         self.num_dummies = [0] * num_ranks
@@ -129,7 +138,9 @@ class Ranks:
         shapes = [step_shape(batch) if batch and batch.rows else DUMMY_BATCH for batch in batches]
         agreed = self._agreement(shapes)
         self.num_split_steps += agreed is not None and agreed.num_ubatches == 2
-        start_s = max(self._env.now, self._free_s)
+        took_s = [rank.preparing_s(batch) for rank, batch in zip(self.ranks, batches, strict=True)]
+        self._hosts_free_s = max(self._env.now, self._hosts_free_s) + max(took_s)
+        start_s = max(self._hosts_free_s, self._free_s)
         seconds = [self._step_s(shape, agreed) for shape in shapes]
         self._free_s = start_s + max(seconds)
         for rank, batch, shape in zip(self.ranks, batches, shapes, strict=True):
@@ -199,6 +210,7 @@ def simulate_lock_step(
     prefill_interval: int = 1,
     dispatch: GraphDispatch | None = None,
     dbo: tuple[int, int] | None = None,
+    modes: Modes = PLAIN,
 ) -> tuple[Served, Ranks]:
     """Every step of every rank."""
     if clients.users:
@@ -220,6 +232,7 @@ def simulate_lock_step(
         prefill_interval=prefill_interval,
         dispatch=dispatch,
         dbo=dbo,
+        modes=modes,
     )
 
     def finished(request: Request) -> None:

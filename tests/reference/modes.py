@@ -87,12 +87,13 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Loras:
-    """Adapters in a batch and in host memory, and what it takes to bring one into a slot: to copy it, and to read it before."""
+    """Adapters in a batch and in host memory, what it takes to bring one into a slot (to copy it, and to read it before), and to make those of a dummy batch."""
 
     max_loras: int
     max_cpu_loras: int
     copy_s: float = 0.0
     read_s: float = 0.0
+    dummy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,22 @@ def test_every_expert_has_its_pairs() -> None:
     """Gate and up, then down; whole experts on each GPU are fewer."""
     experts = Experts(128, 8, 2048, 768)
     up, down = layout(tensor_parallel_size=2)._expert_pairs(experts)
-    assert up == AdapterPair(2048, 768, 16, 16, 2, 128, 8)
-    assert down == AdapterPair(384, 2048, 16, 16, 1, 128, 8)
+    assert up == AdapterPair(2048, 768, 16, 16, 2, 128, 8, is_of_experts=True)
+    assert down == AdapterPair(384, 2048, 16, 16, 1, 128, 8, is_of_experts=True)
     up, down = layout(tensor_parallel_size=2, enable_expert_parallel=True)._expert_pairs(experts)
-    assert up == AdapterPair(2048, 1536, 16, 16, 2, 64, 4)
+    assert up == AdapterPair(2048, 1536, 16, 16, 2, 64, 4, is_of_experts=True)
     assert down.num_parameters == 64 * 16 * (768 + 2048)
+
+
+def test_data_parallel_ranks_share_what_lies_beside_experts() -> None:
+    """Four GPUs of two engines have a quarter of each expert's pair, and half of attention's."""
+    shared = layout(tensor_parallel_size=2, data_parallel_size=2)
+    up, down = shared._expert_pairs(Experts(128, 8, 2048, 768))
+    assert up == AdapterPair(2048, 2 * 192, 16, 16, 2, 128, 8, is_of_experts=True)
+    assert down == AdapterPair(192, 2048, 16, 16, 1, 128, 8, is_of_experts=True)
+    assert shared.pair(OUT) == AdapterPair(2048, 4096, 16, 16)
+    whole, _ = layout(data_parallel_size=4, enable_expert_parallel=True)._expert_pairs(Experts(128, 8, 2048, 768))
+    assert (whole.num_experts, whole.num_used) == (32, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """LoRA adapters on their way to the GPU: which are in its slots, which in host memory, and how long a batch waits for its own.
 
-Mirrors vLLM's LRUCacheWorkerLoRAManager (vllm/lora/worker_manager.py, 0.33), which loads before it runs the batch. Deliberate
+Mirrors vLLM's LRUCacheWorkerLoRAManager (vllm/lora/worker_manager.py, 0.33), which loads before it runs the batch, and what a dummy batch
+does to it (maybe_dummy_run_with_lora of vllm/v1/worker/lora_model_runner_mixin.py, which removes all adapters behind it). Deliberate
 differences: host memory holds at first the adapters that it has room for, as `--lora-modules` has them loaded; and a batch's
 adapters that are there already are not evicted for its others.
 """
@@ -39,6 +40,14 @@ class AdapterCache:
         seconds = sum([self._bring(lora) for lora in missing])
         self._load_s += seconds
         return seconds
+
+    def run_dummy(self) -> float:
+        """A dummy batch has adapters of zeros, but where real ones have their names, and behind it all are dropped; how long making them takes."""
+        slots = self._slots
+        is_made = all(lora in self._on_host for lora in range(1, slots.max_loras + 1))
+        self._on_gpu.clear()
+        self._on_host.clear()
+        return 0.0 if is_made else slots.dummy_s
 
     def _bring(self, lora: int) -> float:
         """Into a slot; what is in a slot is in host memory as well."""

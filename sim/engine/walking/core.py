@@ -394,8 +394,8 @@ class WalkingCore(LockStepCore):
 
     @property
     def decodes(self) -> DecodesAhead | None:
-        """No pass is certain but those in which nothing happens."""
-        return None if self.has_requests or self.num_in_flight else IDLE
+        """No pass is certain but those in which nothing happens; with adapters that does not hold of dummy batches either."""
+        return None if self.has_requests or self.num_in_flight or self.state.adapters is not None else IDLE
 
     def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
         """There are no plans."""
@@ -412,6 +412,15 @@ class WalkingCore(LockStepCore):
             return None
         self._scheduled = batch
         return batch.shape
+
+    def prepare(self, from_s: float) -> float:
+        """The host makes ready what was scheduled, or a dummy batch, from then on; when that is done."""
+        adapters, batch = self.state.adapters, self._scheduled
+        if adapters is None:
+            return from_s
+        if batch is None or batch.is_empty:
+            return from_s + adapters.run_dummy()
+        return from_s + adapters.load_s(self.state.requests_in(batch))
 
     def run(self, start_s: float, duration_s: float) -> bool:
         """Launch what was scheduled; False if nothing was."""
