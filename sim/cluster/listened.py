@@ -76,6 +76,10 @@ class ListenedReplica(ReportingReplica):
         """The metrics of a time up to which it has caught up, as somebody else sees them."""
         return self._shown_before(at_s)
 
+    def num_cached_blocks(self, request: Request) -> int:
+        """Of one that comes now, before which it has caught up."""
+        return self._num_cached_at(request.arrival_s, request)
+
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
         return self._shown
 

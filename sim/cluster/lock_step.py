@@ -48,7 +48,7 @@ class Rank:
         return self._ranks.metrics(self)
 
     def num_cached_blocks(self, request: Request) -> int:
-        return self.core.num_cached_blocks(request)
+        return self._ranks.num_cached_blocks(self, request)
 
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
         return self.core.num_offloaded_blocks(request, num_cached_blocks)
@@ -73,6 +73,10 @@ class Ranks:
     def load(self, rank: Rank) -> tuple[int, int]:
         """Of its engine, after the steps that came back by now."""
         raise NotImplementedError
+
+    def num_cached_blocks(self, rank: Rank, request: Request) -> int:
+        """What a rank holds of a request's prompt."""
+        return self._group.num_cached_blocks(rank.number, request)
 
     def metrics(self, rank: Rank) -> Metrics:
         """What a rank showed at the balancer's last scrape."""

@@ -56,6 +56,7 @@ class Core(Protocol):
     def metrics_at(self, time_s: float) -> Metrics: ...
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
     def num_cached_blocks(self, request: Request) -> int: ...
+    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int: ...
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int: ...
     def plan(self) -> Plan | None: ...
     def num_begun(self, plan: Plan, now_s: float) -> int: ...
@@ -209,8 +210,10 @@ class ReportingReplica:
         shown = core.metrics_within(plan, time_s) if plan else core.metrics_before(time_s)
         return with_waiting(shown, self._num_unseen) if self._num_unseen else shown
 
-    def num_cached_blocks(self, request: Request) -> int:
-        return self._core.num_cached_blocks(request)
+    def _num_cached_at(self, now_s: float, request: Request) -> int:
+        """Leading blocks of a request's prompt that it holds after the passes that have begun."""
+        core, plan = self._core, self._plan
+        return core.num_cached_within(plan, now_s, request) if plan else core.num_cached_blocks(request)
 
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
         return self._core.num_offloaded_blocks(request, num_cached_blocks)
@@ -298,6 +301,9 @@ class LiveReplica(ReportingReplica):
             self._process.interrupt()
         elif not self._idle.triggered:
             self._idle.succeed()
+
+    def num_cached_blocks(self, request: Request) -> int:
+        return self._num_cached_at(self._env.now, request)
 
     def metrics(self, at_s: float) -> Metrics:
         self._show()

@@ -13,17 +13,19 @@ class BlockHashing:
         self._state = state
         self._kv = state.kv
 
-    def catch_up(self, step: int, before: int | None = None) -> None:
+    def catch_up(self, step: int, before: int | None = None, num_begun: int = 0) -> None:
         """Register all blocks that running requests have filled by pass `step`.
 
-        Requests whose `serial` is below `before` have been scheduled in that pass already; if it is None, all have.
+        Requests whose `serial` is below `before` have been scheduled in that pass already; if it is None, all have. Of the passes
+        before it `num_begun` are yet to be done.
         """
         unhashed = self._state.unhashed
         for request in list(unhashed):
             if request.status is RequestStatus.PREFILLING:
                 self._kv.keep_shared_blocks(request, request.num_computed_tokens)
             else:
-                self.keep_decoded_blocks(request, step, is_scheduled=before is None or request.serial < before)
+                is_scheduled = before is None or request.serial < before
+                self.keep_decoded_blocks(request, step, is_scheduled=is_scheduled, num_begun=num_begun)
             if self._kv.num_registered_blocks(request) >= request.num_shared_blocks:
                 del unhashed[request]
 
@@ -42,9 +44,9 @@ class BlockHashing:
             self.catch_up(step, request.serial)
             self._kv.keep_shared_blocks(request, num_tokens)
 
-    def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> None:
+    def keep_decoded_blocks(self, request: Request, step: int, *, is_scheduled: bool, num_begun: int = 0) -> None:
         """Register the blocks that a decode has filled up to pass `step`, which has scheduled it or not yet."""
         if request.num_shared_blocks and request.status is not RequestStatus.PREFILLING:
             scheduled_to = num_scheduled_to(request, step) if is_scheduled else 0
-            hashed = num_hashed_tokens(request, step, self._state.num_collected, scheduled_to)
+            hashed = num_hashed_tokens(request, step, self._state.num_collected + num_begun, scheduled_to)
             self._kv.keep_shared_blocks(request, hashed)

@@ -64,6 +64,18 @@ class BlockPool:
             count -= taken
         return evictions + count
 
+    def copies_within(self, count: int) -> list[tuple[Extent, int]]:
+        """Which of the next `count` blocks to be taken can be found: the last so many copies of extents."""
+        count -= self._num_blank
+        found: list[tuple[Extent, int]] = []
+        run = self._free.first
+        while count > 0 and run is not None:
+            if isinstance(run, Extent):
+                found.append((run, min(count, run.count)))
+            count -= run.count
+            run = run.behind
+        return found
+
     # -- blocks that nobody can ask for by name --------------------------------------------------------------------
 
     def release(self, num_hashed: int, num_unhashed: int) -> None:

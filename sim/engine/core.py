@@ -127,11 +127,11 @@ class EngineCore(LockStepCore):
     def halt(self) -> dict[Request, int]:
         """Drop all requests and what is on the device; how many tokens each of them has returned."""
         self.end_aborted()
-        state = self.state
+        state, is_full = self.state, self._is_full
         requests = [*state.running, *state.waiting]
         returned = {request: num_returned_tokens(request, state.num_collected) for request in requests}
         for request in requests:
-            state.abort(request, self._num_launched, is_scheduled=False)
+            state.abort(request, self._num_launched - is_full, is_scheduled=is_full)
         return returned
 
     def use(self, step_time: StepTimeModel) -> None:
@@ -159,6 +159,11 @@ class EngineCore(LockStepCore):
         return len(self._ends_s)
 
     @property
+    def _is_full(self) -> bool:
+        """As many batches are in flight as can be: none has come back since the last pass."""
+        return len(self._ends_s) == self._most_in_flight
+
+    @property
     def load(self) -> tuple[int, int]:
         """(waiting requests, running requests)."""
         return self.state.num_waiting, self.state.num_running
@@ -184,7 +189,8 @@ class EngineCore(LockStepCore):
 
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
-        return self._scheduler.num_cached_blocks(request, self._num_launched)
+        is_full = self._is_full
+        return self._scheduler.num_cached_blocks(request, self._num_launched - is_full, is_scheduled=is_full)
 
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:  # noqa: ARG002 - an engine's interface
         """There is no host memory for KV."""
@@ -340,6 +346,12 @@ class EngineCore(LockStepCore):
         num_more = self._planner.num_more_blocks(self._num_launched, num_begun, cast("LeapPlan", plan).num_chunk_tokens)
         num_free = self.state.num_free_blocks - num_more
         return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
+
+    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int:
+        """The leading blocks that are cached just before a time within a plan that has not been committed."""
+        num_begun = self.num_begun(plan, time_s)
+        num_chunk_tokens = cast("LeapPlan", plan).num_chunk_tokens
+        return self._planner.num_cached_after(self._num_launched, num_begun, num_chunk_tokens, request)
 
     def cut(self, plan: Plan, now_s: float) -> Plan:
         """The part of a plan that has begun before that time; at least one pass."""

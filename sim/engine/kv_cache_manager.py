@@ -133,6 +133,16 @@ class KVCacheManager:
                 num_free_full += num_free_here
         return PrefixHit(num_blocks, tuple(pieces), num_free, num_free_full)
 
+    def num_found_after(self, request: Request, num_taken: int) -> int:
+        """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""
+        evicted = self.pool.copies_within(num_taken)
+        for extent, count in evicted:
+            extent.end -= count
+        num_blocks = self.find_prefix(request).num_blocks
+        for extent, count in evicted:
+            extent.end += count
+        return num_blocks
+
     def _num_found(self, keyed: KeyedBlocks, num_blocks: int, num_dropped: int) -> int:
         """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
         for group in self._full_groups:

@@ -132,6 +132,17 @@ class LeapPlanner:
         windows = self._state.windows
         return windows.num_blocks(step, num_passes) if windows else 0
 
+    def num_cached_after(self, step: int, num_passes: int, num_chunk_tokens: int, request: Request) -> int:
+        """Leading blocks that a request could use after `num_passes` steady passes from `step` on, which have begun.
+
+        What windows give back in these passes counts, even where so few blocks are free that they take it again.
+        """
+        self._block_hashing.catch_up(step + num_passes, before=0, num_begun=num_passes)
+        if num_chunk_tokens:
+            prompt = self._prompt
+            self._kv.keep_shared_blocks(prompt, prompt.num_computed_tokens + num_passes * num_chunk_tokens)
+        return self._kv.num_found_after(request, self.num_blocks(step, num_passes, num_chunk_tokens))
+
     @property
     def _prompt(self) -> Request:
         return next(iter(self._state.prefills))

@@ -52,6 +52,14 @@ class LockStepCore:
         """Go to the end of the oldest batch in flight and take its tokens in; returns the requests that finish with it."""
         raise NotImplementedError
 
+    def num_cached_blocks(self, request: Request) -> int:
+        """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
+        raise NotImplementedError
+
+    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int:
+        """The same just before a time within a plan that has not been committed."""
+        raise NotImplementedError
+
     def metrics_before(self, time_s: float) -> Metrics:
         """The metrics just before a time up to which the engine has advanced."""
         raise NotImplementedError

@@ -67,6 +67,11 @@ class StepsAhead:
         self.ranks = ranks
         self.seconds = seconds
 
+    @property
+    def of_a_rank(self) -> LeapPlan:
+        """The same passes as those of a rank that decodes."""
+        return LeapPlan(self.leap, self.num_passes, 0, self.end_s)
+
 
 class RankGroup:
     """All ranks. `num_passes` counts the steps of the present wave; while it `is_paused` none is under way.
@@ -265,11 +270,18 @@ class RankGroup:
         ahead = self.ahead
         if ahead is None:
             return [core.metrics_before(time_s) for core in self.cores]
-        plan, counts = LeapPlan(ahead.leap, ahead.num_passes, 0, ahead.end_s), ahead.ranks.counts
+        plan, counts = ahead.of_a_rank, ahead.ranks.counts
         return [
             core.metrics_within(plan, time_s) if counts[rank] else core.metrics_before(time_s)
             for rank, core in enumerate(self.cores)
         ]
+
+    def num_cached_blocks(self, rank: int, request: Request) -> int:
+        """Leading blocks of a request that a rank holds as it comes, after the steps that have begun."""
+        core, ahead = self.cores[rank], self.ahead
+        if ahead is None or ahead.ranks.counts[rank] == 0:
+            return core.num_cached_blocks(request)
+        return core.num_cached_within(ahead.of_a_rank, request.arrival_s, request)
 
     # -- all that begins before a time -----------------------------------------------------------------------------
 

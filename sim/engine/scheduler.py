@@ -47,9 +47,9 @@ class Scheduler:
         self._advance(batch)
         return batch
 
-    def num_cached_blocks(self, request: Request, step: int) -> int:
-        """Leading blocks that a request could use if it were admitted before pass `step`."""
-        self._block_hashing.catch_up(step, before=0)
+    def num_cached_blocks(self, request: Request, step: int, *, is_scheduled: bool) -> int:
+        """Leading blocks that a request could use if it were admitted after pass `step`, or before it unless that `is_scheduled`."""
+        self._block_hashing.catch_up(step, None if is_scheduled else 0)
         return self.state.kv.find_prefix(request).num_blocks
 
     def _grant_all_running(self, batch: Batch) -> bool:

@@ -19,7 +19,13 @@ from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts
 from tests.workloads import tight_config, traces
 
 POLLING_S = 2.0
-ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "random")
+ROUTERS = (
+    "round_robin",
+    "least_loaded",
+    "llm_d:scrape_interval_s=7,lru_blocks=3",
+    "llm_d_precise:queue=0,kv=0",
+    "random",
+)
 
 
 class Workload(NamedTuple):

@@ -85,7 +85,7 @@ def test_requests_of_a_trace(workload: Workload, num_replicas: int, router: str,
 @given(
     workload=workloads(),
     num_replicas=st.integers(1, 3),
-    router=routers.filter(lambda router: "precise" not in router),  # which sees a cache as it was when a leap began
+    router=routers,
     concurrency=st.integers(1, 5),
     delay_s=st.sampled_from([0.0, 1.0, 17.0]),
     panel_bits=panel_bits,
@@ -137,7 +137,7 @@ def closed_loops(draw: st.DrawFn, trace: Trace) -> tuple[Trace, Clients]:
     trace=st.one_of(conversations(), traces(sharing=False)),
     step_time=step_times,
     num_replicas=st.integers(1, 3),
-    router=routers.filter(lambda router: "precise" not in router),  # which sees a cache as it was when a leap began
+    router=routers,
     panel_bits=panel_bits,
 )
 def test_requests_that_wait_for_answers(

@@ -65,7 +65,7 @@ def with_n(trace: Trace, data: st.DataObject) -> Trace:
     step_time=step_times,
     limits=st.one_of(st.just({}), limits),
     num_replicas=st.integers(1, 3),
-    router=routers.filter(lambda router: "precise" not in router),  # which sees a cache as it was when a leap began
+    router=routers,
     panel_bits=panel_bits,
 )
 def test_answers_are_what_a_naive_cluster_makes_of_them(

@@ -27,7 +27,7 @@ from tests.reference.cluster import simulate_cluster
 from tests.reference.modes import Pipeline
 from tests.workloads import GROUPS, step_times, tight_config, traces
 
-ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3")
+ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "llm_d_precise:queue=0,kv=0")
 
 
 @dataclass(frozen=True, slots=True)

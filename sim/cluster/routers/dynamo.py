@@ -4,8 +4,7 @@ After ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector/default.rs @07a6c9
 this prompt's less those that the worker holds, + blocks of the prompts in flight there, this one's included, + `request_weight`
 x requests in flight. `prefill_load_scale` was called overlap_score_weight before; with the defaults old and new form are one.
 Without KV events (`kv_events: false`) a worker is taken to hold for `ttl_s` what it was sent. Deliberate differences: host, disk
-and shared caches and the decay of credit are left out; caches are read at this instant, but those of
-replicas that report answers as they were when their last leap began.
+and shared caches and the decay of credit are left out; caches are read at this instant.
 """
 
 from collections.abc import Iterable, Sequence

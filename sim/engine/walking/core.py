@@ -214,6 +214,13 @@ class WalkingCore(LockStepCore):
         num_free = ahead.num_free - sum(ahead.num_taken[: self.num_begun(plan, time_s)])
         return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
 
+    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int:
+        """Those just before a time within a plan that was not committed."""
+        ahead, num_begun = cast("CallsPlan", plan).ahead, self.num_begun(plan, time_s)
+        assert self._rotation is not None, "somebody counts"
+        num_passed = self._rotation.num_passed_blocks(ahead.first_call, num_begun)
+        return self.state.slots.kv.num_found_after(request, sum(ahead.num_taken[:num_begun]) + num_passed)
+
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned calls, at least one, are made before that time."""
         return min(plan.num_passes, max(1, cast("CallsPlan", plan).ahead.num_begun(now_s)))

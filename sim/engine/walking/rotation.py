@@ -119,6 +119,10 @@ class Rotation:
         if batch.num_continued:
             batch.num_back = batch.number - batch.number_before
 
+    def num_passed_blocks(self, first_call: int, num_calls: int) -> int:
+        """Blocks that windows of counted decodes give back in so many calls that only decode."""
+        return self.windows.num_blocks(first_call, num_calls) if self.windows else 0
+
     def number(self, batch: Batch) -> None:
         """Number a batch that does something."""
         if not batch.did_nothing:
