@@ -40,7 +40,10 @@ floors: .venv/installed-dev  ## imports go down only
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it; `interpreted` has tested the naive engine
 	EXAMPLES=0.15 ENGINE_EXAMPLES=0.08 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -k 'not [reference and not -reference]'
 
-interpreted: .venv/installed-dev  ## the engine's tests, most examples of them, on its sources, which is what runs in a checkout; beside the compiler, so in one process
+collected: .venv/installed-dev  # pytest rewrites the assertions of each file here, once, and not in three processes at the same time
+	$(BIN)/python -m pytest -q --collect-only > /dev/null
+
+interpreted: collected  ## the engine's tests, most examples of them, on its sources, which is what runs in a checkout; beside the compiler, so in one process
 	EXAMPLES=0.15 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not all_recordings'
 
 compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled, optimized less
@@ -90,4 +93,4 @@ build/%/.done: .venv/installed-dev hatch_build.py $(shell find sim hardware_prof
 	$(if $(shell command -v cc),CIBUILDWHEEL=1) $(BIN)/python -m build --wheel --no-isolation --outdir build/$* > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
 	@cd build/$* && $(PYTHON) -m zipfile -e *.whl . && rm *.whl && touch .done
 
-.PHONY: help demo test test-quick thorough swift lint types floors units compiled wheels speed interpreted format accuracy readme site clean
+.PHONY: help demo test test-quick thorough swift lint types floors units compiled wheels speed collected interpreted format accuracy readme site clean

@@ -160,7 +160,7 @@ def test_results_are_written(tmp_path: Any) -> None:
 
 def test_capacity_counts_servers() -> None:
     """Two servers take about twice the rate of one, and as many GPUs; a rate is sized in servers."""
-    asked: dict[str, Any] = {"engine": served(data_parallel_size=2), "slo": ["tpot_p99=20ms"], "intervals": False}
+    asked: dict[str, Any] = {"engine": served(data_parallel_size=2), "slo": ["tpot_p99=10ms"], "intervals": False}
     one, two = (capacity(MOE, "h100-sxm", BURST, replicas=count, **asked).summary for count in (1, 2))
     assert [(found["replicas"], found["num_gpus"]) for found in (one, two)] == [(1, 2), (2, 4)]
     assert 1.5 < two["max_request_rate"] / one["max_request_rate"] < 2.5

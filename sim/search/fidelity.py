@@ -42,8 +42,8 @@ class Search:
 
     def run(self, trials: int) -> list[Candidate]:
         """All candidates that were tried, each with its longest replay; the finalists were replayed on all seen windows."""
-        found = self._enumerated()
-        if found is not None and len(found) <= trials:
+        found = self._enumerated(trials)
+        if found is not None:
             first, *later = self._rounds(len(found))
         else:
             first, *later = self._rounds(trials)
@@ -57,11 +57,11 @@ class Search:
         outcomes = self.runner.run([Task(params, stage.part) for params in found], stage.name)
         return [self._candidate(params, outcome, stage.share) for params, outcome in zip(found, outcomes, strict=True)]
 
-    def _enumerated(self) -> list[Params] | None:
-        """All candidates that behave differently; None if the space has more than ENUMERABLE."""
+    def _enumerated(self, trials: int) -> list[Params] | None:
+        """All candidates that behave differently; None if they are more than `trials`, or the space has more than ENUMERABLE."""
         if self.space.size > ENUMERABLE:
             return None
-        return Distinct(self.scenario).simplest(self.space.candidates())
+        return Distinct(self.scenario).simplest(self.space.candidates(), trials)
 
     def _proposed(self, trials: int, first: Round) -> list[Params]:
         def try_out(new: Sequence[Params], before: int) -> list[Outcome]:

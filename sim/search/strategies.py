@@ -149,13 +149,15 @@ class Distinct:
             return canonical(params)
         return repr(([_behaviour(pool, longest) for pool in fleet.pools], *_gateway(fleet)))
 
-    def simplest(self, candidates: Iterator[dict[str, Any]]) -> list[Params]:
-        """One candidate of each kind, in order of first appearance."""
+    def simplest(self, candidates: Iterator[dict[str, Any]], most: float = math.inf) -> list[Params] | None:
+        """One candidate of each kind, in order of first appearance; None as soon as there are more than `most` kinds."""
         for params in candidates:
             key = self.key(params)
             known = self._known.get(key)
             if known is None or self._flags(params) < self._flags(known):
                 self._known[key] = params
+            if len(self._known) > most:
+                return None
         return list(self._known.values())
 
     def _flags(self, params: Params) -> int:

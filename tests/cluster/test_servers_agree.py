@@ -205,7 +205,7 @@ LOADS = {
 @pytest.mark.parametrize(
     "server", [ServerPlan(2, LockStepRules()), ServerPlan(2, LockStepRules(), None), ServerPlan(2)]
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: str, seed: int) -> None:
     """Under a load that tells: its load of this instant, requests that wait at its door among them, or its metrics of the last scrape."""
     clients, limited = LOADS[load]

@@ -200,9 +200,11 @@ def test_fleets_that_do_the_same_are_tried_once() -> None:
     scenario = make_scenario(fleet=read_fleet({"pools": [{"name": "a"}, {"name": "b"}]}), router=None)
     knobs = {"a.replicas": (0, 1, 2), "b.replicas": (0, 1, 2), "router": ("random", "round_robin")}
     space = Space({**knobs, "a.max_model_len": (1024, 2048)}, over=scenario.blueprint)
-    found = Distinct(scenario).simplest(space.candidates())
+    found = Distinct(scenario).simplest(space.candidates(), 14)
+    assert found is not None
     assert len(found) == 2 + 2 * 6
     assert {params["a.max_model_len"] for params in found} == {1024}
+    assert Distinct(scenario).simplest(space.candidates(), 13) is None
 
 
 def test_layouts_of_pools_are_tried_by_their_gpus() -> None:

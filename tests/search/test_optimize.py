@@ -12,7 +12,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, DoesNotFitError
-from sim.search import objective, runner
+from sim.search import objective
 from sim.search.blueprint import Blueprint, Params
 from sim.search.evaluate import Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
@@ -49,9 +49,9 @@ def all_scores(scenario: Scenario, space: Space) -> list[tuple[tuple[float, ...]
     return sorted(feasible, key=lambda item: item[0])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_choice_is_the_true_best_or_tied_with_it(seed: int) -> None:
-    """On random workloads whose spaces can be enumerated: two for each objective, some with limits."""
+    """On random workloads whose spaces can be enumerated: one for each objective, some with limits."""
     rng = np.random.default_rng(seed)
     goal = ("latency", "throughput", "cost", "goodput")[seed % 4]
     slo = ("ttft_p99=600ms", "e2el_p99=4s") if goal == "goodput" or seed % 3 == 0 else ()
@@ -125,15 +125,14 @@ def test_limits_are_kept_where_that_costs_throughput() -> None:
     assert bound["best"]["metrics"]["output_throughput"] < free["best"]["metrics"]["output_throughput"]
 
 
-def test_the_same_seed_gives_the_same_bytes_here_and_in_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the order in which trials come in; and the space is too large to enumerate."""
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    """Of a space that is too large to enumerate; test_fleet_search.py has it whatever the order in which trials come in."""
     others = {"watermark": (0.0, 0.01, 0.02, 0.05), "block_size": (16, 32), "scheduler_reserve_full_isl": (True, False)}
     knobs = {**KNOBS, **others, "long_prefill_token_threshold": tuple(range(0, 300, 25))}
     assert math.prod(map(len, knobs.values())) > ENUMERABLE
-    monkeypatch.setattr(runner, "PATIENCE_S", 0)
-    here, pooled = (json.dumps(answer(space=knobs, trials=16, seed=7, workers=count)) for count in (1, 2))
-    assert here == pooled
-    other, same = answer(space=knobs, trials=16, seed=8), json.loads(here)
+    one, again = (json.dumps(answer(space=knobs, trials=16, seed=7)) for _ in range(2))
+    assert one == again
+    other, same = answer(space=knobs, trials=16, seed=8), json.loads(one)
     assert (same["seed"], other["seed"], other["trials"]) == (7, 8, 16)
     assert json.dumps(other["candidates"]) != json.dumps(same["candidates"])
 

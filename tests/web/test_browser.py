@@ -56,7 +56,7 @@ def a_change_is_simulated_and_shared_by_its_address(page: "Page") -> None:
     after = figure(page, "P99 TTFT")
     assert before != after
     assert "max-num-seqs=1" in page.url
-    assert "--max-num-seqs 1" in page.locator("pre").first.text_content()  # type: ignore[operator]
+    assert "--max-num-seqs 1" in page.locator("pre").first.text_content()
     page.reload()
     page.wait_for_selector("html[data-drawn]")
     assert figure(page, "P99 TTFT") == after
@@ -65,7 +65,7 @@ def a_change_is_simulated_and_shared_by_its_address(page: "Page") -> None:
 
 def what_cannot_be_is_said_where_the_answer_was(page: "Page") -> None:
     typed(page, "gpu", "h1000")
-    assert "neither a known name" in page.get_by_role("alert").text_content()  # type: ignore[operator]
+    assert "neither a known name" in page.get_by_role("alert").text_content()
     typed(page, "gpu", "h100-sxm")
     assert page.get_by_role("alert").count() == 0
 
