@@ -106,11 +106,13 @@ def _confidence(prober: RateProber, kept: Probe | None, *, intervals: bool) -> d
 
 
 def _curve(prober: RateProber, around: Probe | None, replicas: int, on_probe: OnProbe) -> list[Probe]:
+    """`around` is its own point where all of the trace was replayed."""
     assert around is not None, "at least one rate was tried"
     probes = []
     for share in CURVE:
         on_probe(f"curve at {share:.0%} of {around.request_rate:.3g} requests/s")
-        probes.append(prober.measure(share * around.request_rate, replicas))
+        is_known = share == 1.0 and around.metrics
+        probes.append(around if is_known else prober.measure(share * around.request_rate, replicas))
     return probes
 
 

@@ -22,7 +22,10 @@ class HFConfig:
 
     def get(self, *keys: str) -> Any:
         """The first of these keys that is set, or None."""
-        return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
+        for key in keys:
+            if (value := self.values.get(key)) is not None:
+                return value
+        return None
 
     def has(self, key: str) -> bool:
         return self.get(key) is not None
@@ -32,12 +35,12 @@ class HFConfig:
         value = self.get(*keys)
         if value is None and default is None:
             raise ModelError(f"{self.source}: the key `{keys[0]}` is missing; a model's config.json must have it.")
-        return self._whole_number(default if value is None else value, self._name_of(keys), at_least=1)
+        return self._whole_number(default if value is None else value, keys, at_least=1)
 
     def count(self, *keys: str, default: int = 0) -> int:
         """A whole number of at least 0."""
         value = self.get(*keys)
-        return default if value is None else self._whole_number(value, self._name_of(keys), at_least=0)
+        return default if value is None else self._whole_number(value, keys, at_least=0)
 
     def number(self, key: str, default: float) -> float:
         """A finite number above 0."""
@@ -77,7 +80,7 @@ class HFConfig:
         value = self.values.get(key) or []
         if not isinstance(value, list | tuple):
             raise ModelError(f"{self.source}: `{key}` must be a list of numbers, got {value!r:.80}.")
-        return tuple(self._whole_number(entry, key, at_least=0) for entry in value)
+        return tuple(self._whole_number(entry, (key,), at_least=0) for entry in value)
 
     def section(self, key: str) -> "HFConfig":
         """A nested object, empty where the key is absent."""
@@ -91,10 +94,10 @@ class HFConfig:
     def _name_of(self, keys: tuple[str, ...]) -> str:
         return next((key for key in keys if self.has(key)), keys[0])
 
-    def _whole_number(self, value: object, key: str, *, at_least: int) -> int:
+    def _whole_number(self, value: object, keys: tuple[str, ...], *, at_least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= LARGEST_SIZE:
             raise ModelError(
-                f"{self.source}: `{key}` must be a whole number from {at_least} to {LARGEST_SIZE:,}, got {value!r:.80}."
+                f"{self.source}: `{self._name_of(keys)}` must be a whole number from {at_least} to {LARGEST_SIZE:,}, got {value!r:.80}."
             )
         return value
 

@@ -55,10 +55,14 @@ class ModulePatterns:
 
     def match(self, module: str) -> bool:
         """Whether `module` (a canonical path) is named, or lies below one that is."""
-        parts = module.split(".")
-        stretches = (".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
-        return any(stretch in self.literals for stretch in stretches) or any(
+        return (bool(self.literals) and self._is_literal(module)) or any(
             expression.match(name) for expression in self.expressions for name in (module, f"language_model.{module}")
+        )
+
+    def _is_literal(self, module: str) -> bool:
+        parts = module.split(".")
+        return any(
+            ".".join(parts[i:j]) in self.literals for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)
         )
 
 

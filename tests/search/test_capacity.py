@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError, DoesNotFitError
-from sim.search.capacity import knee
+from sim.search.capacity import CURVE, knee
 from sim.search.evaluate import Task
 from sim.search.highest_rate import PRECISION
 from sim.search.rate_probe import RateProber
@@ -44,6 +44,7 @@ def test_evenly_spaced_requests_take_the_whole_server() -> None:
     assert found["max_request_rate"] <= 1 / SERVICE_S * 1.001
     assert found["limited_by"] == "ttft_p99"
     assert found["concurrent_requests"] == pytest.approx(1.0, rel=2 * PRECISION)
+    assert [row["request_rate"] for row in found["curve"]] == [share * found["max_request_rate"] for share in CURVE]
 
 
 def test_cost_follows_from_price_and_throughput() -> None:

@@ -125,6 +125,7 @@ def test_impossible_sizes_are_refused(tmp_path: Path, key: str, value: object) -
         ({"quantization_config": FP8 | {"weight_block_size": [128]}}, "`weight_block_size` must be two numbers"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP5"}}, "`quant_algo` 'NVFP5'"),
         ({"quantization_config": {"quant_method": "awq", "group_size": 0}}, "`group_size` must be a whole number"),
+        ({"quantization_config": {"quant_method": "awq", "w_bit": 0}}, "`w_bit` must be a whole number"),
         (
             {
                 "quantization_config": {
