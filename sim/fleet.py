@@ -89,7 +89,9 @@ class DeployedFleet:
     def check_router(self) -> "DeployedFleet":
         """Returns itself. Raises ConfigError where the balancer of one server would share requests out to several, or to addressed engines."""
         has_ranks = any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools)
-        if has_ranks and router_options(self.router).is_of_one_server and not self.has_one_balancer:
+        routers = [self.router, self.disaggregation.router] if self.disaggregation else [self.router]
+        is_of_one_server = any(router_options(router).is_of_one_server for router in routers if router is not None)
+        if has_ranks and is_of_one_server and not self.has_one_balancer:
             raise ConfigError(
                 f"router {RANKS_ROUTER} is what shares out requests within each server of several data-parallel ranks, and stands before"
                 " neither several servers nor ranks with addresses of their own; choose another router."
@@ -250,7 +252,8 @@ def deploy_fleet(
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
         if dynamics or any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
-        _refuse_ranks(pools, changes=bool(dynamics))
+        if dynamics:
+            _refuse_changing_ranks(pools)
         _refuse_stages_with_roles(pools)
         _check_drafters(pools)
         _refuse_what_ifs_beside_roles(pools)
@@ -262,14 +265,14 @@ def deploy_fleet(
         return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
 
 
-def _refuse_ranks(pools: Sequence[DeployedPool], *, changes: bool) -> None:
-    """Where servers come and go, or hand KV over."""
+def _refuse_changing_ranks(pools: Sequence[DeployedPool]) -> None:
+    """Where servers come and go."""
     for pool in pools:
         size = pool.deployment.engine.data_parallel_size
-        if size > 1 and (changes or pool.role != "both"):
+        if size > 1:
             raise ConfigError(
-                f"{pool.name}: data_parallel_size {size} is simulated for fleets that stay as they are and whose servers answer requests"
-                " whole; use replicas in its place, or leave out the roles and what changes."
+                f"{pool.name}: data_parallel_size {size} is simulated for fleets that stay as they are; use replicas in its place, or"
+                " leave out what changes."
             )
 
 

@@ -201,6 +201,67 @@ def test_a_balancer_for_each_node_is_refused(line: str) -> None:
         parse_serve_command(f"vllm serve M {line}")
 
 
+ROLES: tuple[dict[str, Any], ...] = (
+    {"name": "prompts", "role": "prefill", "replicas": 1, "engine": {"data_parallel_size": 2}},
+    {"name": "answers", "role": "decode", "replicas": 2, "engine": {"data_parallel_size": 3}},
+)
+
+
+def handing_over(model: str = MOE, **engine: Any) -> sim.Result:
+    pools = [{**pool, "engine": {**pool["engine"], **engine}} for pool in ROLES]
+    return ran(model=model, engine=served(), fleet={"router": "round_robin", "pools": pools})
+
+
+@pytest.mark.parametrize("engine", [{"enable_expert_parallel": True}, {}])
+def test_servers_that_prefill_for_servers(engine: dict[str, Any]) -> None:
+    """Requests alternate between the servers that answer, whose balancers choose ranks; each prompt's KV goes from the rank that computed it, by its own port."""
+    found = handing_over(**engine)
+    summary, requests = found.summary, found.requests
+    assert summary["completed"] == 120
+    assert summary["fleet"]["servers"] == 3
+    assert [row["server"] for row in summary["replicas"]] == [0, 0, 1, 1, 1, 2, 2, 2]
+    assert ((requests["replica"] - 2) // 3).tolist() == [0, 1] * 60
+    assert set(requests["replica"]) == {2, 3, 4, 5, 6, 7}
+    assert set(requests["prefill_replica"]) == {0, 1}
+    links = {(link["replica"], link["direction"]) for link in summary["kv_transfers"]["links"]}
+    assert links == {(0, "out"), (1, "out"), *((rank, "in") for rank in range(2, 8))}
+    assert len(found.run.ranks) == 3
+    of_pools = [(pool["servers"], pool["replicas"], pool["num_lock_steps"] > 0) for pool in summary["pools"]]
+    assert of_pools == [(1, 2, True), (2, 6, True)]
+    assert sum(pool["num_lock_steps"] for pool in summary["pools"]) == summary["num_lock_steps"]
+
+
+def test_ranks_with_addresses_prefill_for_ranks_with_addresses() -> None:
+    """As in llm-d's wide expert parallelism: both routers choose ranks."""
+    found = handing_over(enable_expert_parallel=True, data_parallel_external_lb=True)
+    assert found.requests["replica"].tolist() == [2, 3, 4, 5, 6, 7] * 20
+    assert found.requests["prefill_replica"].tolist() == [0, 1] * 60
+
+
+def test_independent_engines_of_servers_hand_kv_over() -> None:
+    found = handing_over(DENSE)
+    assert found.summary["completed"] == 120
+    assert found.run.ranks == ()
+    assert ((found.requests["replica"] - 2) // 3).tolist() == [0, 1] * 60
+
+
+def test_beside_roles_a_server_keeps_its_limits() -> None:
+    """It serves requests whole; of twenty that come to it at once it takes two in."""
+    pools = [{"role": "prefill"}, {"role": "decode"}, {"name": "whole", "engine": {"max_num_queued_reqs": 2}}]
+    at_once = make_trace([0.0] * 40, prompt_tokens=[300] * 40, output_tokens=[20] * 40)
+    found = ran(at_once, DENSE, engine=served(), fleet={"router": "round_robin", "pools": pools})
+    assert found.summary["completed"] == 22
+    assert set(found.rejected.values()) == {"503: 2 requests were under way (max_num_queued_reqs)"}
+
+
+def test_a_ratio_of_servers_is_searched() -> None:
+    """Two GPUs a prefill server, one or two a server that answers."""
+    fleet = {"router": "round_robin", "pools": [*ROLES]}
+    space: dict[str, list[Any]] = {"prompts.replicas": [1, 2], "answers.data_parallel_size": [None, 2]}
+    best = optimize(MOE, "h100-sxm", TRACE, engine=served(), trials=8, space=space, fleet=fleet).summary
+    assert {row["num_gpus"] for row in best["candidates"]} == {2 + 2, 2 + 2 * 2, 4 + 2, 4 + 2 * 2}
+
+
 EXTERNAL = {"data_parallel_external_lb": True}
 
 
@@ -227,13 +288,19 @@ EXTERNAL = {"data_parallel_external_lb": True}
             MOE,
             {},
             {"fleet": {"pools": [{"replicas": 2}], "faults": [{"replica": 1, "at_s": 9.0}]}},
-            "pool 0: data_parallel_size 2 is simulated for fleets that stay as they are and whose servers answer requests whole",
+            "pool 0: data_parallel_size 2 is simulated for fleets that stay as they are; use replicas in its place",
         ),
         (
             MOE,
             {},
-            {"fleet": {"pools": [{"name": "p", "role": "prefill"}, {"role": "decode"}]}},
-            "p: data_parallel_size 2 is simulated for fleets that stay",
+            {"fleet": {"pools": [*ROLES], "prefill_router": "vllm_dp"}},
+            "router vllm_dp is what shares out requests within each server",
+        ),
+        (
+            MOE,
+            {},
+            {"fleet": {"pools": [*ROLES], "faults": [{"replica": 1, "at_s": 9.0}]}},
+            "prompts: data_parallel_size 2 is simulated for fleets that stay as they are",
         ),
     ],
 )

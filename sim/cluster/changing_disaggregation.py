@@ -40,11 +40,16 @@ class ChangingDisaggregatedFleet(ChangingFleet):
         return self._answering
 
     def _replica(self, place: Place) -> LiveReplica:
-        if not self._desk.is_prefill(place.pool):
-            return super()._replica(place)
-        core = self._made(place)
-        prefilled = partial(self._answering.prefilled, place.number)
-        return LiveReplica(self._env, core, place.number, place.pool, prefilled, self._desk.router.scrape_interval_s)
+        if self._desk.is_prefill(place.pool):
+            interval_s, prefilled = (
+                self._desk.router.scrape_interval_s,
+                partial(self._answering.prefilled, place.number),
+            )
+            replica = LiveReplica(self._env, self._made(place), place.number, place.pool, prefilled, interval_s)
+        else:
+            replica = super()._replica(place)
+        self._exchange.handovers.engines[place.number] = replica
+        return replica
 
     def _core(self, place: Place) -> Core:
         num_keys = self._source.num_keys(place.pool)

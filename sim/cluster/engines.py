@@ -1,4 +1,4 @@
-"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one."""
+"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one, also in lock step."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,6 +10,7 @@ from sim.engine.replica_rows import Outcomes
 from sim.engine.step_log import LogRow, StepLogger
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import PLAIN
+from sim.engine.walking.rank import TransferringRank
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 
@@ -34,7 +35,8 @@ def engine_core(
     if modes == PLAIN:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)
-    return WalkingCore(
+    kind = TransferringRank if pool.server and pool.server.lock_step and modes.kv_transfer else WalkingCore
+    return kind(
         config,
         step_time,
         WalkRecorder(table, number, speculates=modes.speculation is not None),

@@ -8,9 +8,9 @@ import simpy
 from sim.cluster.engines import StepLog, engine_core
 from sim.cluster.fleet_plan import Disaggregation, Pool
 from sim.cluster.handover_records import HandoverRecords
-from sim.cluster.handovers import Handovers
+from sim.cluster.handovers import Engine, Handovers, Side
+from sim.cluster.lock_step import RankCore
 from sim.cluster.network import Network
-from sim.cluster.replica import Core
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.walking.modes import POLLING_S
@@ -54,13 +54,18 @@ class Exchange:
         start_s: float,
         num_keys: int,
         step_log: StepLog | None = None,
-    ) -> Core:
+    ) -> RankCore:
         """The engine of a replica of that number."""
         if pool.role != "both":
-            modes = replace(pool.modes, kv_transfer=self._nixl, peer=self.handovers, idle_sleep_s=self._idle_sleep_s)
+            peer = Side(self.handovers, number)
+            modes = replace(pool.modes, kv_transfer=self._nixl, peer=peer, idle_sleep_s=self._idle_sleep_s)
             pool = pool._replace(modes=modes)
         served = self.prefills if pool.role == "prefill" else table
         return engine_core(pool, served, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
+
+    def connect(self, engines: Sequence[Engine]) -> None:
+        """These are all there are, by number."""
+        self.handovers.engines = dict(enumerate(engines))
 
     def begin_anew(self, row: int) -> None:
         """A request is tried again: what became of the attempt before is told no more."""

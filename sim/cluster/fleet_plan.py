@@ -142,6 +142,11 @@ class FleetPlan:
         return found
 
     @property
+    def address_pools(self) -> list[int]:
+        """The number of each address's pool."""
+        return [pool for pool, _ in self.servers for _ in self.pools[pool].behind_addresses]
+
+    @property
     def server_of(self) -> tuple[int, ...]:
         """The number of each replica's server, where there are several and one has several replicas."""
         if not self.has_servers or len(self.servers) == 1:

@@ -47,6 +47,10 @@ class Rank:
     def metrics(self, at_s: float) -> Metrics:  # noqa: ARG002 - a replica's interface
         return self._ranks.metrics(self)
 
+    def wake(self) -> None:
+        """KV that goes from here has been fetched, or is not kept any longer."""
+        self._ranks.wake()
+
     def num_cached_blocks(self, request: Request) -> int:
         return self._ranks.num_cached_blocks(self, request)
 
@@ -68,6 +72,10 @@ class Ranks:
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         """Requests come to a rank."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Let ranks that pause see what has come."""
         raise NotImplementedError
 
     def load(self, rank: Rank) -> tuple[int, int]:
@@ -112,6 +120,9 @@ class LazyRanks(Ranks):
 
     def load(self, rank: Rank) -> tuple[int, int]:
         return rank.core.load_before(self._now_s)
+
+    def wake(self) -> None:
+        """Ranks that hand KV over are live."""
 
     def finish(self) -> None:
         self._tell(self._group.advance(math.inf))
@@ -168,9 +179,9 @@ class LiveRanks(Ranks):
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         self._show()
         rank.inbox += answers
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Let the steps that have not begun see what has come."""
         ahead = self._group.ahead
         if ahead is not None and not self._is_woken:
@@ -192,18 +203,49 @@ class LiveRanks(Ranks):
             group.ahead = group.plan()
             if group.ahead is not None:
                 yield from self._leap(group.ahead)
-            elif group.launch() and group.is_full:
-                yield At(env, group.ends_s[0], ANSWER)
-                self._show()
-                self._tell(group.collect())
+            else:
+                yield from self._step()
             group.look()
 
     def _sleep(self) -> Process:
         """Until a request comes, with which a wave begins."""
-        if not any(rank.inbox for rank in self.replicas):
-            self._idle = self._env.event()
-            yield self._idle
+        while not any(rank.inbox for rank in self.replicas):
+            if self._group.polls:
+                yield from self._poll()
+            else:
+                yield self._rest()
         self._group.begin(self._env.now)
+
+    def _poll(self) -> Process:
+        """Ranks hold KV for others: their next calls, and until the next ones may hear of something."""
+        env, group = self._env, self._group
+        yield At(env, max(env.now, group.now_s), PASS)
+        if any(rank.inbox for rank in self.replicas):
+            return
+        self._show()
+        group.poll()
+        if group.ends_s:
+            yield At(env, group.ends_s[0], ANSWER)
+            self._show()
+            self._tell(group.collect())
+        if group.polls and group.next_transfer_end_s > env.now:
+            yield self._rest()
+            group.skip_polls(env.now)
+
+    def _rest(self) -> simpy.Event:
+        """Happens when something comes."""
+        self._idle = self._env.event()
+        return self._idle
+
+    def _step(self) -> Process:
+        """One step of all ranks, and what comes back with the one before if it has to be waited for."""
+        group = self._group
+        is_launched = group.launch()
+        self._tell(group.ended())
+        if is_launched and group.is_full:
+            yield At(self._env, group.ends_s[0], ANSWER)
+            self._show()
+            self._tell(group.collect())
 
     def _leap(self, plan: StepsAhead) -> Process:
         """Sleep until the plan is done, or what had begun of it when a request came."""

@@ -71,7 +71,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
             place.held[handover] = None
         self._places.give_back_if_drained(place)
 
-    def _released(self, handover: Handover) -> None:
+    def _released(self, handover: Handover[LiveReplica]) -> None:
         place = self._places[handover.sender.number]
         place.held.pop(handover, None)
         self._places.give_back_if_drained(place)
@@ -86,7 +86,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         self._exchange.network.forget(place.number)
 
     def answered(self, number: int, finished: Sequence[Request]) -> None:
-        failed = [request for request in finished if self._handovers.has_failed(request)]
+        failed = [request for request in finished if self._handovers.failed_at(request) is not None]
         super().answered(number, [request for request in finished if request not in failed])
         for request in failed:
             errand = self._errands.get(request.index)
@@ -126,7 +126,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         assert receiver is not None, "it was to be answered somewhere"
         self._places.give_back_if_drained(receiver)
 
-    def _drop(self, handover: Handover, place: Place) -> None:
+    def _drop(self, handover: Handover[LiveReplica], place: Place) -> None:
         """What is being prefilled there will be fetched by nobody."""
         self._handovers.drop(handover)
         del place.in_flight[handover.prefill]

@@ -43,7 +43,7 @@ class Place:
         self.state = State.EMPTY
         self.replica: LiveReplica | None = None
         self.in_flight: dict[Request, None] = {}
-        self.held: dict[Handover, None] = {}
+        self.held: dict[Handover[LiveReplica], None] = {}
         self.slowdowns: list[float] = []
         self.noticed_s = -inf
         self.turn = 0

@@ -2,11 +2,14 @@
 
 As llm-d does it (llm-d/llm-d-router @ebab6879): the decode replica is chosen first; where much of the prompt is missing there, a
 prefill replica is chosen, computes it and generates one token, which is thrown away; then the decode replica gets the request.
+To llm-d a replica is an address. Behind that of a whole server its balancer chooses the rank when the prompt, or the request, comes to it
+(v1/engine/core_client.py, `get_core_engine_for_request`); what the decider hears of is the most that any of its ranks holds.
 Where drafters write the end of a prompt anew, that is left to the decode replica (nixl/base_scheduler.py of vLLM 0.32).
 Deliberate difference: what goes between gateway and replicas takes no time.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import simpy
 
@@ -14,8 +17,7 @@ from sim.cluster.clock import ASK, call_at
 from sim.cluster.deciders import Decider, decider
 from sim.cluster.exchange import Exchange
 from sim.cluster.fleet_plan import FleetPlan, Pool, RouterLike
-from sim.cluster.handovers import Handover, Handovers
-from sim.cluster.replica import LiveReplica
+from sim.cluster.handovers import Handover, Handovers, ReplicaT
 from sim.cluster.routers.router import Router
 from sim.engine.kv_cache_manager import longest_that_fits
 from sim.engine.request import Request
@@ -39,7 +41,7 @@ class PrefillDesk:
         self._decider = decider
         self._source = source
         self._handovers = handovers
-        self._prefilled: list[Handover] = []
+        self._prefilled: list[Handover[Any]] = []
         self._roles = [pool.role for pool in pools]
         self._num_left = [pool.modes.num_tokens_not_kept for pool in pools]
         self._block_sizes = [pool.config.block_size for pool in pools]
@@ -51,7 +53,7 @@ class PrefillDesk:
         """Whether replicas of that pool compute prompts for others."""
         return self._roles[pool] == "prefill"
 
-    def begin(self, request: Request, receiver: LiveReplica, senders: Sequence[LiveReplica]) -> Handover | None:
+    def begin(self, request: Request, receiver: ReplicaT, senders: Sequence[ReplicaT]) -> Handover[ReplicaT] | None:
         """The handover of a request that is prefilled elsewhere, whose `prefill` is to be sent to its `sender`.
 
         None where the receiver is to compute the prompt itself, also because nobody else can.
@@ -76,7 +78,7 @@ class PrefillDesk:
         self._handovers.add(handover)
         return handover
 
-    def _able(self, request: Request, receiver: LiveReplica, senders: Sequence[LiveReplica]) -> list[LiveReplica]:
+    def _able(self, request: Request, receiver: ReplicaT, senders: Sequence[ReplicaT]) -> list[ReplicaT]:
         """Who could prefill a request for that replica."""
         if self._roles[receiver.pool] != "decode":
             return []
@@ -86,7 +88,7 @@ class PrefillDesk:
             return []
         return [replica for replica in senders if num_tokens <= self._longest_prompts[replica.pool]]
 
-    def prefilled(self, number: int, prefills: Sequence[Request]) -> list[Handover]:
+    def prefilled(self, number: int, prefills: Sequence[Request]) -> list[Handover[Any]]:
         """Prompts have been computed at a replica: their decode replicas get the requests, those of one instant in trace order."""
         if not self._prefilled:
             call_at(self._env, self._env.now, ASK, self._hand_over)

@@ -17,8 +17,9 @@ class RankLog:
         """What takes the rows of a rank's engine."""
 
         def take(row: LogRow) -> None:
-            wave, step = self._places[row["end"]]
-            self._emit({**self._names[rank], "wave": wave, "step": step, **row})
+            is_in_step = row["n"] or row["end"] > row["start"]  # else it computed nothing and was back at once
+            names = dict(zip(("wave", "step"), self._places[row["end"]], strict=True)) if is_in_step else {}
+            self._emit({**self._names[rank], **names, **row})
 
         return take
 

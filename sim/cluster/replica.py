@@ -140,11 +140,11 @@ class ReportingReplica:
 
     Invariants: while `_plan` is set, its passes are under way and not committed; what comes cuts it to those that have begun. As in vLLM, requests
     lie in an inbox until the next scheduling pass. Nothing comes before `_alone_until_s`: until then its course goes on by itself. What it tells
-    happens at `_now_s`.
+    happens at `_now_s`. As one of a server's it has another number in the fleet, by which errors call it.
     """
 
     def __init__(self, core: Core, number: int, pool: int, tell: Listener) -> None:
-        self.number = number
+        self.number = self.number_in_fleet = number
         self.pool = pool
         self._core = core
         self._tell = tell
@@ -176,7 +176,7 @@ class ReportingReplica:
                     yield self._now_s, ANSWER
                 finished = core.collect()
             else:
-                check_holds_nobody(core, self.number)
+                check_holds_nobody(core, self.number_in_fleet)
                 yield math.inf, None
             if finished:
                 self._tell(finished)

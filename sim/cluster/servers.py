@@ -6,7 +6,7 @@ Deliberate difference: of a server whose engines have an address together, an in
 the longest one that any engine holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from sim.cluster.engines import StepLog, engine_core, named
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.gateway import Gateway
 from sim.cluster.listened import ListenedReplicas, Tell
-from sim.cluster.lock_step import LazyRanks, LiveRanks, RankCore
+from sim.cluster.lock_step import LazyRanks, LiveRanks, Rank, RankCore
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.rank_log import RankLog
@@ -60,18 +60,20 @@ class LiveEngines:
     def __init__(
         self,
         env: simpy.Environment,
-        cores: Sequence[RankCore],
+        cores: Mapping[int, RankCore],
         pool: int,
         tell: Tell,
         scrape_interval_s: float | None,
         looks: Ticks | None,
     ) -> None:
-        self._first = SeenReplica(env, cores[0], 0, pool, partial(tell, 0), scrape_interval_s, looks=looks)
-        others = (
-            LiveReplica(env, core, number, pool, partial(tell, number), scrape_interval_s)
-            for number, core in enumerate(cores[1:], start=1)
-        )
-        self.replicas: Sequence[Replica] = [self._first, *others]
+        """`cores` by their numbers in the fleet."""
+        first, *others = cores.values()
+        self._first = SeenReplica(env, first, 0, pool, partial(tell, 0), scrape_interval_s, looks=looks)
+        self.replicas: list[LiveReplica] = [self._first]
+        for number, core in enumerate(others, start=1):
+            self.replicas.append(LiveReplica(env, core, number, pool, partial(tell, number), scrape_interval_s))
+        for replica, number in zip(self.replicas, cores, strict=True):
+            replica.number_in_fleet = number
 
     def catch_up(self, now_s: float) -> None:
         """The clock sees to that."""
@@ -120,13 +122,20 @@ class Address:
     extractor/metrics/spec.go @45c38549: of series without time stamps the first). Loads of this instant are of all its engines.
     """
 
-    def __init__(self, number: int, pool: int, gateway: Gateway, fleet: Gateway, behind: range) -> None:
+    def __init__(
+        self,
+        number: int,
+        pool: int,
+        gateway: Gateway,
+        on_answered: Tell,
+        behind: range,
+    ) -> None:
         self.number = number
         self.pool = pool
         self.behind = behind
         self.balancer = gateway.router
         self._gateway = gateway
-        self._fleet = fleet
+        self._on_answered = on_answered
 
     def lead_to(self, engines: Engines) -> None:
         """To those of a server."""
@@ -156,7 +165,7 @@ class Address:
     def answered(self, engine: int, finished: Sequence[Request]) -> None:
         """Requests have ended at an engine."""
         self._gateway.answered(engine - self.behind.start, finished)
-        self._fleet.answered(self.number, finished)
+        self._on_answered(self.number, finished)
 
 
 class Server(NamedTuple):
@@ -167,10 +176,24 @@ class Server(NamedTuple):
     group: RankGroup | None
 
 
-class ServerFleet:
-    """All servers, some of which have several engines, and the `gateway` before them.
+class Front(NamedTuple):
+    """What a fleet's router is to addresses: when it looks at them, and who is told what they have answered and refused, by their numbers."""
 
-    Where clients or limits wait for answers they live on the clock; else they catch up as requests come.
+    scrape_interval_s: float | None
+    answered: Tell
+    refused: Callable[[int, Request, str], None]
+
+
+class CoreMaker(Protocol):
+    """Makes the engine of a replica, of a pool's number and its own."""
+
+    def __call__(self, pool: int, number: int, step_log: StepLog | None) -> RankCore: ...
+
+
+class Servers:
+    """All servers of a plan, whose `addresses` are what its routers choose from; `front_of` says before which one a pool stands.
+
+    Engines that are not live catch up as requests come; live ones may get requests that arrived elsewhere before.
     """
 
     def __init__(
@@ -178,43 +201,37 @@ class ServerFleet:
         env: simpy.Environment,
         plan: FleetPlan,
         source: RequestSource,
-        table: RequestTable,
+        make_core: CoreMaker,
+        front_of: Callable[[Pool], Front],
         *,
-        seed: int,
         is_live: bool,
         step_log: StepLog | None,
     ) -> None:
         self._env = env
         self._plan = plan
         self._source = source
-        self._table = table
+        self._make_core = make_core
+        self._front_of = front_of
         self._is_live = is_live
         self._step_log = step_log
-        configs = [plan.pools[pool].config for pool, _ in plan.servers for _ in plan.pools[pool].behind_addresses]
-        self.gateway = Gateway(
-            env,
-            router_for(plan.router, Fleet(configs, source, seed), len(configs)),
-            unable=source.unable,
-            fit=source.fit if source.other_keys else None,
-            reject=table.reject,
-            is_blind=len(configs) == 1 or router_options(plan.router).is_blind,
-            sampling=ParallelSampling.of(source),
-        )
-        self._addresses: list[Address] = []
+        self.addresses: list[Address] = []
         self._servers = [self._server(number, *server) for number, server in enumerate(plan.servers)]
-        self.gateway.replicas = self._addresses
 
-    def arrive(self, request: Request) -> None:
-        """A request comes: route it by what is known."""
-        if not self.gateway.is_blind:
-            for server in self._servers:
-                server.engines.catch_up(request.arrival_s)
-        self.gateway.submit(request)
+    def catch_up(self, now_s: float) -> None:
+        """A request comes: do what is due before."""
+        for server in self._servers:
+            server.engines.catch_up(now_s)
 
     def finish(self) -> None:
         """No more requests will come."""
         for server in self._servers:
             server.engines.finish()
+
+    @property
+    def live_engines(self) -> list[LiveReplica | Rank]:
+        """By their numbers in the fleet, if they are live."""
+        engines = [engine for server in self._servers for engine in server.engines.replicas]
+        return [engine for engine in engines if isinstance(engine, LiveReplica | Rank)]
 
     def records(self) -> list[EngineRecords]:
         """Of each engine. Raises ConfigError where requests wait for ever."""
@@ -231,7 +248,8 @@ class ServerFleet:
     def _server(self, number: int, pool_number: int, numbers: range) -> Server:
         """The server of that number, whose addresses are the next ones."""
         pool = self._plan.pools[pool_number]
-        addresses = [self._address(pool_number, engines) for engines in pool.behind_addresses]
+        front = self._front_of(pool)
+        addresses = [self._address(pool_number, front, engines) for engines in pool.behind_addresses]
         of_engine = [address for address in addresses for _ in address.behind]
 
         def tell(engine: int, finished: Sequence[Request]) -> None:
@@ -239,49 +257,43 @@ class ServerFleet:
 
         names, rules = self._names(number, numbers), pool.server.lock_step if pool.server else None
         log = RankLog(self._step_log, names) if self._step_log and rules else None
-        cores = [
-            engine_core(
-                pool,
-                self._table,
-                replica,
-                start_s=self._env.now,
-                num_keys=self._source.num_keys(pool_number),
-                step_log=log.of_rank(rank) if log else named(self._step_log, names[rank]),
+        cores = {
+            replica: self._make_core(
+                pool_number, replica, log.of_rank(rank) if log else named(self._step_log, names[rank])
             )
             for rank, replica in enumerate(numbers)
-        ]
+        }
+        looks = None if front.scrape_interval_s is None else Ticks(front.scrape_interval_s)
         interval_s = addresses[0].balancer.scrape_interval_s
-        group = self._group(pool, rules, cores, interval_s, log) if rules else None
+        group = self._group(pool, rules, list(cores.values()), interval_s, log) if rules else None
         if group:
-            engines = self._in_lock_step(cores, group, tell)
+            engines = self._in_lock_step(list(cores.values()), group, tell, looks)
         else:
-            engines = self._independent(cores, pool_number, tell, interval_s)
+            engines = self._independent(cores, pool_number, tell, interval_s, looks)
         for address in addresses:
             address.lead_to(engines)
-        return Server(dict(zip(numbers, cores, strict=True)), engines, group)
+        return Server(cores, engines, group)
 
-    def _address(self, pool_number: int, behind: range) -> "Address":
+    def _address(self, pool_number: int, front: Front, behind: range) -> "Address":
         """The next one, with these engines of its server behind it."""
-        pool, number = self._plan.pools[pool_number], len(self._addresses)
+        pool, number = self._plan.pools[pool_number], len(self.addresses)
         balancer: Router = TheOnlyOne()
         if pool.server and pool.server.balancer:
-            fleet = Fleet([pool.config] * len(behind), self._source)
+            clock = self._clock if self._is_live else None
+            fleet = Fleet([pool.config] * len(behind), self._source, clock=clock)
             balancer = router_for(pool.server.balancer, fleet, len(behind))
         gateway = Gateway(
             self._env,
             balancer,
-            reject=partial(self.gateway.refused, number),
+            reject=partial(front.refused, number),
             limits=QueueLimits.of(pool.config.engine),
             sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
         )
-        self._addresses.append(Address(number, pool_number, gateway, self.gateway, behind))
-        return self._addresses[-1]
+        self.addresses.append(Address(number, pool_number, gateway, front.answered, behind))
+        return self.addresses[-1]
 
-    @property
-    def _looks(self) -> Ticks | None:
-        """When the fleet's router looks at a server."""
-        interval_s = self.gateway.router.scrape_interval_s
-        return None if interval_s is None else Ticks(interval_s)
+    def _clock(self) -> float:
+        return self._env.now
 
     def _group(
         self,
@@ -301,20 +313,70 @@ class ServerFleet:
             log=log,
         )
 
-    def _in_lock_step(self, cores: Sequence[RankCore], group: RankGroup, tell: Tell) -> Engines:
+    def _in_lock_step(self, cores: Sequence[RankCore], group: RankGroup, tell: Tell, looks: Ticks | None) -> Engines:
         if self._is_live:
-            return LiveRanks(self._env, cores, group, tell, self._looks)
-        return LazyRanks(cores, group, tell, self._looks)
+            return LiveRanks(self._env, cores, group, tell, looks)
+        return LazyRanks(cores, group, tell, looks)
 
     def _independent(
-        self, cores: Sequence[RankCore], pool: int, tell: Tell, scrape_interval_s: float | None
+        self,
+        cores: Mapping[int, RankCore],
+        pool: int,
+        tell: Tell,
+        scrape_interval_s: float | None,
+        looks: Ticks | None,
     ) -> Engines:
         if self._is_live:
-            return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, self._looks)
-        return ListenedReplicas(((core, pool) for core in cores), tell, scrape_interval_s, self._looks)
+            return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, looks)
+        return ListenedReplicas(((core, pool) for core in cores.values()), tell, scrape_interval_s, looks)
 
     def _names(self, server: int, numbers: range) -> list[dict[str, int]]:
-        """What the step log calls a server's engines; the only server's by their ranks."""
+        """What the step log calls a server's engines; the only server's by their ranks, those of fleets without ranks by their numbers."""
+        if not self._plan.has_servers:
+            return [{"replica": replica} for replica in numbers]
         if len(self._plan.servers) == 1:
             return [{"rank": rank} for rank in range(len(numbers))]
         return [{"replica": replica, "server": server, "rank": rank} for rank, replica in enumerate(numbers)]
+
+
+class ServerFleet:
+    """All servers of a plan, some of which have several engines, and the `gateway` before them.
+
+    Where clients or limits wait for answers they live on the clock; else they catch up as requests come.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        plan: FleetPlan,
+        source: RequestSource,
+        table: RequestTable,
+        *,
+        seed: int,
+        is_live: bool,
+        step_log: StepLog | None,
+    ) -> None:
+        configs = [plan.pools[pool].config for pool in plan.address_pools]
+        self.gateway = Gateway(
+            env,
+            router_for(plan.router, Fleet(configs, source, seed), len(configs)),
+            unable=source.unable,
+            fit=source.fit if source.other_keys else None,
+            reject=table.reject,
+            is_blind=len(configs) == 1 or router_options(plan.router).is_blind,
+            sampling=ParallelSampling.of(source),
+        )
+        front = Front(self.gateway.router.scrape_interval_s, self.gateway.answered, self.gateway.refused)
+
+        def core(pool: int, number: int, step_log: StepLog | None) -> RankCore:
+            keys = source.num_keys(pool)
+            return engine_core(plan.pools[pool], table, number, start_s=env.now, num_keys=keys, step_log=step_log)
+
+        self.servers = Servers(env, plan, source, core, lambda _pool: front, is_live=is_live, step_log=step_log)
+        self.gateway.replicas = self.servers.addresses
+
+    def arrive(self, request: Request) -> None:
+        """A request comes: route it by what is known."""
+        if not self.gateway.is_blind:
+            self.servers.catch_up(request.arrival_s)
+        self.gateway.submit(request)

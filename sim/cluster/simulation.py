@@ -140,11 +140,18 @@ class _Load(NamedTuple):
 def _serve_disaggregated(
     load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
 ) -> ClusterRecords:
-    """A fleet with replicas that prefill for others."""
+    """A fleet with servers that prefill for others."""
     fleet = DisaggregatedFleet(load.env, plan, load.source, table, seed=seed, step_log=step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
-    return ClusterRecords.of(fleet.records(), table, plan.pool_of, handovers=fleet.handovers())
+    return ClusterRecords.of(
+        fleet.servers.records(),
+        table,
+        plan.pool_of,
+        handovers=fleet.handovers(),
+        ranks=fleet.servers.ranks,
+        server_of=plan.server_of,
+    )
 
 
 def _serve_sharing(
@@ -179,8 +186,9 @@ def _serve_by_servers(
         load.env.run()
     else:
         _send(load.env, load.requests, fleet.arrive, at_once=ROWS_AT_ONCE)
-        fleet.finish()
-    return ClusterRecords.of(fleet.records(), table, plan.pool_of, ranks=fleet.ranks, server_of=plan.server_of)
+        fleet.servers.finish()
+    found = fleet.servers
+    return ClusterRecords.of(found.records(), table, plan.pool_of, ranks=found.ranks, server_of=plan.server_of)
 
 
 def _serve_fixed(

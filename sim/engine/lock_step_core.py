@@ -1,6 +1,7 @@
 """What a rank's engine is asked and told: which pass to schedule, and when it begins and ends for all ranks."""
 
 from collections.abc import Sequence
+from math import inf
 
 from sim.engine.leaps import Leap
 from sim.engine.metrics import Metrics
@@ -10,7 +11,34 @@ from sim.steptime.protocol import StepShape
 
 
 class LockStepCore:
-    """An engine that may be a rank's. A class, since compiled code calls methods of a protocol by their names, which takes 300 instructions more."""
+    """An engine that may be a rank's. A class, since compiled code calls methods of a protocol by their names, which takes 300 instructions more.
+
+    Of one that `transfers_kv` the scheduler is called as well while it waits for KV or holds what is to be sent; after a call that ran nothing
+    it sleeps for `idle_sleep_s`, and begins its dummy batch at `rests_until_s` at the earliest.
+    """
+
+    transfers_kv: bool = False
+    idle_sleep_s: float = 0.0
+    rests_until_s: float = -inf
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether KV is on its way to it or from it, or waits to be fetched."""
+        return False
+
+    @property
+    def awaits_batch(self) -> bool:
+        """Whether one has been launched and has not come back that it will not begin a step without."""
+        return False
+
+    @property
+    def next_transfer_end_s(self) -> float:
+        """When the first of these transfers is over, `inf` as long as none knows."""
+        return inf
+
+    def ended(self) -> Sequence[Request]:
+        """Requests that have ended with what calls heard of transfers; to be asked for once."""
+        return ()
 
     @property
     def num_in_flight(self) -> int:

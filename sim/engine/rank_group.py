@@ -78,6 +78,7 @@ class RankGroup:
 
     Invariants: of the steps launched those that end at `ends_s` have not come back, `most_in_flight` or fewer; `now_s` is the time of
     the next one. Steps `ahead` are certain, may have begun, and have not been committed. Each rank's metrics were `shown` at the last scrape.
+    Ranks that transfer KV poll while all pause, for as long as some of them hold what is to be sent.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class RankGroup:
         self._device_free_s = self._prepared_s = start_s
         self.ahead: StepsAhead | None = None
         self._untold: list[tuple[float, Finished]] = []
+        self._transfers_kv = self.cores[0].transfers_kv
+        self._ended: list[Finished] = []
         self.shown = [NOTHING_SHOWN] * len(self.cores)
         self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
 
@@ -129,9 +132,10 @@ class RankGroup:
             self.records.num_waves += 1
 
     def _pause(self) -> None:
-        """Steps in flight are dummies, which nobody waits for."""
+        """Steps in flight are dummies, which nobody waits for, unless ranks that transfer KV free blocks with them."""
         self.is_paused = True
-        self.ends_s = []
+        if not any(core.awaits_batch for core in self.cores):
+            self.ends_s = []
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -147,18 +151,21 @@ class RankGroup:
         shapes = [shape or self._steps.dummy for shape in found]
         agreement = self._steps.agreement(shapes)
         seconds = self._steps.seconds(shapes, agreement)
+        called_s, duration_s = self.now_s, max(seconds)
+        if self._transfers_kv:
+            self._rest()
         met_s = max(self.now_s, self._prepared_s)
         self._prepared_s = max([core.prepare(met_s) for core in self.cores])
-        start_s, duration_s = max(self._prepared_s, self._device_free_s), max(seconds)
+        start_s = max(self._prepared_s, self._device_free_s)
         ran = [core.run(start_s, duration_s) for core in self.cores]
-        if self._is_stuck:
+        if not self._transfers_kv and self._is_stuck:
             self._pause()
             return False
         counts = [0 if shape is None else num_tokens_of(shape) for shape in found]
         self.records.steps(counts, agreement, seconds, 1, duration_s)
         self._device_free_s = start_s + duration_s
         if self._log is not None:
-            self._log.steps(self._place, ran, self.now_s, start_s, self._device_free_s)
+            self._log.steps(self._place, ran, called_s, start_s, self._device_free_s)
         self.ends_s.append(self._device_free_s)
         self.num_passes += 1
         return True
@@ -173,9 +180,23 @@ class RankGroup:
             waits = waits or core.has_requests
         return waits
 
+    def _rest(self) -> None:
+        """After calls: who computes nothing sleeps before its dummy batch, and all wait for it."""
+        for rank, core in enumerate(self.cores):
+            self.now_s = max(self.now_s, core.rests_until_s)
+            ended = core.ended()
+            if ended:
+                self._ended.append((rank, ended))
+
+    def ended(self) -> list[Finished]:
+        """Who has ended with what the last calls heard of transfers; to be asked for once."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def collect(self) -> list[Finished]:
         """The oldest step in flight is back: take in what the ranks had in it."""
-        now_s = self.now_s = self.ends_s.pop(0)
+        now_s = self.ends_s.pop(0)
+        self.now_s = max(self.now_s, now_s)
         finished: list[Finished] = []
         for rank, core in enumerate(self.cores):
             if core.num_in_flight and core.next_collect_s <= now_s:
@@ -183,6 +204,29 @@ class RankGroup:
                 if requests:
                     finished.append((rank, requests))
         return finished
+
+    # -- while all pause -----------------------------------------------------------------------------------------------
+
+    @property
+    def polls(self) -> bool:
+        """Whether ranks go on calling their schedulers, to hear when what they hold has been sent."""
+        return any(core.has_transfers or core.awaits_batch for core in self.cores)
+
+    @property
+    def next_transfer_end_s(self) -> float:
+        """Calls before that change nothing; `inf` as long as it is not known."""
+        return min([core.next_transfer_end_s for core in self.cores])
+
+    def poll(self) -> None:
+        """The next calls, which compute nothing."""
+        for core in self.cores:
+            core.schedule(self.now_s)
+        self._rest()
+
+    def skip_polls(self, until_s: float) -> None:
+        """Pass over those before that time."""
+        while self.now_s < until_s:
+            self.now_s += self.cores[0].idle_sleep_s
 
     # -- many steps at once ----------------------------------------------------------------------------------------
 

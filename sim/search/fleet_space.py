@@ -61,7 +61,7 @@ def _of_pool(scenario: Scenario, block: PoolBlock, gpus: int | None) -> Iterator
         stages = pipeline_parallel_sizes(gpus, scenario.model, as_gpu(block.gpu or scenario.gpu))
         if block.role == "both" and len(stages) > 1:
             yield STAGES, stages
-        if scenario.model.has_experts and block.role == "both" and scenario.fleet and not scenario.fleet.changes:
+        if scenario.model.has_experts and scenario.fleet and not scenario.fleet.changes:
             yield SERVED_RANKS, data_parallel_sizes(gpus)
             yield "enable_expert_parallel", (None, True)
     if block.role != "prefill":

@@ -68,7 +68,7 @@ def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str
         if all(value is not None and value >= len(trace) for value in values):
             reasons[name] = f"the trace has only {len(trace):,} requests"
     for name, roles in ((ROUTER, {"both", "decode"}), ("prefill_router", {"prefill"})):
-        if name in space.knobs and _most_replicas(space, roles) <= 1:
+        if name in space.knobs and _most_addresses(space, roles) <= 1:
             reasons[name] = "a single replica needs no router"
     return {name: reason for name, reason in reasons.items() if name not in found}
 
@@ -78,10 +78,13 @@ def _of_argument(space: Space, argument: str) -> list[tuple[str, tuple[Any, ...]
     return [(name, values) for name, values in space.knobs.items() if _argument(name) == argument]
 
 
-def _most_replicas(space: Space, roles: Collection[str]) -> float:
-    """Of the pools with such a role, as many as any candidate has; a policy may add to them."""
+def _most_addresses(space: Space, roles: Collection[str]) -> float:
+    """Of the pools with such a role, as many as any candidate has; a policy may add to them, and each rank may have one."""
     if (space.over.fleet and space.over.fleet.is_scaled) or _of_argument(space, AUTOSCALE):
         return math.inf
     pools = {prefix: block for prefix, block in space.over.pools.items() if block.role in roles}
+    for_all = space.over.engine.data_parallel_external_lb
+    if any(block.engine.get("data_parallel_external_lb", for_all) for block in pools.values()):
+        return math.inf
     counts = [space.knobs.get(prefix + REPLICAS, (block.replicas,)) for prefix, block in pools.items()]
     return float(sum(map(max, counts)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim.cluster import fleet_plan
 from sim.cluster.arrivals import arrivals
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
+from sim.cluster.engines import StepLog
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
@@ -25,7 +26,7 @@ from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
 from tests.engine.test_modes_agree import LORAS, with_adapters
 from tests.properties import engine_examples as examples
-from tests.reference.disaggregation import Pool, simulate_disaggregated
+from tests.reference.disaggregation import Disaggregated, Pool, simulate_disaggregated
 from tests.reference.modes import Loras
 from tests.workloads import configs, step_times, tight_config, traces
 
@@ -83,7 +84,9 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return Fleet(trace, prefill, decode, drafting, loras)
 
 
-def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> ClusterRecords:
+def simulate(
+    fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int, step_log: StepLog | None = None
+) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones here."""
     trace, prefill, decode = fleet[:3]
     decider = f"prefix_based:non_cached_tokens={least_uncached_tokens}"
@@ -95,10 +98,13 @@ def simulate(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) ->
     source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    found = DisaggregatedFleet(env, plan, source, table, idle_sleep_s=POLLING_S)
+    found = DisaggregatedFleet(env, plan, source, table, idle_sleep_s=POLLING_S, step_log=step_log)
     env.process(arrivals(env, source, found.gateway.submit))
     env.run()
-    return ClusterRecords.of(found.records(), table, plan.pool_of, handovers=found.handovers())
+    handed = found.handovers
+    return ClusterRecords.of(
+        found.servers.records(), table, plan.pool_of, handovers=handed(), ranks=found.servers.ranks
+    )
 
 
 @examples(60)
@@ -109,16 +115,22 @@ def test_requests_of_a_trace(fleet: Fleet, network: NetworkCosts, least_uncached
     expected = simulate_disaggregated(
         *fleet[:3], network, least_uncached_tokens=least_uncached_tokens, idle_sleep_s=POLLING_S
     )
+    assert_same_handovers(found, expected, fleet.prefill.num_engines)
+
+
+def assert_same_handovers(found: ClusterRecords, expected: Disaggregated, num_prefill_engines: int) -> None:
+    """Of all requests: their times, who served them, and what became of their KV."""
     requests, handovers = found.merged.requests, found.handovers
     assert handovers is not None
     assert requests.rejected == {row: r.rejected for row, r in enumerate(expected.requests) if r.rejected}
     for name in ("first_token_s", "finish_s"):
         times_s = [np.nan if value is None else value for value in (getattr(r, name) for r in expected.requests)]
         np.testing.assert_allclose(getattr(requests, name), times_s, rtol=1e-9, err_msg=name)
+    for row, engine in expected.engine.items():
+        assert found.replica[row] == engine + num_prefill_engines
     assert np.flatnonzero(handovers.are_handed_over).tolist() == sorted(expected.pulls)
     for row, pull in expected.pulls.items():
-        assert handovers.prefill_replica[row] == pull.prefill_replica
-        assert found.replica[row] == pull.decode_replica + fleet.prefill.num_replicas
+        assert handovers.prefill_replica[row] == pull.prefill_engine
         assert handovers.pulled_bytes[row] == pull.num_bytes
         times_s = [handovers.prefill_end_s[row], handovers.pull_start_s[row], handovers.pull_end_s[row]]
         np.testing.assert_allclose(times_s, [pull.prefill_end_s, pull.start_s, pull.end_s], rtol=1e-9)

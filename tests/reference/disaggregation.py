@@ -2,12 +2,13 @@
 
 A request goes to a decode replica. Where much of its prompt is missing there, it is first sent to a prefill replica, which
 generates one token and keeps the KV until it has been pulled; that token is thrown away, and the decode replica gets the request.
+A replica is an address; behind that of a server of several engines the server's balancer chooses one as a request, or a prompt, comes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -19,21 +20,33 @@ from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, Due, arrivals
+from tests.reference.cluster import Gateway
 from tests.reference.connector import Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.handing_ranks import HandingRanks
 from tests.reference.kv_cache import KVCacheManager
 from tests.reference.modes import Loras, Modes, Script, Speculation, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
+from tests.reference.servers import Address, balancer_of
 
 NIXL = Transfers("nixl", "kv_both", reports_at_start=True)
 
 
 @dataclass(frozen=True)
+class ServerKind:
+    """So many engines, which step together if there are `rules`, behind a `balancer`, or with an address each."""
+
+    num_engines: int
+    balancer: str | None = "vllm_dp"
+    rules: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Pool:
-    """Equal replicas of one role, and the KV cache of each; `scripts` are what becomes of drafts, by row."""
+    """Equal replicas of one role, or servers of several engines, and the KV cache of each engine; `scripts` are what becomes of drafts, by row."""
 
     config: SchedulerConfig
     step_time: StepTimeModel
@@ -43,6 +56,16 @@ class Pool:
     speculation: Speculation | None = None
     scripts: Sequence[Script] | None = None
     loras: Loras | None = None
+    server: ServerKind | None = None
+
+    @property
+    def num_engines(self) -> int:
+        return self.num_replicas * (self.server.num_engines if self.server else 1)
+
+    @property
+    def behind_address(self) -> int:
+        """So many engines."""
+        return self.server.num_engines if self.server and self.server.balancer else 1
 
     def modes(self, transfers: Transfers, idle_sleep_s: float) -> Modes:
         """Of each replica."""
@@ -57,10 +80,11 @@ class Pool:
 
 @dataclass
 class Pull:
-    """What became of one request's KV; the prefill replica by its place in its pool."""
+    """What became of one request's KV, between two engines by their places in their pools, of which the second is known in time."""
 
-    prefill_replica: int
-    decode_replica: int
+    prefill_engine: int
+    decode_address: int
+    decode_engine: int = -1
     prefill_end_s: float = 0.0
     start_s: float = 0.0
     end_s: float = 0.0
@@ -69,10 +93,12 @@ class Pull:
 
 @dataclass
 class Disaggregated:
-    """The requests as the decode replicas served them, and the pulls of those that were prefilled elsewhere, by row."""
+    """The requests as decode engines served them and which one did, the pulls of those that were prefilled elsewhere, by row, and ranks that step together."""
 
     requests: list[Request]
     pulls: dict[int, Pull] = field(default_factory=dict)
+    engine: dict[int, int] = field(default_factory=dict)
+    ranks: list[HandingRanks] = field(default_factory=list)
 
 
 class Pulled(Remote):
@@ -101,6 +127,20 @@ class Pulled(Remote):
         next(job for job in self._under_way if job.request.index == row).end_s = self._cluster.env.now
 
 
+class Side(NamedTuple):
+    """The engines of a pool, and its addresses, each with so many of them behind it."""
+
+    engines: Sequence[Any]
+    addresses: Sequence[Any]
+    size: int
+
+    def submit(self, request: Request, address: int) -> int:
+        """The engine that gets a request which is sent there."""
+        there = self.addresses[address]
+        there.submit(request)
+        return self.size * address + (there.gateway.chosen[request.index] if self.size > 1 else 0)
+
+
 class Cluster:
     """Both pools, and each request's way through them."""
 
@@ -126,43 +166,77 @@ class Cluster:
             request.num_prompt_tokens = pools[1].num_handed_over(request)
         self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts))
         self._routers = [_router(pool, trace) for pool in pools]
-        self._prefill, self._decode = ([self._replica(pool) for _ in range(pool.num_replicas)] for pool in pools)
+        self._gateways: list[Gateway] = []
+        self._prefill, self._decode = (self._made(pool, trace) for pool in pools)
         for pool in pools:
-            for _ in range(pool.num_replicas):
+            for _ in range(pool.num_engines):
                 self._network.add(pool.kv.num_gpus)
 
-    def _replica(self, pool: Pool) -> Replica:
+    def _made(self, pool: Pool, trace: Trace) -> "Side":
+        """The servers of a pool."""
+        engines: list[Any] = []
+        for _ in range(pool.num_replicas):
+            engines += self._server(pool)
+        for engine in engines:
+            engine.scheduler.connector = Pulled(self, pool.config, engine.scheduler.kv)
+        size = pool.behind_address
+        if size == 1:
+            return Side(engines, engines, 1)
+        assert pool.server is not None, "several engines"
+        addresses = []
+        for first in range(0, len(engines), size):
+            balancer = balancer_of(pool.server.balancer, trace, pool.config, size)
+            gateway = Gateway(self.env, balancer, len(let_in(self.served.requests)), None)
+            addresses.append(Address(gateway, engines[first : first + size]))
+            self._gateways.append(gateway)
+            self.env.process(gateway.scrape(balancer.scrape_interval_s or 0.0))
+        return Side(engines, addresses, size)
+
+    def _server(self, pool: Pool) -> Sequence[Any]:
         modes = pool.modes(NIXL, self._idle_sleep_s)
-        replica = Replica(
-            self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._prefill_done
-        )
-        replica.scheduler.connector = Pulled(self, pool.config, replica.scheduler.kv)
-        self.env.process(replica.run())
-        return replica
+        count = pool.server.num_engines if pool.server else 1
+        if pool.server and pool.server.rules is not None:
+            together = HandingRanks(
+                self.env, pool.config, pool.step_time, modes, count, self._finished, **pool.server.rules
+            )
+            self.env.process(together.run())
+            self.served.ranks.append(together)
+            return together.ranks
+        engines = [
+            Replica(self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._finished)
+            for _ in range(count)
+        ]
+        for engine in engines:
+            self.env.process(engine.run())
+        return engines
 
     def submit(self, request: Request) -> None:
         """A request arrives: its decode replica is chosen first, then whether and where it is prefilled."""
-        chosen = self._chosen(1, request, self._decode)
-        num_cached = self._decode[chosen].scheduler.kv.held_prefix(request).num_tokens
+        chosen = self._chosen(1, request, self._decode.addresses)
+        num_cached = max(
+            engine.scheduler.kv.held_prefix(request).num_tokens for engine in self._decode.addresses[chosen].engines
+        )
         prefill = self._prefills[request.index]
         if prefill.rejected or request.num_prompt_tokens - num_cached < self._least_uncached_tokens:
-            self._decode[chosen].submit(request)
+            self.served.engine[request.index] = self._decode.submit(request, chosen)
             return
-        there = self._chosen(0, prefill, self._prefill)
+        there = self._prefill.submit(prefill, self._chosen(0, prefill, self._prefill.addresses))
         self.served.pulls[request.index] = Pull(there, chosen)
-        self._prefill[there].submit(prefill)
 
-    def _chosen(self, pool: int, request: Request, replicas: Sequence[Replica]) -> int:
+    def _chosen(self, pool: int, request: Request, replicas: Sequence[Any]) -> int:
         router = self._routers[pool]
         chosen = router.choose(request, replicas) if len(replicas) > 1 else 0
         router.sent.append((request, chosen))
         return chosen
 
-    def _prefill_done(self, request: Request) -> None:
+    def _finished(self, request: Request) -> None:
         """Prefills that end at one instant are handed over when all have, in trace order."""
         if request.script.is_sent_on:
             self._done.append(request.index)
             self.env.process(self._hand_over())
+        else:
+            for gateway in self._gateways:
+                gateway.one_answered()
 
     def _hand_over(self) -> Process:
         yield Due(self.env, 0, ANSWERED)
@@ -171,7 +245,7 @@ class Cluster:
             pull.prefill_end_s = self.env.now
             there = self.served.requests[row]
             there.script = replace(there.script, is_remote=True)
-            self._decode[pull.decode_replica].submit(there)
+            pull.decode_engine = self.served.engine[row] = self._decode.submit(there, pull.decode_address)
         self._done = []
 
     def pull(self, job: Job, start_s: float) -> Process:
@@ -183,16 +257,17 @@ class Cluster:
         num_tokens = self._pools[1].num_handed_over(job.request)
         prefill, decode = (pool.kv for pool in self._pools)
         load = decode.pulled(num_tokens - job.num_tokens, num_tokens, sender_gpus=prefill.num_gpus)
-        yield from self._network.pull(pull.prefill_replica, self._pools[0].num_replicas + pull.decode_replica, load)
+        yield from self._network.pull(pull.prefill_engine, self._pools[0].num_engines + pull.decode_engine, load)
         pull.end_s = job.end_s = self.env.now
         pull.num_bytes = load.num_bytes
-        connector: Any = self._prefill[pull.prefill_replica].scheduler.connector
+        connector: Any = self._prefill.engines[pull.prefill_engine].scheduler.connector
         connector.sent(job.request.index)
 
 
 def _router(pool: Pool, trace: Trace) -> Router:
     name, options = named("router", pool.router)
-    return ROUTERS[name](trace, pool.config, pool.num_replicas, Random(0), options)  # noqa: S311
+    num_addresses = pool.num_engines // pool.behind_address
+    return ROUTERS[name](trace, pool.config, num_addresses, Random(0), options)  # noqa: S311
 
 
 def simulate_disaggregated(

@@ -333,18 +333,19 @@ def test_the_default_space_leaves_what_is_said() -> None:
 
 
 def test_servers_may_have_several_ranks_where_there_are_experts() -> None:
-    """In pools that answer requests whole, of a fleet that stays as it is; two servers of two ranks are a candidate on four GPUs."""
+    """In pools of a fleet that stays as it is; two servers of two ranks are a candidate on four GPUs."""
     experts: dict[str, Any] = {"model": model("Qwen3-30B-A3B"), "router": None}
     space = default_fleet_space(make_scenario(fleet=read_fleet({"pools": [{"name": "one"}]}), **experts), gpus=4)
     assert space.knobs["one.data_parallel_size"] == (None, 2, 4)
     assert space.knobs["one.enable_expert_parallel"] == (None, True)
     assert space.allows({"one.data_parallel_size": 2, "one.replicas": 2, "one.tensor_parallel_size": 1})
     assert not space.allows({"one.data_parallel_size": 4, "one.replicas": 2, "one.tensor_parallel_size": 1})
-    for more in ({"faults": [{"replica": 0, "at_s": 1.0}]}, {"pools": ROLES["pools"]}):
-        fleet = read_fleet({"pools": [{"name": "one"}]} | more)
-        assert not any(
-            "data_parallel" in name for name in default_fleet_space(make_scenario(fleet=fleet, **experts), gpus=4).knobs
-        )
+    roles = default_fleet_space(make_scenario(fleet=read_fleet({"pools": ROLES["pools"]}), **experts), gpus=4).knobs
+    assert roles["prompts.data_parallel_size"] == roles["answers.data_parallel_size"] == (None, 2, 4)
+    fleet = read_fleet({"pools": [{"name": "one"}], "faults": [{"replica": 0, "at_s": 1.0}]})
+    assert not any(
+        "data_parallel" in name for name in default_fleet_space(make_scenario(fleet=fleet, **experts), gpus=4).knobs
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.errors import SimError
 from sim.search.analytic.default_space import default_space
 from sim.search.analytic.workload_profile import WorkloadProfile
-from sim.search.blueprint import engine_config
+from sim.search.blueprint import Blueprint, engine_config
 from sim.search.relevance import irrelevant_knobs
 from sim.search.space import Condition, Space
 from sim.search.space_file import read_space
@@ -202,6 +202,8 @@ def test_routers_are_a_knob(tmp_path: Path) -> None:
     assert irrelevant_knobs(space, make_trace(), None) == {}
     alone = Space({"router": ("random", "round_robin")})
     assert irrelevant_knobs(alone, make_trace(), None) == {"router": "a single replica needs no router"}
+    addressed = Blueprint(EngineConfig(data_parallel_size=8, data_parallel_external_lb=True))
+    assert irrelevant_knobs(Space(alone.knobs, over=addressed), make_trace(), None) == {}
     for knob, sentence in {"[lmd]": "Did you mean llm_d", "['llm_d:x=1']": "no option 'x'", "[2]": "got 2"}.items():
         with pytest.raises(SimError, match=sentence):
             read_space(write(tmp_path, f"{{router: {knob}}}"))

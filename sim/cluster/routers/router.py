@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -24,13 +24,15 @@ T = TypeVar("T")
 class Fleet:
     """The configuration of each replica, by its number, and the source of requests: each row's prompt and session.
 
-    `seed` is that of the run; each router draws from a generator of its own. It `sends_again` what was lost.
+    `seed` is that of the run; each router draws from a generator of its own. It `sends_again` what was lost. With a `clock` requests may have
+    arrived elsewhere before.
     """
 
     configs: Sequence[SchedulerConfig]
     source: RequestSource | None
     seed: int = 0
     sends_again: bool = False
+    clock: Callable[[], float] | None = None
 
     @property
     def num_replicas(self) -> int:

@@ -1,6 +1,6 @@
 """vLLM's own balancers between its data-parallel engines as a router: what they do says sim/engine/balancer.py."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,22 +25,25 @@ class VllmDataParallelOptions(RouterOptions):
             raise ConfigError(
                 "router vllm_dp balances the data-parallel engines of one vLLM, which are alike, got pools that differ; choose another router."
             )
-        return VllmDataParallel(fleet.num_replicas, self.api_servers, self.interval_s)
+        return VllmDataParallel(fleet.num_replicas, self.api_servers, self.interval_s, fleet.clock)
 
 
 class VllmDataParallel(Router):
-    """Tells the balancers what engines show, and asks them."""
+    """Tells the balancers what engines show, and asks them; a request comes as the `clock` says, or where there is none as it arrives."""
 
     listens = True
 
-    def __init__(self, num_engines: int, num_clients: int, interval_s: float) -> None:
+    def __init__(
+        self, num_engines: int, num_clients: int, interval_s: float, clock: Callable[[], float] | None = None
+    ) -> None:
         self.scrape_interval_s = interval_s
         self._num_engines = num_engines
+        self._clock = clock
         self._balancers = Balancers(num_engines, num_clients, interval_s)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         balancers, updates = self._balancers, self._balancers.updates
-        if updates.passed(request.arrival_s):
+        if updates.passed(self._clock() if self._clock else request.arrival_s):
             balancers.update([(replica.number, replica.metrics(updates.last_s)) for replica in replicas])
         if len(replicas) == self._num_engines:
             return replicas[balancers.choose(request)]

@@ -85,7 +85,7 @@ class WalkingCore(LockStepCore):
                 self._connector.events = log.kv_events
         engine = config.engine
         self._most_in_flight = batches_in_flight(modes.num_stages, is_async=engine.async_scheduling, rules=engine.rules)
-        self._idle_sleep_s = modes.idle_sleep_s
+        self.idle_sleep_s = modes.idle_sleep_s
         self._throttle_interval = modes.throttle_interval
         self._num_usable_blocks = config.num_usable_blocks
         self._passes_left = max_passes
@@ -95,7 +95,10 @@ class WalkingCore(LockStepCore):
         self._num_calls_since_idle = 0
         self.now_s = start_s
         self._fruitless = FruitlessPreemptions()
-        self._vain = VainCalls(self.state, self._connector) if self._connector and not modes.throttle_interval else None
+        counts_calls = (
+            modes.throttle_interval > 0 and not self.transfers_kv
+        )  # those of ranks are counted for all of them
+        self._vain = VainCalls(self.state, self._connector) if self._connector and not counts_calls else None
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
         self._counts_alone = self._rotation is not None and self._connector is None
@@ -329,7 +332,7 @@ class WalkingCore(LockStepCore):
                 in_flight.append(batch)
             if has_requests:
                 self._passes_left -= 1
-            self.now_s += self._idle_sleep_s
+            self.now_s += self.idle_sleep_s
 
     def launch(self) -> bool:
         """Call the scheduler and launch what it decides; whether to call it again before a batch comes back.
@@ -523,8 +526,8 @@ class WalkingCore(LockStepCore):
         """After a call that scheduled nothing: for a while, or until an arrival where nothing else can change."""
         if (scheduled is not None and not scheduled.is_empty) or not self.state.has_work:
             return
-        if self._idle_sleep_s:
-            self.now_s += self._idle_sleep_s
+        if self.idle_sleep_s:
+            self.now_s += self.idle_sleep_s
             if self._connector is not None or len(self._in_flight) < self._most_in_flight - 1:
                 return
         if scheduled is not None and scheduled.did_nothing and latest.did_nothing:

@@ -1,0 +1,76 @@
+"""Servers of several engines that hand KV over, in lock step or not, do what naive ones do."""
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster import fleet_plan
+from sim.cluster.fleet_plan import ServerPlan
+from sim.cluster.network import NetworkCosts
+from sim.engine.rank_group import LockStepRules
+from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, assert_same_handovers, costs, fleets, simulate
+from tests.properties import engine_examples as examples
+from tests.reference.disaggregation import Pool, ServerKind, simulate_disaggregated
+
+LOCK_STEP = st.fixed_dictionaries(
+    {
+        "sync_interval": st.sampled_from((1, 3, 16)),
+        "looks_at_once": st.booleans(),
+        "prefill_interval": st.sampled_from((1, 1, 2)),
+    }
+)
+BALANCERS = ("vllm_dp:interval_s=7", "vllm_dp:interval_s=3")
+together = st.builds(ServerKind, st.integers(1, 3), st.sampled_from((*BALANCERS, None)), LOCK_STEP)
+apart = st.builds(ServerKind, st.integers(1, 3), st.sampled_from(BALANCERS))
+
+
+class Servers(Fleet):
+    """A fleet whose pools may be of servers of several engines."""
+
+    def planned(self, number: int, start_up_s: float = 0.0) -> fleet_plan.Pool:
+        planned, kind = super().planned(number, start_up_s), (self.prefill, self.decode)[number].server
+        if kind is None:
+            return planned
+        rules = None if kind.rules is None else LockStepRules(**kind.rules)
+        interval = rules.prefill_interval if rules else 1
+        modes = replace(planned.modes, throttle_interval=interval if interval > 1 else 0)
+        server, count = ServerPlan(kind.num_engines, rules, kind.balancer), planned.num_replicas * kind.num_engines
+        return planned._replace(num_replicas=count, modes=modes, server=server)
+
+
+@st.composite
+def servers(draw: st.DrawFn) -> Servers:
+    """At least the decode pool has ranks that step together, or the prefill pool, or both have engines that do not."""
+    fleet = draw(fleets())
+    kinds = draw(st.sampled_from(((together, together), (st.none(), together), (together, st.none()), (apart, apart))))
+
+    def of(pool: Pool, kind: st.SearchStrategy[Any]) -> Pool:
+        return replace(pool, num_replicas=min(2, pool.num_replicas), server=draw(kind))
+
+    return Servers(fleet.trace, of(fleet.prefill, kinds[0]), of(fleet.decode, kinds[1]), fleet.drafts, fleet.loras)
+
+
+@examples(150)
+@given(fleet=servers(), network=costs, least_uncached_tokens=st.sampled_from((1, 1, 6, 12)))
+def test_requests_and_steps(fleet: Servers, network: NetworkCosts, least_uncached_tokens: int) -> None:
+    """Who prefilled and who answered, every request's and every pull's times and bytes; every step, dummy and wave of ranks."""
+    rows: list[dict[str, Any]] = []
+    found = simulate(fleet, network, least_uncached_tokens, rows.append)
+    expected = simulate_disaggregated(
+        *fleet[:3], network, least_uncached_tokens=least_uncached_tokens, idle_sleep_s=POLLING_S
+    )
+    assert_same_handovers(found, expected, fleet.prefill.num_engines)
+    assert [ranks.num_waves for ranks in found.ranks] == [ranks.num_waves for ranks in expected.ranks]
+    steps = defaultdict(list)
+    for row in rows:
+        if "wave" in row:
+            steps[row["replica"]].append((row["start"], row["end"], row["n"]))
+    naive = [rank.ran for ranks in expected.ranks for rank in ranks.ranks if rank.ran]
+    in_order = [sorted(steps[replica]) for replica in sorted(steps)]
+    assert len(in_order) == len(naive)
+    for ran, as_naive in zip(in_order, naive, strict=True):
+        np.testing.assert_allclose(ran, as_naive, rtol=1e-9)
