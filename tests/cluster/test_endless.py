@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from sim.cluster import fleet_plan
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.fleet_plan import FleetPlan, Pool
+from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, ServerPlan
+from sim.cluster.network import NetworkCosts
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.rank_group import LockStepRules
 from sim.engine.request_source import RequestSource
 from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.modes import PLAIN, POLLING_S, Modes
@@ -89,6 +91,44 @@ def test_what_waits_for_ever_is_told(modes: Modes, changes: Dynamics | None, rou
         ),
     ):
         simulate(make_trace([Ask("A", 5, 3), Ask("B", 5, 1)]), plan, clients=who)
+
+
+def test_an_engine_of_a_server_is_told_by_its_number_in_the_fleet() -> None:
+    """The second server's first engine, which nobody else waits for, as users send a request after the other."""
+    letting_in = partial(RequestSource, capacity_too=False)
+    roomy, tiny = (changed(TINY, max_model_len=9, num_gpu_blocks=blocks) for blocks in (20, 3))
+    pools = (Pool(roomy, ONE_SECOND), Pool(tiny, ONE_SECOND, 2, server=ServerPlan(2)))
+    with (
+        patch.object(fleet_plan, "RequestSource", letting_in),
+        pytest.raises(
+            ConfigError, match=r"wait for ever: from .* on replica 1 can compute nothing for the 1 that wait"
+        ),
+    ):
+        simulate(
+            make_trace([Ask("A", 5, 3), Ask("B", 5, 1)]), FleetPlan(pools, "round_robin"), clients=Clients(Users(2))
+        )
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_ranks_that_hand_kv_over_do_not_wait_for_ever(*, is_async: bool) -> None:
+    """For blocks that nobody has: dummies until the end of time are told of, where vLLM runs them."""
+    letting_in = partial(RequestSource, capacity_too=False)
+    roomy, tiny = (
+        changed(TINY, max_model_len=9, num_gpu_blocks=blocks, async_scheduling=is_async) for blocks in (20, 3)
+    )
+    ranks, costs = ServerPlan(2, LockStepRules()), NetworkCosts(1e9, 0.0, 0.0)
+    pools = (
+        Pool(roomy, ONE_SECOND, 2, role="prefill", server=ranks),
+        Pool(tiny, ONE_SECOND, 2, role="decode", server=ranks),
+    )
+    plan = FleetPlan(pools, "round_robin", disaggregation=Disaggregation(costs))
+    with (
+        patch.object(fleet_plan, "RequestSource", letting_in),
+        pytest.raises(
+            ConfigError, match=r"requests wait for ever: at .* the first of 1 needs more than the 2 free KV blocks"
+        ),
+    ):
+        simulate(make_trace([Ask("A", 5, 3)]), plan)
 
 
 def goes_on(speculation: Speculation, config: SchedulerConfig) -> bool:
