@@ -12,9 +12,15 @@ from sim.cluster import fleet_plan
 from sim.cluster.fleet_plan import ServerPlan
 from sim.cluster.network import NetworkCosts
 from sim.engine.rank_group import LockStepRules
+from sim.specs.speculation import Speculation
+from tests.cluster.drafts import Drafts, naive_scripts, naive_speculation
+from tests.cluster.test_disaggregation import KV, STEP, a_trace
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, assert_same_handovers, costs, fleets, simulate
+from tests.configs import scheduler_config
+from tests.engine.test_modes_agree import with_adapters
 from tests.properties import engine_examples as examples
 from tests.reference.disaggregation import Pool, ServerKind, simulate_disaggregated
+from tests.reference.modes import Loras
 
 LOCK_STEP = st.fixed_dictionaries(
     {
@@ -74,3 +80,17 @@ def test_requests_and_steps(fleet: Servers, network: NetworkCosts, least_uncache
     assert len(in_order) == len(naive)
     for ran, as_naive in zip(in_order, naive, strict=True):
         np.testing.assert_allclose(ran, as_naive, rtol=1e-9)
+
+
+def test_a_dummy_batch_waits_for_the_batch_of_a_request_that_has_ended() -> None:
+    """More drafts were accepted than was known as it was launched; only when it is back the rank's host drops the adapters that a dummy batch lacks."""
+    trace = with_adapters(a_trace((0.0, 16, 7), (5.0, 32, 3)), ["one", ""])
+    drafting, loras = Drafts(Speculation(2, "eagle3"), ((2,), (2,))), Loras(1, 1, 2.0, 1.0, 8.0)
+    config = scheduler_config(async_scheduling=True, num_gpu_blocks=40)
+    modes = (naive_speculation(drafting), naive_scripts(drafting, trace), loras)
+    ranks = ServerKind(2, BALANCERS[0], {"sync_interval": 1, "looks_at_once": True, "prefill_interval": 1})
+    prefill, decode = (Pool(config, STEP, KV, 1, "round_robin", *modes, server=kind) for kind in (None, ranks))
+    fleet, network = Servers(trace, prefill, decode, drafting, loras), NetworkCosts(2.0, 3.0, 0.0)
+    found = simulate(fleet, network, least_uncached_tokens=17)
+    expected = simulate_disaggregated(*fleet[:3], network, least_uncached_tokens=17, idle_sleep_s=POLLING_S)
+    assert_same_handovers(found, expected, 1)

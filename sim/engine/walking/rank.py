@@ -10,8 +10,8 @@ Mirrors DPEngineCoreProc.run_busy_loop (v1/engine/core.py, 0.32) around the engi
 * The wave goes on for `has_unfinished_requests()`: those that wait for KV count, those that hold blocks until they are sent do not. When it
   is over, ranks that hold some poll by themselves, without a dummy batch.
 
-Steps are those of that loop, driven with vLLM's schedulers (tests/golden/waiting_ranks.json). Deliberate difference: after a wave, the
-ranks of a server poll at the same instants.
+Steps are those of that loop, driven with vLLM's schedulers (tests/golden/waiting_ranks.json). Deliberate differences: after a wave, the
+ranks of a server poll at the same instants; older versions are taken to do as 0.32 does.
 """
 
 import math
@@ -62,6 +62,8 @@ class TransferringRank(WalkingCore):
         if earlier is not None:
             self._hear_with(earlier)
         if batch is None:
+            if self.awaits_batch:  # its requests have ended before it came back
+                self.rests_until_s = self._in_flight[0].end_s
             return None
         if not batch.is_empty:
             self._scheduled = batch
