@@ -294,7 +294,8 @@ def serve_open(
     else:
         lazy = [LazyReplica(env, *member[:3]) for member in members]
         gateway.replicas = sorted((*lazy, *others), key=number_of)
-        _send(env, requests, gateway.submit, at_once=at_once if gateway.is_blind else 1)
+        looks = not gateway.is_blind and gateway.router.asks_the_clock
+        _send(env, requests, gateway.submit, at_once=1 if looks else at_once)
         for replica in lazy:
             replica.finish()
 

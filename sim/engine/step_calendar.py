@@ -47,6 +47,8 @@ def occurrences(by_residue: list[int], first: int, num_passes: int) -> int:
             count += number
         count *= num_passes // size
         num_passes %= size
-    for step in range(first, first + num_passes):
-        count += by_residue[step % size]
+    residue = first % size
+    for _ in range(num_passes):
+        count += by_residue[residue]
+        residue = residue + 1 if residue + 1 < size else 0
     return count

@@ -132,6 +132,7 @@ class LlmD(Router):
         self._others = [weight for name, weight in weights.items() if name not in BY_METRICS]
         self._metric_scores = MetricScores(self._by_metrics, fleet.num_replicas)
         self.listens = options.listens
+        self.asks_the_clock = options.is_precise
         self._prefixes_alone = not (self.listens or weights.keys() - {*BY_METRICS, "prefix"})
         has_halves_at_most = not (options.is_precise or 2 * options.output_ratio % 1)
         self._tokens_alone = weights.keys() == {"token_load"} and has_halves_at_most
@@ -158,7 +159,8 @@ class LlmD(Router):
         path = self._prompts.path(request.index)
         if self._scrape:
             self._scrape.refresh(request.arrival_s, replicas)
-        self._in_flight.refresh(request.arrival_s)
+        if self.listens:
+            self._in_flight.refresh(request.arrival_s)
         matched = self._matched(request, path, replicas)
         is_simple = len(replicas) == len(self._nothing) and num_holders(matched) <= FEW
         held = by_replica(matched) if is_simple else {}
@@ -189,9 +191,7 @@ class LlmD(Router):
     def _best_by_metrics(self, request: Request, held: Mapping[int, float]) -> list[int]:
         if self._scrape:
             self._metric_scores.refresh(self._scrape)
-        weight, num_blocks = self._options.prefix, max(1, self._num_matchable(request))
-        added = {replica: weight * (num_held / num_blocks) for replica, num_held in held.items()}
-        return self._metric_scores.best_with(added)
+        return self._metric_scores.best_with(held, max(1, self._num_matchable(request)), self._options.prefix)
 
     def _best_by_tokens(self, request: Request, held: Mapping[int, float]) -> list[int] | None:
         options, in_flight, sticky = self._options, self._in_flight.num_tokens, []

@@ -175,11 +175,15 @@ class MetricScores:
         self._highest = largest(scores)
         self.best = best_of(scores)
 
-    def best_with(self, added: Mapping[int, float]) -> list[int]:
-        """The places of the highest, where few replicas have something more added to what metrics say."""
-        scores = {place: self._listed[place] + more for place, more in added.items()}
-        most = max(scores.values(), default=-math.inf)
+    def best_with(self, held: Mapping[int, float], num_blocks: int, weight: float) -> list[int]:
+        """The places of the highest, where few replicas hold some of so many blocks, the share of which adds to what metrics say."""
+        listed, most, places = self._listed, -math.inf, list[int]()
+        for place, num_held in held.items():
+            score = listed[place] + weight * (num_held / num_blocks)
+            if score > most:
+                most, places = score, [place]
+            elif score == most:
+                places.append(place)
         if most < self._highest:
             return self.best
-        places = [place for place, score in scores.items() if score == most]
         return sorted(places if most > self._highest else {*places, *self.best})

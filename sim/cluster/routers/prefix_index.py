@@ -38,8 +38,9 @@ class PrefixIndex:
             if not whole:
                 break
             num_blocks += count
-            for replica, num_left in self._rest.get(node, {}).items():
-                found.append(Stretch(1 << replica, num_left))
+            rest = self._rest.get(node)
+            if rest:
+                found += [Stretch(1 << replica, num_left) for replica, num_left in rest.items()]
         if num_blocks:
             found.append(Stretch(holders, num_blocks))
         return found
@@ -51,12 +52,15 @@ class PrefixIndex:
             count = self._num_blocks[node]
             if not count:
                 continue
-            self._num_held[replica] += count - held.get(node, 0)
+            num_there = held.get(node, 0)
+            self._num_held[replica] += count - num_there
             held[node] = count
-            held.move_to_end(node)
+            if num_there:
+                held.move_to_end(node)
             if self._is_shared[node]:
                 self._whole[node] = self._whole.get(node, 0) | bit
-                self._rest.get(node, {}).pop(replica, None)
+                if rest := self._rest.get(node):
+                    rest.pop(replica, None)
         self._evict(replica)
 
     def forget(self, replica: int) -> None:

@@ -86,11 +86,13 @@ class Router(ABC):
     """Chooses a replica for each request as it arrives.
 
     A router that `listens` is told of every answer: its replicas say when a request has ended, which costs events. One with
-    a `scrape_interval_s` reads the replicas' metrics as they were at the last multiple of it. What it keeps of a replica it
+    a `scrape_interval_s` reads the replicas' metrics as they were at the last multiple of it. Unless it `asks_the_clock`, it asks
+    for nothing else of theirs, neither loads nor caches, which are those of the clock's instant. What it keeps of a replica it
     keeps by number, for the candidates are not always the same.
     """
 
     listens: bool = False
+    asks_the_clock: bool = True
     scrape_interval_s: float | None = None
 
     @abstractmethod

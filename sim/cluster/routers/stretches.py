@@ -25,15 +25,19 @@ def replicas_in(mask: int) -> Iterator[int]:
 
 def num_holders(stretches: Sequence[Stretch]) -> int:
     """Holders of all stretches, each counted as often as it holds one."""
-    return sum(stretch.holders.bit_count() for stretch in stretches)
+    return sum([holders.bit_count() for holders, _ in stretches])
 
 
 def by_replica(stretches: Sequence[Stretch]) -> dict[int, float]:
     """The blocks that each holder holds."""
     held: dict[int, float] = {}
     for holders, num_blocks in stretches:
-        for replica in replicas_in(holders):
+        mask = holders
+        while mask:  # as `replicas_in`, without a generator a prompt
+            lowest = mask & -mask
+            replica = lowest.bit_length() - 1
             held[replica] = held.get(replica, 0) + num_blocks
+            mask ^= lowest
     return held
 
 
