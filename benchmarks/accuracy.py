@@ -42,6 +42,7 @@ TEXT = Path(__file__).with_name("accuracy_text.md")
 PLOT = ROOT / "docs/accuracy.png"
 FITS = Path(__file__).with_name("serving_fits.json")
 LAUNCHES = Path(__file__).with_name("launch_fits.json")
+CLOCKS = Path(__file__).with_name("clock_fits.json")
 EVIDENCE = {  # of what fit_serving.py fits, by its name in the profiles
     "sampler.sort_entry_ns": "steps of models whose generation_config.json asks for top-p are longer by it for each entry of "
     "the vocabulary: vLLM before 0.17 sorts all logits; Mixtral and CodeLlama, which ask for none, are not",
@@ -83,14 +84,15 @@ TTFT's slowest hundredth is not covered. Cold starts, which show in the first st
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
 LEFT_OUT = """## What rules of the operators are worth
 
-Four rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
+Five rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
 the multiplications, for experts of 16 bits (the first six rows) and of 8; Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
 is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
-FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
+FlashAttention 2 launches as many tiles for each request as the longest chunk has. The fifth, that experts are multiplied in whole tiles of which each one's last is half empty, is what calls whose tokens choose
+unevenly show beside calls that fill all tiles: half a tile is 33.6 rows for Marlin on Hopper and 32.0 on B200, each fitted by itself, and Marlin's largest tile has 64. Median errors in %, without the rule, on shapes or sizes that
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
 gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. Of forms
 that were alike on these tables, one without padding of rows of 8 and 16 bits was kept after a look at the served runs of Mixtral and Llama-4-Scout: what these gain by it confirms nothing. MXFP4 by
-Triton stands in no table; it is multiplied at 0.79 of the rate of 16 bits, fitted to prompts of gpt-oss-120b on an H200, and a chunk on an H100, to which nothing was fitted, then takes 198 ms in the engine where a client
+Triton stands in no table; it is multiplied at 0.84 of the rate of 16 bits, fitted to prompts of gpt-oss-120b on an H200, and a chunk on an H100, to which nothing was fitted, then takes 195 ms in the engine where a client
 measured 210 (`python -m benchmarks.fit_mxfp4`)."""
 OWN_PROFILES = """## With a profile of one's own GPU
 
@@ -101,8 +103,8 @@ PROFILES = {"RTX4090_Llama-3.1-8B": "rtx-4090", "RTXPRO6000_Llama-3.1-8B": "rtx-
 SCRIPTED = """## Closed loops whose arguments are unknown
 
 As the file has them, and where InferenceX publishes a script, with its arguments: those of the script's version that had the run's vLLM, as far as its history tells
-(SemiAnalysisAI/InferenceX, perf-changelog.yaml; sim/measure/published.py, which `servecast validate` asks as well). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them, so each model
-and each GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
+(SemiAnalysisAI/InferenceX, perf-changelog.yaml; sim/measure/published.py, which `servecast validate` asks as well). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them but what B200 has beside B300 (above), so each model
+and each other GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
 
 | with | TTFT | TPOT |
 | --- | --- | --- |
@@ -113,6 +115,11 @@ and each GPU is left out here (`python -m benchmarks.closed_loops`). Median size
 | routers in 32 bits, MXFP4 padded, inputs of nvfp4 quantised | 19.9 / 23.4 | 4.7 / 5.8 |
 | launches outside of graphs | 18.5 / 20.9 | 4.4 / 5.6 |
 | what torch.compile fuses, waits between piecewise graphs, launches of B200's hosts | 17.1 / 19.2 | 4.5 / 5.8 |
+| native kernels that quantise in tables of fp8 | 16.8 / 19.1 | 4.6 / 5.8 |
+| half-empty tiles of experts | 14.4 / 17.3 | 4.6 / 6.0 |
+| one rate for H100 and H200 | 14.9 / 17.5 | 4.5 / 6.0 |
+| what B200's power allows | 13.2 / 16.4 | 4.5 / 6.1 |
+| reading experts hides less, launches and served runs fitted again | 13.1 / 16.4 | 4.4 / 5.9 |
 
 Causes:
 
@@ -130,9 +137,11 @@ Causes:
 - **MiniMax-M2.5 with vLLM 0.17** had Triton's experts by its script, of which B200 has no tables.
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
-- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a fifth, alike at 4 and 256 requests and so of the prompts' steps. Of gpt-oss and Kimi some of it is
-  Marlin: its tables take 12 to 30 % longer from 1,000 tokens on where tokens choose experts by a power law, and were fitted to even choice. B200 is 8 to 15 points farther off than B300 with the same kernels, and
-  its long prompts of dense models are 16 % too fast, as H100's are 12 % too slow: tables hold kernels alone, of newer versions, not hot GPUs. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
+- **Tiles of experts** are multiplied whole (above): prompts of MiniMax-M2.5, gpt-oss-120b and Kimi-K2.5 give an expert 30 to 500 rows, and were timed as if all were full.
+- **B200's power** (above): its prompts were 8 to 15 points farther off than B300's.
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is an eighth, most of it where prompts have 1,000 tokens (MiniMax-M2.5 and gpt-oss-120b 12 to 23 % too early), alike at 4 and 64
+  requests, for which no cause is known. Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
+  only small messages, and vLLM 0.10.2 multiplied by another kernel. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
   B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
   Kimi-K2.5 in fp4 on B200 took twice as long where its runs are labelled as expert-parallel, as if no graph had held prompts of 1,024.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
@@ -206,8 +215,9 @@ def _introduction() -> str:
 
 
 def _with_launches(text: str) -> str:
-    """What fit_launches.py found, and how far off it leaves each GPU."""
+    """What fit_launches.py and fit_clocks.py found, and how far off it leaves each GPU."""
     fits = json.loads(LAUNCHES.read_text(encoding="utf-8"))
+    clock = json.loads(CLOCKS.read_text(encoding="utf-8"))["b200-sxm"]
     others, b200, mape = fits["h200-sxm"], fits["b200-sxm"], fits["mape"]
     told = {
         "launch_us": others["launch_us"],
@@ -218,6 +228,10 @@ def _with_launches(text: str) -> str:
         "b200_ttft": mape["b200-sxm"]["ttft"],
         "h100_ttft": mape["h100-sxm"]["ttft"],
         "h100_tpot": mape["h100-sxm"]["tpot"],
+        "clock": clock["share"],
+        "clock_pairs": clock["num_pairs"],
+        "clock_before": clock["before"],
+        "clock_after": clock["after"],
     }
     for name, value in told.items():
         text = text.replace(f"{{{name}}}", str(value))

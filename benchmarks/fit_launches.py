@@ -2,7 +2,7 @@
 
 Fitted to closed loops of Llama-3.1-70B whose arguments are known, a dense model of vLLM 0.10.2, whose prompts are longer than any graph:
 
-- what a launch outside of graphs takes on the hosts of H200s and of B200s, each to the first tokens of its 30 runs. All other GPUs have H200's.
+- what a launch outside of graphs takes on the hosts of H200s and of B200s, each to the first tokens of its 20 runs with prompts of 1,000, where it tells. All other GPUs have H200's.
 - how long the GPU waits for a layer's attention between two graphs, to the times per token of H200's, which had piecewise graphs of decodes.
 
 How many launches such a layer takes the host is fitted, as is that wait, to pairs of piecewise and full graphs on a B200 that users of vLLM measured (PAIRS).
@@ -24,13 +24,14 @@ from scipy.optimize import minimize_scalar
 from sim.engine.records import Floats
 from sim.measure.published import completed
 from sim.measure.replay import replay
-from sim.measure.runs import Run, read_runs
+from sim.measure.runs import ClosedLoop, Run, read_runs
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.units import MS, US
 
 OUTPUT = Path(__file__).with_name("launch_fits.json")
 OTHERS, BLACKWELL = "h200-sxm", "b200-sxm"
 SCALE = 0.15  # log error from which on a run counts as an outlier, as for kernels
+SHORT_PROMPT_TOKENS = 1024
 ROUNDS = 2  # each number moves what the others are fitted to a little
 
 
@@ -82,10 +83,11 @@ START = Launches(55.0, 85.0, 1.4, 9.0)
 def main(folder: Path) -> None:
     runs = [run for run in completed(read_runs(folder / "closed_loop.json")) if run.engine_args_known]
     on = {gpu: [run for run in runs if run.gpu == gpu] for gpu in sorted({run.gpu for run in runs})}
+    short = {gpu: [run for run in mine if _is_short(run)] for gpu, mine in on.items()}
     found = START
     for _ in range(ROUNDS):
-        found = _best(found, "h200_us", lambda at: _loss(_errors(on[OTHERS], at)[:, 0]))
-        found = _best(found, "b200_us", lambda at: _loss(_errors(on[BLACKWELL], at)[:, 0]))
+        found = _best(found, "h200_us", lambda at: _loss(_errors(short[OTHERS], at)[:, 0]))
+        found = _best(found, "b200_us", lambda at: _loss(_errors(short[BLACKWELL], at)[:, 0]))
         for name in ("of_layer", "gap_us"):
             found = _best(found, name, lambda at: _loss(np.append(_errors(on[OTHERS], at)[:, 1], _pair_errors(at))))
     print(found)
@@ -96,7 +98,7 @@ def main(folder: Path) -> None:
         print(f"{gpu:12}{len(mine):4} runs, MAPE in %: {mapes[gpu]}")
     for pair in PAIRS:
         print(f"{pair}: {_piecewise_ms(pair, found):.2f} ms")
-    fitted = {gpu: _rounded(found.of(gpu)) | {"source": _source(gpu, len(on[gpu]))} for gpu in (OTHERS, BLACKWELL)}
+    fitted = {gpu: _rounded(found.of(gpu)) | {"source": _source(gpu, len(short[gpu]))} for gpu in (OTHERS, BLACKWELL)}
     OUTPUT.write_text(json.dumps(fitted | {"mape": mapes}, indent=2) + "\n", encoding="utf-8")
 
 
@@ -105,6 +107,10 @@ def _source(gpu: str, num_runs: int) -> str:
         f"fitted by fit_launches.py to first tokens of {num_runs} closed loops of Llama-3.1-70B on {gpu}, layers and gaps to times per token on"
         f" {OTHERS} and {len(PAIRS)} pairs of graphs on {BLACKWELL}"
     )
+
+
+def _is_short(run: Run) -> bool:
+    return isinstance(run.workload, ClosedLoop) and run.workload.prompt_tokens.uniform[1] <= SHORT_PROMPT_TOKENS
 
 
 def _rounded(host: Host) -> dict[str, float]:

@@ -59,6 +59,10 @@ LITTLE_KV_BYTES = 4 * 2**20
 TWO_MATRICES = {(128, 6, 2688), (512, 22, 2048)}
 """Nemotron's experts, by how many there are, how many a token has and the hidden size: read as three matrices they would come faster than the GPU's
 memory gives anything. A100's tables, of an older vLLM, have three."""
+ROWS_THAT_WAKE_ALL = 32
+"""An expert, in the mean: from these on those that tables draw from a power law give nearly every expert some, whose last tile is half empty in the mean, where
+an even choice fills all tiles. A100's table has no other than such calls.
+"""
 HALF_OF_THEM = (256, 8, 7168)
 """DeepSeek's: its router lets tokens choose among half of them, and rows do not say which; these would be as fast."""
 
@@ -185,9 +189,11 @@ def _mixed_s(
 def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
     def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
         rows = rows_of(data, "moe", name)
-        distribution = "power_law_1.01" if name == "A100" else "balanced"
-        expert_routing: ExpertRouting = "uniform" if name == "A100" else "balanced"
-        chosen = (rows["moe_dtype"] == moe_dtype) & (rows["distribution"] == distribution) & (rows["moe_ep_size"] == 1)
+        is_even = rows["distribution"] == "balanced"
+        is_uneven = rows["distribution"] == "power_law_1.01"
+        wakes_all = rows["num_tokens"] * rows["topk"] >= ROWS_THAT_WAKE_ALL * rows["num_experts"]
+        chosen = is_even | (is_uneven & (wakes_all | (not is_even.any())))
+        chosen &= (rows["moe_dtype"] == moe_dtype) & (rows["moe_ep_size"] == 1)
         if weight.compute not in gpu.peak_flops:
             return
         for row in _rows(rows[chosen]):
@@ -204,6 +210,7 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
                 num_matrices=num_matrices,
             )
             routed = float(row.num_tokens * row.topk)
+            expert_routing: ExpertRouting = "balanced" if row.distribution == "balanced" else "uniform"
             read = min(experts.num_experts, routed) * experts.num_weights_per_expert * weight.bits / 8
             plain_s = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read, weight)
             shape = f"{row.num_experts}/{row.topk}/{row.hidden_size}/{per_gpu}"

@@ -3,7 +3,7 @@
     python benchmarks/write_profiles.py ../shared
 
 Nothing fitted is typed here: kernels' numbers come from `kernel_fits.json` (fit_kernels.py writes it), those of sampler, host and front end from
-`serving_fits.json` (fit_serving.py writes it), of launches from `launch_fits.json` (fit_launches.py writes it), those of messages from `link_fits.json` (fit_links.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
+`serving_fits.json` (fit_serving.py writes it), of launches from `launch_fits.json` (fit_launches.py writes it), those of messages from `link_fits.json` (fit_links.py writes it), what boards have of their clocks from `clock_fits.json` (fit_clocks.py writes it), spec-sheet numbers from `catalog/gpus.csv`.
 Typed are names, networks, which GPU borrows from which, the generic row, the host's parameters, prices and some memory sizes.
 """
 
@@ -19,6 +19,7 @@ import yaml
 KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
 OTHER_HOSTS = "h200-sxm"  # whose launches GPUs have of which none were measured
 LINK_FITS = Path(__file__).with_name("link_fits.json")
+CLOCK_FITS = Path(__file__).with_name("clock_fits.json")
 SERVING_FITS = Path(__file__).with_name("serving_fits.json")
 LAUNCH_FITS = Path(__file__).with_name("launch_fits.json")
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
@@ -189,6 +190,7 @@ def main(shared: Path) -> None:
     for name, gpu in GPUS.items():
         profile = {**_facts(name, gpu, rows[gpu.catalogue_name]), "operators": {}}
         profile["operators"] = _operators(gpu, profile, params, served)
+        _slow(name, profile["operators"])
         profile["operators"]["messages"] = _messages(name, gpu, links)
         text = yaml.dump(profile, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
         (PROFILES / f"{name}.yaml").write_text(HEADER + text, encoding="utf-8")
@@ -358,6 +360,17 @@ def _gemm(fits: Fits, dtypes: list[str]) -> dict[str, Any]:
     narrow = [dtype for dtype in dtypes if dtype != "bf16"]
     blocks = {dtype: fits.block_or(own.get(dtype, "gemm int8"), "gemm fp8", dtype) for dtype in narrow}
     return {"bf16": fits.block("gemm bf16"), **blocks}
+
+
+def _slow(name: str, operators: dict[str, Any]) -> None:
+    """What a board's power lets matrices and prompts' attention have of their rates, where that is known."""
+    clock = json.loads(CLOCK_FITS.read_text(encoding="utf-8")).get(name)
+    if clock is None:
+        return
+    alone = [*operators["gemm"].values(), *operators["experts"].values()]
+    for block in (*alone, operators["experts_weight_only"], operators["prefill_attention"]):
+        block["compute_efficiency"] = round(clock["share"] * block["compute_efficiency"], 3)
+        block["source"] += f"; times {clock['share']}, {clock['source']}"
 
 
 def _prefill_attention(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any]:

@@ -78,8 +78,15 @@ COMPUTE = Parameter("compute_efficiency", "compute_efficiency")
 MEMORY = Parameter("memory_efficiency", "memory_efficiency", start=0.8)
 LAUNCH = Parameter("launch_s", "launch_us", US, 5.0, 0.1)
 WAVE = Parameter("wave_penalty", "wave_penalty", start=0.4, least=0.0)
+QUANTISE = Parameter("quantise_efficiency", "quantise_efficiency", start=0.5)
 DENSE, WAVES = (COMPUTE, MEMORY, LAUNCH), (COMPUTE, MEMORY, LAUNCH, WAVE)
-EXPERTS = (COMPUTE, MEMORY, LAUNCH._replace(start=40.0), Parameter("row_moves", "row_moves", start=4.0, least=0.0))
+EXPERTS = (
+    COMPUTE,
+    MEMORY,
+    LAUNCH._replace(start=40.0),
+    Parameter("row_moves", "row_moves", start=4.0, least=0.0),
+    Parameter("half_tile_rows", "half_tile_rows", start=16.0, least=0.0),
+)
 TILED_EXPERTS = (*EXPERTS, Parameter("padded_rows", "padded_rows", start=10.0, least=0.0))
 DECODE = (
     COMPUTE._replace(start=0.1),
@@ -99,7 +106,7 @@ REDUCE = (
 )
 TARGETS = (
     Target("gemm bf16", "gemm", DENSE, "bf16", ("by_rows",)),
-    Target("gemm fp8", "gemm", WAVES, "fp8", ("by_rows",)),
+    Target("gemm fp8", "gemm", (*WAVES, QUANTISE), "fp8", ("by_rows",)),
     Target("gemm nvfp4", "gemm", WAVES, "fp4", ("by_rows",)),
     Target("elementwise", "elementwise", (MEMORY, LAUNCH._replace(start=2.3))),
     Target("decode attention", "decode_attention", DECODE),
@@ -127,8 +134,8 @@ def nearest(errors_of: Callable[[Floats], Floats], start: Floats, least: Floats)
 def fit(target: Target, gpu: HardwareProfile, calls: Sequence[Call], solver: Solver = nearest) -> Fitted:
     """The parameters that are nearest to these calls, the rest of the GPU being as it is."""
     calls = _some(calls)
-    held_out = [call for call in calls if zlib.crc32(call.shape.encode()) % HELD_OUT == 0]
-    fitted_on = [call for call in calls if zlib.crc32(call.shape.encode()) % HELD_OUT] or list(calls)
+    unseen = held_out(calls)
+    fitted_on = [call for call in calls if not _is_held_out(call)] or list(calls)
     start = np.array([parameter.start for parameter in target.parameters])
     least = np.array([parameter.least for parameter in target.parameters])
 
@@ -136,10 +143,19 @@ def fit(target: Target, gpu: HardwareProfile, calls: Sequence[Call], solver: Sol
         return log_errors(with_parameters(gpu, target, x), fitted_on)
 
     found = solver(errors_of, start, least)
-    scored = held_out or fitted_on
+    scored = unseen or fitted_on
     before, after = sizes(gpu, scored), sizes(with_parameters(gpu, target, found), scored)
     values = {parameter.key: round(float(x), 3) for parameter, x in zip(target.parameters, found, strict=True)}
-    return Fitted(values, len(fitted_on), len(held_out), before, after)
+    return Fitted(values, len(fitted_on), len(unseen), before, after)
+
+
+def held_out(calls: Sequence[Call]) -> list[Call]:
+    """Those whose shapes no fit sees."""
+    return [call for call in calls if _is_held_out(call)]
+
+
+def _is_held_out(call: Call) -> bool:
+    return zlib.crc32(call.shape.encode()) % HELD_OUT == 0
 
 
 def by_rows(gpu: HardwareProfile, calls: Sequence[Call]) -> dict[int, float]:

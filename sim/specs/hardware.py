@@ -220,6 +220,7 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
                 b.wave_penalty,
                 b.basis,
                 _points(b.by_rows),
+                b.quantise_efficiency,
             )
             for dtype, b in blocks.gemm.items()
         },
@@ -265,6 +266,7 @@ def _experts_fit(block: ExpertsBlock) -> ExpertsFit:
         block.launch_us * US,
         block.row_moves,
         block.padded_rows,
+        block.half_tile_rows,
         block.basis,
     )
 

@@ -51,6 +51,7 @@ class GemmBlock(FitBlock):
     launch_us: NotNegative
     wave_penalty: NotNegative = 0.0
     by_rows: Mapping[Count, Positive] = Field(default_factory=dict)
+    quantise_efficiency: Positive = 0.8
 
 
 class DecodeAttentionBlock(FitBlock):
@@ -76,6 +77,7 @@ class ExpertsBlock(FitBlock):
     launch_us: NotNegative
     row_moves: NotNegative = 5.0
     padded_rows: NotNegative = 0.0
+    half_tile_rows: NotNegative = 0.0
 
 
 class AllReduceBlock(FitBlock):

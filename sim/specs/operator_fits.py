@@ -16,7 +16,7 @@ class GemmFit:
     """A dense matrix multiplication. `wave_penalty`: extra compute time, relative, where tiles fill one wave of SMs.
 
     `by_rows`, ascending: how many times as long as that so many rows were measured to take, by the kernel that is chosen for
-    them; in between, in proportion.
+    them; in between, in proportion. `quantise_efficiency`: of the memory bandwidth, by the kernels that were timed with it and quantise its inputs.
     """
 
     compute_efficiency: float
@@ -25,6 +25,7 @@ class GemmFit:
     wave_penalty: float
     basis: Basis
     by_rows: tuple[tuple[float, float], ...] = ()
+    quantise_efficiency: float = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class ExpertsFit:
 
     Kernels before and behind the multiplications gather a token for each of its experts and add up what comes back: each row
     goes through memory `row_moves` times. Kernels of 4-bit weights lay each expert's rows
-    out in whole tiles, which adds `padded_rows` to each that has any.
+    out in whole tiles, which adds `padded_rows` to each that has any. Tiles are multiplied whole, and an expert's last one is half empty in the mean:
+    `half_tile_rows`, or half of its rows where it has few, for which kernels have smaller tiles.
     """
 
     compute_efficiency: float
@@ -71,6 +73,7 @@ class ExpertsFit:
     launch_s: float
     row_moves: float
     padded_rows: float
+    half_tile_rows: float
     basis: Basis
 
 

@@ -17,7 +17,6 @@ from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
-QUANTISE_EFFICIENCY = 0.8  # of the memory bandwidth, reached by dynamic activation quantisation
 HOPPER = "9.0"
 B200 = "10."
 MARLIN_ON_HOPPER = (
@@ -111,31 +110,35 @@ def gemm(rows: float, linear: Linear, gpu: HardwareProfile) -> Kernel:
     num_waves = -(-rows // TILE_ROWS) * -(-num_out // TILE_ROWS) / gpu.num_sms
     ideal_compute_s = 2 * rows * num_in * num_out / (_peak_flops(linear.weight, gpu) * fit.compute_efficiency)
     compute_s = ideal_compute_s * (1 + fit.wave_penalty / num_waves)
-    seconds = fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, bandwidth)
+    seconds = fit.launch_s + smooth_max(compute_s, memory_s, 2) + _quantise_s(rows * num_in, dtype, gpu)
     if fit.by_rows:
         seconds *= between(fit.by_rows, rows)
     return Kernel(seconds, "compute" if compute_s > memory_s else "memory")
 
 
 def served_gemm(rows: float, linear: Linear, gpu: HardwareProfile, *, is_fused: bool = False) -> Kernel:
-    """`gemm` as a server runs it, whose tables quantise inputs of fp8 by a kernel of their own, and those of 4 bits not at all.
+    """`gemm` as a server runs it, whose tables quantise inputs of 8 bits by kernels of their own, and those of 4 bits not at all.
 
-    A server has such a kernel for inputs of 4 bits. Those of fp8 are quantised by whatever kernel writes them where that `is_fused`.
+    A server has one kernel for that. Inputs of fp8 are quantised by whatever kernel writes them where that `is_fused`.
     """
     kernel, dtype = gemm(rows, linear, gpu), compute_dtype(linear.weight, gpu)
+    elementwise = gpu.operators.elementwise
     if dtype == "fp4":
-        return Kernel(kernel.seconds + gpu.operators.elementwise.launch_s, kernel.bound)
-    if dtype == "fp8" and is_fused:
-        return Kernel(kernel.seconds - _fused_s(rows * linear.in_features, gpu), kernel.bound)
-    return kernel
+        return Kernel(kernel.seconds + elementwise.launch_s, kernel.bound)
+    if dtype not in QUANTISED_BYTES:
+        return kernel
+    num_inputs = rows * linear.in_features
+    bare_s = kernel.seconds - _quantise_s(num_inputs, dtype, gpu)
+    if not is_fused:
+        return Kernel(bare_s + _moved_s(num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype]), gpu), kernel.bound)
+    launch_s = min(elementwise.launch_s, gpu.operators.gemm[dtype].launch_s)
+    no_longer_written_s = _moved_s(num_inputs * (ACTIVATION_BYTES - QUANTISED_BYTES[dtype]), gpu)
+    return Kernel(bare_s - launch_s - no_longer_written_s, kernel.bound)
 
 
-def _fused_s(num_inputs: float, gpu: HardwareProfile) -> float:
-    """What is spared where the kernel before writes fp8: a kernel that reads 16 bits and writes 8, and half of what that one wrote."""
-    fit, bandwidth = gpu.operators.elementwise, gpu.memory_bandwidth_bytes_per_s
-    launch_s = min(fit.launch_s, gpu.operators.gemm["fp8"].launch_s)
-    written_s = num_inputs * (ACTIVATION_BYTES - QUANTISED_BYTES["fp8"]) / (bandwidth * fit.memory_efficiency)
-    return launch_s + _quantise_s(num_inputs, "fp8", bandwidth) + written_s
+def _moved_s(num_bytes: float, gpu: HardwareProfile) -> float:
+    """Bytes through an elementwise kernel, without its launch."""
+    return num_bytes / (gpu.memory_bandwidth_bytes_per_s * gpu.operators.elementwise.memory_efficiency)
 
 
 def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -> float:
@@ -143,10 +146,12 @@ def _unpacking_s(num_weights: int, weight: WeightFormat, gpu: HardwareProfile) -
     return elementwise_s(num_weights * (_bytes_per_weight(weight) + ACTIVATION_BYTES), gpu)
 
 
-def _quantise_s(num_inputs: float, dtype: ComputeDtype, bandwidth: float) -> float:
+def _quantise_s(num_inputs: float, dtype: ComputeDtype, gpu: HardwareProfile) -> float:
+    """What tables have beside a multiplication for the kernels that quantise its inputs."""
     if dtype not in QUANTISED_BYTES:
         return 0 * num_inputs
-    return num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype]) / (bandwidth * QUANTISE_EFFICIENCY)
+    moved_bytes = num_inputs * (ACTIVATION_BYTES + QUANTISED_BYTES[dtype])
+    return moved_bytes / (gpu.memory_bandwidth_bytes_per_s * gpu.operators.gemm[dtype].quantise_efficiency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +221,24 @@ def experts_kernel(
 ) -> Kernel:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
     routed = tokens * experts.num_experts_per_tok
-    return routed_experts(routed, expected_distinct_experts(tokens, experts, expert_routing), experts, gpu)
+    distinct = expected_distinct_experts(tokens, experts, expert_routing)
+    return routed_experts(routed, distinct, experts, gpu, has_full_tiles=expert_routing == "balanced")
 
 
-MXFP4_BY_TRITON = 0.79
+MXFP4_BY_TRITON = 0.84
 """Of the rate at which 16-bit experts are multiplied: Triton's kernels unpack the weights as they go, and no table times them.
 
 Fitted by benchmarks/fit_mxfp4.py to prompts of gpt-oss-120b on an H200.
 """
 
 
-def routed_experts(routed: float, distinct: float, experts: Experts, gpu: HardwareProfile) -> Kernel:
+EXPERTS_OVERLAP = 1.6
+"""How well reading experts hides behind multiplying them, less well than with one matrix: of 1.3, 1.6 and 2, by the medians of 17 tables on shapes held out."""
+
+
+def routed_experts(
+    routed: float, distinct: float, experts: Experts, gpu: HardwareProfile, *, has_full_tiles: bool = False
+) -> Kernel:
     """So many tokens for experts of one GPU, a token counted once for each of its experts; of which so many get any."""
     if experts.weight.unpacked_first:
         unpacked = routed_experts(routed, distinct, replace(experts, weight=BF16), gpu)
@@ -238,12 +250,13 @@ def routed_experts(routed: float, distinct: float, experts: Experts, gpu: Hardwa
     bandwidth = gpu.memory_bandwidth_bytes_per_s
     weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
     weights_s = weight_bytes / (bandwidth * fit.memory_efficiency)
-    flops = 2 * routed * experts.num_weights_per_expert
+    empty_rows = 0 * routed if has_full_tiles else min(fit.half_tile_rows * distinct, routed / 2)
+    flops = 2 * (routed + empty_rows) * experts.num_weights_per_expert
     efficiency = fit.compute_efficiency * (MXFP4_BY_TRITON if _is_by_triton(experts.weight, gpu) else 1)
     compute_s = flops / (gpu.peak_flops[dtype] * efficiency)
     num_rows = routed + fit.padded_rows * distinct
     moves_s = fit.row_moves * num_rows * ACTIVATION_BYTES * experts.hidden_size / bandwidth
-    seconds = fit.launch_s + smooth_max(weights_s, compute_s, 2) + moves_s
+    seconds = fit.launch_s + smooth_max(weights_s, compute_s, EXPERTS_OVERLAP) + moves_s
     return Kernel(seconds, "compute" if compute_s > weights_s + moves_s else "memory")
 
 

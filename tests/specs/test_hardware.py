@@ -203,18 +203,18 @@ def test_missing_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_fitted_numbers_are_those_of_the_fits() -> None:
-    """No fitted number was typed: each profile of a measured GPU equals what fit_kernels.py and fit_serving.py wrote."""
-    kernels, served = (
+    """No fitted number was typed: each profile of a measured GPU equals what fit_kernels.py, fit_clocks.py and fit_serving.py wrote."""
+    kernels, clocks, served = (
         json.loads(path.read_text(encoding="utf-8"))
-        for path in (write_profiles.KERNEL_FITS, write_profiles.SERVING_FITS)
+        for path in (write_profiles.KERNEL_FITS, write_profiles.CLOCK_FITS, write_profiles.SERVING_FITS)
     )
     for name, gpu in write_profiles.GPUS.items():
         if gpu.is_chip and gpu.chip:
             fits, operators = kernels[gpu.chip], load_gpu(name).operators
             gemm, decode = operators.gemm["bf16"], operators.decode_attention
-            assert [gemm.compute_efficiency, gemm.memory_efficiency] == [
-                fits["gemm bf16"][key] for key in ("compute_efficiency", "memory_efficiency")
-            ]
+            compute, memory = (fits["gemm bf16"][key] for key in ("compute_efficiency", "memory_efficiency"))
+            share = clocks[name]["share"] if name in clocks else 1
+            assert [gemm.compute_efficiency, gemm.memory_efficiency] == [round(share * compute, 3), memory]
             assert decode.per_wave_s == pytest.approx(fits["decode attention"]["per_wave_us"] * 1e-6)
             assert operators.sampler.sort_bytes_per_logit == served["sampler"]["sort_bytes_per_logit"]
             assert operators.host.front_end_s == pytest.approx(served["host"]["front_end_us"] * 1e-6)

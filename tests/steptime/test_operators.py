@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sim.specs.hardware import load_gpu
 from sim.specs.model import BF16, FP32, Attention, Experts, Linear, WeightFormat
 from sim.specs.quantization import MXFP4, NF4, NVFP4
+from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.operators import (
     by_marlin,
     compute_dtype,
@@ -20,7 +21,7 @@ from sim.steptime.operators import (
     padded,
     smooth_max,
 )
-from tests.steptime.makers import FULL, faster, h100
+from tests.steptime.makers import FITS, FULL, faster, h100
 
 US = 1e-6
 FP8 = WeightFormat("fp8", 8, 0, "fp8")
@@ -158,8 +159,28 @@ def test_experts_by_hand() -> None:
     memory_us = 2 * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.901) / US
     compute_us = 6 * 4096 * 14336 * 2 / (989.4e12 * 0.45) / US
     moves_us = 5 * (2 + 2 * 8) * 2 * 4096 / 3.35e12 / US
-    hand_us = 47.671 + (memory_us**2 + compute_us**2) ** 0.5 + moves_us
+    hand_us = 47.671 + (memory_us**1.6 + compute_us**1.6) ** (1 / 1.6) + moves_us
     assert experts_s(1.0, MIXTRAL, h100()) == pytest.approx(hand_us * US)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "routing", "num_multiplied"),
+    [
+        (4096.0, "uniform", 8192 + 8 * 32),  # the last tile of each expert is half empty
+        (4096.0, "balanced", 8192),  # which a choice that fills all tiles never has
+        (128.0, "uniform", 256 + 128),  # 32 rows for each expert have smaller tiles
+    ],
+)
+def test_the_last_tile_of_an_expert_is_half_empty(tokens: float, routing: ExpertRouting, num_multiplied: int) -> None:
+    """Tiles of 64 rows are multiplied whole: 8 experts and 2 of them a token."""
+    tiled = replace(FITS.experts["bf16"], half_tile_rows=32.0)
+    gpu = replace(h100(), operators=replace(FITS, experts={**FITS.experts, "bf16": tiled}))
+    rows = 2 * tokens
+    memory_us = 8 * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.901) / US
+    compute_us = 6 * 4096 * 14336 * num_multiplied / (989.4e12 * 0.45) / US
+    moves_us = 5 * (rows + 8 * 8) * 2 * 4096 / 3.35e12 / US
+    hand_us = 47.671 + (memory_us**1.6 + compute_us**1.6) ** (1 / 1.6) + moves_us
+    assert experts_s(tokens, MIXTRAL, gpu, routing) == pytest.approx(hand_us * US)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sim.specs.model import BF16, Experts, Linear, ModelSpec, WeightFormat
 from sim.specs.quantization import FP8, MXFP4, NVFP4, fp8_block
 from sim.specs.vllm import resolve_engine
 from sim.steptime.links import all_reduce_s
-from sim.steptime.operators import by_marlin, elementwise_s, experts_s, gemm_s, padded
+from sim.steptime.operators import by_marlin, elementwise_s, experts_s, gemm_s, padded, served_gemm
 from sim.steptime.token_work import TokenWork
 from tests.steptime.makers import h100, make_model
 
@@ -96,31 +96,43 @@ def test_a_kernel_of_its_own_quantises_the_inputs_of_4_bits() -> None:
         assert seconds["o_proj"] == pytest.approx(32 * (gemm_s(8.0, linear, gpu) + launch_s))
 
 
+SPARED_S = 2.3e-6 + 512 * 4096 * (3 / 0.8 + 1 / 0.5) / 3.35e12
+"""2.3 us, 3 bytes an input at 0.8 of the bandwidth, and one at half of it."""
+OTHERWISE_S = 512 * 4096 * (3 / 0.8 - 3 / 0.5) / 3.35e12
+"""3 bytes an input at 0.8 of the bandwidth, by what was timed with the matrix, in place of half of it, by what a server has."""
+
+
 @pytest.mark.parametrize(
-    ("name", "weight", "changes", "is_fused"),
+    ("name", "weight", "changes", "spared_s"),
     [
-        ("qkv_proj", FP8, {}, True),
-        ("down_proj", FP8, {}, True),
-        ("o_proj", FP8, {}, False),
-        ("qkv_proj", fp8_block(), {}, False),
-        ("qkv_proj", FP8, {"enforce_eager": True}, False),
-        ("qkv_proj", BF16, {}, False),
+        ("qkv_proj", FP8, {}, SPARED_S),
+        ("down_proj", FP8, {}, SPARED_S),
+        ("o_proj", FP8, {}, OTHERWISE_S),
+        ("qkv_proj", fp8_block(), {}, OTHERWISE_S),
+        ("qkv_proj", FP8, {"enforce_eager": True}, OTHERWISE_S),
+        ("qkv_proj", BF16, {}, 0.0),
     ],
 )
 def test_a_norm_writes_fp8_where_layers_are_compiled(
-    name: str, weight: WeightFormat, changes: dict[str, Any], *, is_fused: bool
+    name: str, weight: WeightFormat, changes: dict[str, Any], spared_s: float
 ) -> None:
-    """What a layer of 4,096 inputs spares on an H100: 2.3 us, 3 bytes an input at 0.8 of the bandwidth, and one at half of it.
-
-    Not behind attention, not with scales of blocks, and not eagerly.
-    """
+    """What a layer of 4,096 inputs spares on an H100; not behind attention, not with scales of blocks, and not eagerly."""
     linear = Linear(name, 4096, 4096, "replicated", weight=weight)
     plain, gpu = make_model(), h100()
     model = replace(plain, layers=tuple(replace(layer, linears=(linear,)) for layer in plain.layers))
     engine = resolve_engine(EngineConfig(**changes), model, gpu)
-    spared_s = 2.3e-6 + 512 * 4096 * (3 / 0.8 + 1 / 0.5) / 3.35e12
     found = TokenWork(model, gpu, engine).seconds_by_operator(512)[name]
-    assert 32 * gemm_s(512.0, linear, gpu) - found == pytest.approx(32 * spared_s if is_fused else 0, abs=1e-12)
+    assert 32 * gemm_s(512.0, linear, gpu) - found == pytest.approx(32 * spared_s, abs=1e-12)
+
+
+def test_a_server_does_not_quantise_by_what_was_timed() -> None:
+    """However slow the kernels were that quantise inputs in a table, a matrix of a server takes the same."""
+    linear, gpu = Linear("o_proj", 4096, 4096, "row", weight=FP8), h100()
+    slow = replace(gpu.operators.gemm["fp8"], quantise_efficiency=0.2)
+    table = replace(gpu, operators=replace(gpu.operators, gemm={**gpu.operators.gemm, "fp8": slow}))
+    longer_s = 512 * 4096 * 3 * (1 / 0.2 - 1 / 0.8) / 3.35e12
+    assert gemm_s(512.0, linear, table) - gemm_s(512.0, linear, gpu) == pytest.approx(longer_s)
+    assert served_gemm(512.0, linear, table).seconds == pytest.approx(served_gemm(512.0, linear, gpu).seconds)
 
 
 def test_versions_before_0_10_quantised_by_themselves() -> None:
@@ -133,7 +145,7 @@ def test_versions_before_0_10_quantised_by_themselves() -> None:
         )["qkv_proj"]
         for version in ("0.9.2", "0.10.0")
     )
-    assert newer < older == pytest.approx(32 * gemm_s(512.0, linear, gpu))
+    assert newer < older == pytest.approx(32 * served_gemm(512.0, linear, gpu).seconds)
 
 
 @pytest.mark.parametrize(("size", "per_layer"), [(1, 10), (2, 12)])
