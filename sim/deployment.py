@@ -219,7 +219,6 @@ class Deployment:
         if engine.enable_lora:
             self._check_adapters()
         not_simulated = {
-            "kv_offloading_size": self.offload is not None,
             "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
             "preemption_mode swap": self.modes.swap_space is not None,

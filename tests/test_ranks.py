@@ -244,7 +244,6 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {},
             "enable_lora goes with no fully_sharded_loras with enable_expert_parallel",
         ),
-        (MOE, {"kv_offloading_size": 2.0}, {}, "kv_offloading_size is not simulated for data-parallel ranks"),
     ],
 )
 def test_what_is_not_simulated_is_refused(

@@ -10,9 +10,10 @@ from sim.engine.replica_rows import Outcomes
 from sim.engine.step_log import LogRow, StepLogger
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import PLAIN
-from sim.engine.walking.rank import TransferringRank
+from sim.engine.walking.rank import TransferringRank, WalkingRank
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
+from sim.engine.walking.tiered_rank import TieredRank
 
 StepLog = Callable[[LogRow], None]
 
@@ -35,8 +36,7 @@ def engine_core(
     if modes == PLAIN:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)
-    kind = TransferringRank if pool.server and pool.server.lock_step and modes.kv_transfer else WalkingCore
-    return kind(
+    return _kind(pool)(
         config,
         step_time,
         WalkRecorder(table, number, speculates=modes.speculation is not None),
@@ -45,3 +45,10 @@ def engine_core(
         num_keys=num_keys,
         log=WalkLogger(step_log) if step_log else None,
     )
+
+
+def _kind(pool: Pool) -> type[WalkingCore]:
+    """Of an engine that walks."""
+    if pool.server is None or pool.server.lock_step is None:
+        return WalkingCore
+    return TransferringRank if pool.modes.kv_transfer else TieredRank if pool.modes.offload else WalkingRank

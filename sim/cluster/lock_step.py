@@ -55,6 +55,7 @@ class Rank:
         return self._ranks.num_cached_blocks(self, request)
 
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        self._ranks.look()
         return self.core.num_offloaded_blocks(request, num_cached_blocks)
 
 
@@ -80,6 +81,10 @@ class Ranks:
 
     def load(self, rank: Rank) -> tuple[int, int]:
         """Of its engine, after the steps that came back by now."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Somebody looks at what is in host memory."""
         raise NotImplementedError
 
     def num_cached_blocks(self, rank: Rank, request: Request) -> int:
@@ -124,6 +129,9 @@ class LazyRanks(Ranks):
     def wake(self) -> None:
         """Ranks that hand KV over are live."""
 
+    def look(self) -> None:
+        """They have caught up."""
+
     def finish(self) -> None:
         self._tell(self._group.advance(math.inf))
 
@@ -158,6 +166,9 @@ class LiveRanks(Ranks):
     def seen(self, engine: int) -> Metrics:
         self._show()
         return super().seen(engine)
+
+    def look(self) -> None:
+        self._group.poll_before(self._env.now)
 
     def _show(self) -> None:
         """Something is about to change: keep what was shown at the last scrapes, requests in inboxes included."""

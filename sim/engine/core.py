@@ -426,7 +426,7 @@ class EngineCore(LockStepCore):
         self._scheduled = self._schedule()
         return self._scheduled.shape if self._scheduled else None
 
-    def prepare(self, from_s: float) -> float:
+    def prepare(self, from_s: float, free_s: float) -> float:  # noqa: ARG002 - a rank's interface
         """There is nothing to make ready."""
         return from_s
 

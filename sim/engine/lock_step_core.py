@@ -68,8 +68,8 @@ class LockStepCore:
         """Schedule a pass of this rank, which `run` launches; None if it computes nothing."""
         raise NotImplementedError
 
-    def prepare(self, from_s: float) -> float:
-        """The host makes ready what was scheduled, or a dummy batch, from then on; when that is done."""
+    def prepare(self, from_s: float, free_s: float) -> float:
+        """The host makes ready what was scheduled, or a dummy batch, from then on; when that is done. The device is free at `free_s`."""
         raise NotImplementedError
 
     def run(self, start_s: float, duration_s: float) -> bool:
@@ -79,6 +79,12 @@ class LockStepCore:
     def collect(self) -> Sequence[Request]:
         """Go to the end of the oldest batch in flight and take its tokens in; returns the requests that finish with it."""
         raise NotImplementedError
+
+    def pause(self, now_s: float) -> None:
+        """A wave of steps is over; told to those that transfer KV."""
+
+    def poll_before(self, until_s: float) -> None:
+        """While all pause: of one that keeps KV in host memory, the calls before that time, each of which computes nothing."""
 
     def num_cached_blocks(self, request: Request) -> int:
         """Leading blocks of a request, not yet added, that are cached and that its admission could use."""

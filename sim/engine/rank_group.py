@@ -112,6 +112,7 @@ class RankGroup:
 
     def begin(self, now_s: float) -> None:
         """A request has come while all paused."""
+        self.poll_before(now_s)
         self.is_paused = False
         self.now_s = max(self.now_s, now_s)
 
@@ -136,6 +137,8 @@ class RankGroup:
         self.is_paused = True
         if not any(core.awaits_batch for core in self.cores):
             self.ends_s = []
+        for core in self.cores:
+            core.pause(self.now_s)
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -155,7 +158,7 @@ class RankGroup:
         if self._transfers_kv:
             self._rest()
         met_s = max(self.now_s, self._prepared_s)
-        self._prepared_s = max([core.prepare(met_s) for core in self.cores])
+        self._prepared_s = max([core.prepare(met_s, self._device_free_s) for core in self.cores])
         start_s = max(self._prepared_s, self._device_free_s)
         ran = [core.run(start_s, duration_s) for core in self.cores]
         if not self._transfers_kv and self._is_stuck:
@@ -222,6 +225,12 @@ class RankGroup:
         for core in self.cores:
             core.schedule(self.now_s)
         self._rest()
+
+    def poll_before(self, until_s: float) -> None:
+        """Those that keep KV in host memory poll each by itself, as nobody else hears of it: do what they do before that time."""
+        if self.is_paused and self._transfers_kv:
+            for core in self.cores:
+                core.poll_before(until_s)
 
     def skip_polls(self, until_s: float) -> None:
         """Pass over those before that time."""
@@ -311,6 +320,7 @@ class RankGroup:
 
     def metrics(self, time_s: float) -> list[Metrics]:
         """What each rank showed just before a time since which nothing has changed but by the steps ahead."""
+        self.poll_before(time_s)
         ahead = self.ahead
         if ahead is None:
             return [core.metrics_before(time_s) for core in self.cores]
@@ -349,16 +359,20 @@ class RankGroup:
         while not self.is_paused and self.now_s < until_s:
             plan = self.ahead or self.plan()
             finished: list[Finished] = []
+            back_s = self.now_s
             if plan is not None:
                 if keeps_plan and self.num_begun(plan, until_s) < plan.num_passes:
                     self.ahead = plan
                     break
                 finished = self.commit(self.cut(plan, until_s))
+                back_s = self.now_s
             elif self.launch() and self.is_full:
+                back_s = self.ends_s[0]
                 finished = self.collect()
             for one in finished:
-                self._untold.append((self.now_s, one))
+                self._untold.append((back_s, one))
             self.look()
+        self.poll_before(until_s)
         return self._told_before(until_s) if self._untold else []
 
     def _told_before(self, time_s: float) -> list[Finished]:

@@ -19,6 +19,7 @@ from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.cluster import Served, simulate_cluster
 from tests.workloads import step_times, tight_config, traces
@@ -50,7 +51,12 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
     """Few blocks on the GPU, so that what was there is often on the CPU alone."""
     trace = draw(traces())
     return trace, tight_config(
-        draw, trace, least_spare=4, scheduler_reserve_full_isl=st.booleans(), kv_offloading_size=st.just(1.0)
+        draw,
+        trace,
+        least_spare=4,
+        scheduler_reserve_full_isl=st.booleans(),
+        kv_offloading_size=st.just(1.0),
+        enable_prefix_caching=st.sampled_from((True, True, False)),
     )
 
 
@@ -104,3 +110,23 @@ def test_replicas_with_a_cpu_tier(
         num_loads = len(records.offload.loaded_rows)  # of a prompt that is there whole, a token is computed again
         assert from_both - num_loads <= int(records.requests.num_cached_tokens.sum()) <= from_both
     assert np.all(records.offload.tokens_by_row(len(trace)) % config.block_size == 0)
+
+
+def test_a_counted_decode_may_have_to_wait_for_a_store() -> None:
+    """Without prefix caching blocks that come free lie on a pile, the last on top: b's fourth decode takes one of a's that is still being stored.
+
+    The store began with the second step and lasts 30 s; the block on top of the pile was that of a's answer, which is not stored.
+    """
+    trace = make_trace([Ask("a", 10, 2), Ask("b", 7, 8)])
+    config = make_config(
+        num_gpu_blocks=20, block_size=2, async_scheduling=False, enable_prefix_caching=False, kv_offloading_size=1.0
+    )
+    tier = OffloadConfig(8, 1, 1, 25, 1, reports_at_start=True, block_bytes=10)
+    modes = Modes(offload=tier, idle_sleep_s=POLLING_S)
+    found = simulate(trace, FleetPlan.alike(config, ONE_SECOND, 1, "round_robin", modes=modes))
+    naive = simulate_cluster(
+        trace, config, ONE_SECOND, num_replicas=1, router="round_robin", idle_sleep_s=POLLING_S, tier=tier
+    )
+    assert_same_run(found, naive)
+    steps = found.merged.steps
+    assert steps.start_s[:6].tolist() == [0, 1, 2, 3, 1 + 25 + 5, 32]

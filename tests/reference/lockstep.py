@@ -4,6 +4,7 @@ The rules are those of `golden/RULES_SCALING.md`, section 7, and of vLLM's v1/wo
 of v1/engine/core.py, whose calls all ranks make together.
 """
 
+import math
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -43,21 +44,91 @@ class Rank:
         self.scheduler = Scheduler(config, modes)
         self.recorder = Recorder()
         self._adapters = Adapters(modes.loras) if modes.loras else None
+        self._alone: deque[tuple[Batch, float]] = deque()
+        self._depth = config.num_batches_in_flight
+        self._idle_sleep_s = modes.idle_sleep_s
+        self.busy_until_s = self.next_call_s = 0.0
 
     def submit(self, request: Request, others: Sequence[Request] = ()) -> None:
         self.inbox += [request, *others]
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
 
-    def preparing_s(self, batch: Batch | None) -> float:
-        """What the host takes for what the batch needs, or a dummy batch."""
-        if self._adapters is None:
-            return 0.0
-        return self._adapters.wait_s(batch) if batch and batch.rows else self._adapters.dummy_s()
+    def call(self, now_s: float, *, is_throttled: bool) -> Batch | None:
+        """The scheduler's, which then hears what the worker told with an earlier batch without rows."""
+        scheduler, connector = self.scheduler, self.scheduler.connector
+        if connector is not None:
+            connector.now_s = now_s
+        is_called = scheduler.has_work if connector is not None else scheduler.has_requests
+        batch = scheduler.schedule(is_throttled=is_throttled) if is_called else None
+        self.hear()
+        return batch
+
+    def ready_s(self, met_s: float, free_s: float, batch: Batch | None) -> float:
+        """When the host, which all have met by `met_s`, has what the batch needs, or a dummy batch."""
+        connector = self.scheduler.connector
+        has_rows = batch is not None and bool(batch.rows)
+        if self._adapters is not None:
+            met_s += self._adapters.wait_s(cast("Batch", batch)) if has_rows else self._adapters.dummy_s()
+        if connector is not None and has_rows:
+            start_s = max(met_s, free_s)
+            begins_s = connector.begin(start_s)
+            return begins_s if begins_s > start_s else met_s
+        return met_s
+
+    def rest(self, now_s: float, batch: Batch | None) -> float:
+        """A batch without rows goes to the worker alone, and the engine sleeps if there is still something to do: until when."""
+        if self.scheduler.connector is None or batch is None or batch.rows:
+            return now_s
+        begins_s = self.begin_alone(batch, max(now_s, self.busy_until_s))
+        return begins_s + self._idle_sleep_s if self.scheduler.has_work else now_s
+
+    def begin_alone(self, batch: Batch, start_s: float) -> float:
+        """A batch without rows goes to the worker."""
+        connector = self.scheduler.connector
+        assert connector is not None, "nobody has anything for the worker"
+        begins_s = connector.begin(start_s)
+        self._alone.append((batch, begins_s))
+        if self._depth == 1:
+            self.hear()
+        return begins_s
+
+    def hear(self) -> None:
+        """What the worker told with the oldest batch without rows, if there is one."""
+        if self._alone:
+            batch, begun_s = self._alone.popleft()
+            self.scheduler.update(batch)
+            self.hear_of_transfers(begun_s)
+
+    def hear_of_transfers(self, looked_s: float) -> None:
+        connector = self.scheduler.connector
+        if connector is not None:
+            for job in connector.reported(looked_s):
+                if job.name == "load":
+                    self.scheduler.loaded(job.request)
+
+    @property
+    def polls(self) -> bool:
+        """Whether it goes on while all pause."""
+        return self.scheduler.connector is not None and (self.scheduler.has_work or bool(self._alone))
+
+    def poll(self, now_s: float) -> None:
+        """One call while all pause, and the sleep behind it."""
+        scheduler, connector = self.scheduler, self.scheduler.connector
+        assert connector is not None, "only those poll that transfer KV"
+        connector.now_s = now_s
+        if scheduler.has_work:
+            is_full = len(self._alone) + 1 == self._depth
+            self.begin_alone(scheduler.schedule(), now_s)
+            if self._depth > 1 and (is_full or not scheduler.has_work):
+                self.hear()
+        else:
+            self.hear()
+        self.next_call_s = now_s + self._idle_sleep_s if scheduler.has_work else now_s
 
     @property
     def load(self) -> tuple[int, int]:
-        return len(self.inbox) + len(self.scheduler.waiting), len(self.scheduler.running)
+        return len(self.inbox) + self.scheduler.num_waiting, len(self.scheduler.running)
 
     @property
     def metrics(self) -> tuple[int, int, float]:
@@ -68,6 +139,7 @@ class Launched(NamedTuple):
     """A step of all ranks; None for whoever had nothing to do."""
 
     batches: list[Batch | None]
+    start_s: float
     end_s: float
 
 
@@ -98,7 +170,7 @@ class Ranks:
         self._dbo = dbo
         self._depth = config.num_batches_in_flight
         self._in_flight: deque[Launched] = deque()
-        self._free_s = self._hosts_free_s = env.now
+        self._free_s = self._hosts_free_s = self._rested_s = env.now
         self.woken = env.event()
         self.ranks = [Rank(self, config, modes) for _ in range(num_ranks)]
         self.num_dummies = [0] * num_ranks
@@ -108,11 +180,11 @@ class Ranks:
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         while True:
-            while not any(rank.inbox for rank in self.ranks):
-                self.woken = self._env.event()
-                yield self.woken
+            yield from self._pause()
             counter, is_over = 0, False
             while not is_over:
+                if self._rested_s > self._env.now:
+                    yield self._env.timeout(self._rested_s - self._env.now)
                 yield Due(self._env, 0, AFTER_ALL)
                 for rank in self.ranks:
                     for request in rank.inbox:
@@ -122,37 +194,62 @@ class Ranks:
                 counter += 1
                 if len(self._in_flight) == self._depth:
                     step = self._in_flight.popleft()
-                    yield self._env.timeout(step.end_s - self._env.now)
+                    yield self._env.timeout(max(0.0, step.end_s - self._env.now))
                     self._collect(step)
                 looks = counter % self._sync_interval == 0 or (counter == 1 and self._looks_at_once)
                 is_over = looks and not any(rank.scheduler.has_requests for rank in self.ranks)
             self._in_flight.clear()
             self.num_waves += 1
 
+    def _pause(self) -> Generator[simpy.Event, Any, None]:
+        """Until a request comes; who transfers KV polls meanwhile."""
+        for rank in self.ranks:
+            rank.next_call_s = max(self._env.now, self._rested_s)
+        while not any(rank.inbox for rank in self.ranks):
+            self.woken = self._env.event()
+            next_s = min((rank.next_call_s for rank in self.ranks if rank.polls), default=math.inf)
+            if next_s == math.inf:
+                yield self.woken
+                continue
+            yield self.woken | self._env.timeout(next_s - self._env.now)
+            yield Due(self._env, 0, AFTER_ALL)
+            for rank in self.ranks:
+                if not any(other.inbox for other in self.ranks) and rank.polls and rank.next_call_s <= self._env.now:
+                    rank.poll(self._env.now)
+
     def _launch(self, *, is_throttled: bool) -> None:
         batches: list[Batch | None] = []
         for number, rank in enumerate(self.ranks):
-            batch = rank.scheduler.schedule(is_throttled=is_throttled) if rank.scheduler.has_requests else None
+            batch = rank.call(self._env.now, is_throttled=is_throttled)
             batches.append(batch)
             self.num_dummies[number] += batch is None or not batch.rows
         shapes = [step_shape(batch) if batch and batch.rows else DUMMY_BATCH for batch in batches]
         agreed = self._agreement(shapes)
         self.num_split_steps += agreed is not None and agreed.num_ubatches == 2
-        took_s = [rank.preparing_s(batch) for rank, batch in zip(self.ranks, batches, strict=True)]
-        self._hosts_free_s = max(self._env.now, self._hosts_free_s) + max(took_s)
+        self._rested_s = max(rank.rest(self._env.now, batch) for rank, batch in zip(self.ranks, batches, strict=True))
+        met_s = max(self._rested_s, self._hosts_free_s)
+        self._hosts_free_s = max(
+            [rank.ready_s(met_s, self._free_s, batch) for rank, batch in zip(self.ranks, batches, strict=True)]
+        )
         start_s = max(self._hosts_free_s, self._free_s)
         seconds = [self._step_s(shape, agreed) for shape in shapes]
         self._free_s = start_s + max(seconds)
         for rank, batch, shape in zip(self.ranks, batches, shapes, strict=True):
             if batch is None:
                 continue
+            if batch.rows:
+                rank.busy_until_s = self._free_s
             for row in batch.rows:
                 if row.request.first_scheduled_s is None:
                     row.request.first_scheduled_s = self._env.now
             rank.recorder.preempted(batch)
             if batch.rows:
                 rank.recorder.step(batch, shape, [(start_s, self._free_s)], rank.scheduler)
-        self._in_flight.append(Launched(batches, self._free_s))
+        kept = [
+            batch if batch and (batch.rows or rank.scheduler.connector is None) else None
+            for rank, batch in zip(self.ranks, batches, strict=True)
+        ]
+        self._in_flight.append(Launched(kept, start_s, self._free_s))
 
     def _step_s(self, shape: StepShape, agreed: Agreement | None) -> float:
         if agreed is None:
@@ -195,6 +292,7 @@ class Ranks:
             for request in finished:
                 request.finish_s = step.end_s
                 self.finished(request)
+            rank.hear_of_transfers(step.start_s)
 
 
 def simulate_lock_step(

@@ -56,6 +56,8 @@ class WalkingCore(LockStepCore):
     `now_s` is the time of the next call of the scheduler, if there is work. While `_is_stuck` only an arrival changes anything.
     """
 
+    counts_windows: bool = True
+
     def __init__(
         self,
         config: SchedulerConfig,
@@ -71,7 +73,8 @@ class WalkingCore(LockStepCore):
         self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         assert self._connector is None or modes.swap_space is None, "KV comes from elsewhere or is swapped"
-        self._scheduler = Scheduler(config, modes, self._connector, num_keys, counts=log is None)
+        counts = log is None and (self.counts_windows or not config.has_windows)
+        self._scheduler = Scheduler(config, modes, self._connector, num_keys, counts=counts)
         self.state = self._scheduler.state
         self._rotation = self.state.rotation
         self._swapping = self._scheduler.swapping
@@ -423,7 +426,7 @@ class WalkingCore(LockStepCore):
         self._scheduled = batch
         return batch.shape
 
-    def prepare(self, from_s: float) -> float:
+    def prepare(self, from_s: float, free_s: float) -> float:  # noqa: ARG002 - a rank's interface
         """The host makes ready what was scheduled, or a dummy batch, from then on; when that is done."""
         adapters, batch = self.state.adapters, self._scheduled
         if adapters is None:

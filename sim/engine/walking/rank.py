@@ -24,7 +24,13 @@ from sim.engine.walking.core import WalkingCore
 from sim.steptime.protocol import StepShape
 
 
-class TransferringRank(WalkingCore):
+class WalkingRank(WalkingCore):
+    """One of any mode. Blocks that windows pass are counted by calls that all compute something, as those of ranks do not."""
+
+    counts_windows = False
+
+
+class TransferringRank(WalkingRank):
     """`_unheard` is the batch of an earlier call that computed nothing, in flight until what its worker saw is told; nobody waits for it."""
 
     transfers_kv = True
@@ -34,6 +40,11 @@ class TransferringRank(WalkingCore):
     @property
     def has_transfers(self) -> bool:
         return self._connector is not None and self._connector.has_pending
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a step calls its scheduler."""
+        return self.has_requests or self.has_transfers
 
     @property
     def awaits_batch(self) -> bool:
@@ -51,13 +62,14 @@ class TransferringRank(WalkingCore):
     @property
     def next_collect_s(self) -> float:
         """When the oldest batch that computes something comes back."""
-        return super().next_collect_s if self.awaits_batch else math.inf
+        is_awaited = bool(self._in_flight) and self._in_flight[0] is not self._unheard
+        return super().next_collect_s if is_awaited else math.inf
 
     def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None:
         """Call the scheduler; what computes nothing goes to the worker at once, and the rank rests before its dummy batch."""
         self.now_s = self.rests_until_s = now_s
         self._scheduled = None
-        batch = self._schedule(is_throttled=is_throttled) if self.has_requests or self.has_transfers else None
+        batch = self._schedule(is_throttled=is_throttled) if self.is_called else None
         earlier, self._unheard = self._unheard, None
         if earlier is not None:
             self._hear_with(earlier)
@@ -73,16 +85,20 @@ class TransferringRank(WalkingCore):
 
     def _ask_with(self, batch: Batch) -> None:
         """The worker gets a batch without work."""
-        assert self._connector is not None, "KV is transferred"
-        batch.start_s = batch.end_s = self._connector.begin(self.now_s, self.now_s)
         returns_s = self._in_flight[-1].end_s if self._in_flight else self.now_s  # the call waits for the batch before
+        batch.start_s = batch.end_s = self._looks_s(returns_s)
         self._enter(batch)
         if self._most_in_flight == 1:
             self._hear_with(batch)
         else:
             self._unheard = batch
         if self.state.has_work:
-            self.rests_until_s = returns_s + self.idle_sleep_s
+            self.rests_until_s = max(returns_s, batch.end_s) + self.idle_sleep_s
+
+    def _looks_s(self, returns_s: float) -> float:  # noqa: ARG002 - one with a CPU tier has to know
+        """The worker asks for KV, and looks for what has come, with a batch without work behind one that returns then: when it looks."""
+        assert self._connector is not None, "KV is transferred"
+        return self._connector.begin(self.now_s, self.now_s)
 
     def _hear_with(self, batch: Batch) -> None:
         """What the worker saw with a batch that computed nothing."""
@@ -93,6 +109,11 @@ class TransferringRank(WalkingCore):
         return ended
 
     def run(self, start_s: float, duration_s: float) -> bool:
-        if self._scheduled is not None and self._connector is not None:
-            start_s = self._connector.begin(self.now_s, start_s)
+        if self._scheduled is not None:
+            start_s = self._begins_s(start_s)
         return super().run(start_s, duration_s)
+
+    def _begins_s(self, start_s: float) -> float:
+        """The worker begins a batch of that time, and what has been asked for."""
+        assert self._connector is not None, "KV is transferred"
+        return self._connector.begin(self.now_s, start_s)

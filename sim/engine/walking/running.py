@@ -62,7 +62,7 @@ class Running:
         if missing > pool.num_free:
             return False
         if num_blocks:
-            pool.take(num_blocks)
+            self._slots.take(num_blocks)
         if num_counted:
             batch.count(num_counted, slot.sampled_s)
         self._grow_all(grants, batch, rotation.windows)

@@ -52,6 +52,11 @@ class Slots:
             self.keep(progress, end)
         return num_new
 
+    def take(self, num_blocks: int) -> None:
+        """Of all groups, for decodes that are counted."""
+        self.pool.take(num_blocks)
+        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+
     def num_missing(self, progress: Progress, num_tokens: int) -> int:
         """Blocks that one lacks for its next tokens, without any ahead."""
         missing = self._num_blocks(progress.num_computed + num_tokens) - progress.num_blocks
