@@ -105,6 +105,25 @@ def test_blocks_that_passes_under_way_take_are_gone(clients: Clients) -> None:
     assert [held for *_, held in Looking.seen][3:] == [[2, 0], [0, 4]]
 
 
+@pytest.mark.parametrize("clients", [Clients(open_loop=True), Clients()], ids=["caught up", "alive"])
+def test_blocks_that_a_pass_under_way_fills_are_there(clients: Clients) -> None:
+    """Of a prompt of eight tokens each pass of a second computes two: six of them from 2 s on."""
+    trace = Trace(
+        request_id=("shared", "looks"),
+        arrival_s=np.array([0.0, 2.5]),
+        prompt_tokens=np.array([8, 9]),
+        output_tokens=np.array([1, 1]),
+        segments=[((0, 8),), ((0, 8), (1, 1))],
+        session_id=tuple("ab"),
+    )
+    config = scheduler_config(num_gpu_blocks=20, block_size=1, max_num_batched_tokens=2, async_scheduling=False)
+    step_time = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
+    with looking():
+        simulate(trace, FleetPlan.alike(config, step_time, 2, "looking:listens=true"), clients=clients)
+        simulate_cluster(trace, config, step_time, num_replicas=2, router="looking", clients=clients)
+    assert Looking.seen[1][2] == [6, 0]
+
+
 some_traces = st.one_of(conversations(), traces())
 
 
