@@ -169,6 +169,7 @@ EXPLAINED = {  # by run: what its error comes from, as far as the evidence goes
     "ip-48": "its first tokens took 4.8 steps where all other runs' took 3: an uncached prefill or a tracing delay",
     "ip-67": "TTFT of 4.7 steps with KV offloading and tracing on; output counts were re-tokenised by the client",
     "ip-20260217-155451": "output counts were re-tokenised by the client, 21 to 23 % low",
+    "ip-32": "two servers of two GPUs each, not two ranks: it logged their 27,511 KV blocks, where ranks that share experts have 49,000, and has their times at half the rate",
     "ip-22": "10 % slower than four runs of the same model and workload, whose only difference is a budget of 1,024 tokens "
     "that they never reach: probably another machine",
     "ip-41": "Llama-2-70B on four A100s: decode attention and all-reduce of that GPU, whose kernel fits are the weakest "
