@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from benchmarks.fit_launches import log_errors, soft_l1
 from sim.engine.records import Floats
 from sim.measure.published import completed, scripted, server_of
-from sim.measure.replay import replay
 from sim.measure.runs import ClosedLoop, Run, read_runs
 from sim.specs.hardware import HardwareProfile, load_gpu
 
@@ -26,7 +26,6 @@ OUTPUT = Path(__file__).with_name("clock_fits.json")
 SLOWED, BESIDE = "b200-sxm", "b300-sxm"
 LONG_PROMPT_TOKENS = 4000  # whose first tokens are matrices and attention, and hardly launches
 MULTIPLYING = ("gemm", "experts", "experts_weight_only", "prefill_attention")
-SCALE = 0.15  # log error from which on a pair counts as an outlier, as for kernels
 
 
 class Pair(NamedTuple):
@@ -38,16 +37,13 @@ class Pair(NamedTuple):
 
 def main(folder: Path) -> None:
     pairs = _pairs([run for run in read_runs(folder / "closed_loop.json") if scripted(run)])
-    others = np.array([_ttft(pair.beside, load_gpu(BESIDE)) for pair in pairs])
-    measured = np.log([_measured(pair.slowed) / _measured(pair.beside) for pair in pairs])
+    beside = _first_tokens([pair.beside for pair in pairs], load_gpu(BESIDE))
 
     def errors(share: float) -> Floats:
         gpu = slowed(load_gpu(SLOWED), load_gpu(BESIDE), share)
-        return np.log([_ttft(pair.slowed, gpu) for pair in pairs] / others) - measured
+        return _first_tokens([pair.slowed for pair in pairs], gpu) - beside
 
-    found = minimize_scalar(
-        lambda share: float(np.sqrt(1 + (errors(share) / SCALE) ** 2).mean()), bounds=(0.6, 1.1), method="bounded"
-    )
+    found = minimize_scalar(lambda share: soft_l1(errors(share)), bounds=(0.6, 1.1), method="bounded")
     share = round(float(found.x), 3)
     before, after = (100 * float(np.median(np.abs(np.expm1(errors(one))))) for one in (1.0, share))
     print(
@@ -101,12 +97,9 @@ def _load(run: Run) -> tuple[object, ...]:
     )
 
 
-def _measured(run: Run) -> float:
-    return next(one.figures["ttft_mean"] for one in run.measured if one.stage is None)
-
-
-def _ttft(run: Run, gpu: HardwareProfile) -> float:
-    return replay(run, gpu=gpu).figures[None]["ttft_mean"]
+def _first_tokens(runs: Sequence[Run], gpu: HardwareProfile) -> Floats:
+    """Of each run, the log error of the mean time to the first token."""
+    return np.array([log_errors(run, gpu)[0] for run in runs])
 
 
 if __name__ == "__main__":

@@ -86,10 +86,10 @@ def main(folder: Path) -> None:
     short = {gpu: [run for run in mine if _is_short(run)] for gpu, mine in on.items()}
     found = START
     for _ in range(ROUNDS):
-        found = _best(found, "h200_us", lambda at: _loss(_errors(short[OTHERS], at)[:, 0]))
-        found = _best(found, "b200_us", lambda at: _loss(_errors(short[BLACKWELL], at)[:, 0]))
+        found = _best(found, "h200_us", lambda at: soft_l1(_errors(short[OTHERS], at)[:, 0]))
+        found = _best(found, "b200_us", lambda at: soft_l1(_errors(short[BLACKWELL], at)[:, 0]))
         for name in ("of_layer", "gap_us"):
-            found = _best(found, name, lambda at: _loss(np.append(_errors(on[OTHERS], at)[:, 1], _pair_errors(at))))
+            found = _best(found, name, lambda at: soft_l1(np.append(_errors(on[OTHERS], at)[:, 1], _pair_errors(at))))
     print(found)
     mapes = {}
     for gpu, mine in on.items():
@@ -129,17 +129,17 @@ def _best(start: Launches, name: str, loss: Callable[[Launches], float]) -> Laun
     return start._replace(**{name: float(found.x)})
 
 
-def _loss(errors: Floats) -> float:
+def soft_l1(errors: Floats) -> float:
     """Soft L1, in the mean."""
     return float(np.sqrt(1 + (errors / SCALE) ** 2).mean())
 
 
 def _errors(runs: Sequence[Run], launches: Launches) -> Floats:
     """Of each run, the log errors of the mean time to the first token and per token."""
-    return np.array([_log_errors(run, _with(load_gpu(run.gpu), launches.of(run.gpu))) for run in runs])
+    return np.array([log_errors(run, _with(load_gpu(run.gpu), launches.of(run.gpu))) for run in runs])
 
 
-def _log_errors(run: Run, gpu: HardwareProfile) -> list[float]:
+def log_errors(run: Run, gpu: HardwareProfile) -> list[float]:
     figures = replay(run, gpu=gpu).figures[None]
     measured = next(one.figures for one in run.measured if one.stage is None)
     return [float(np.log(figures[name] / measured[name])) for name in ("ttft_mean", "tpot_mean")]

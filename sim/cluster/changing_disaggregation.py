@@ -41,10 +41,8 @@ class ChangingDisaggregatedFleet(ChangingFleet):
 
     def _replica(self, place: Place) -> LiveReplica:
         if self._desk.is_prefill(place.pool):
-            interval_s, prefilled = (
-                self._desk.router.scrape_interval_s,
-                partial(self._answering.prefilled, place.number),
-            )
+            interval_s = self._desk.router.scrape_interval_s
+            prefilled = partial(self._answering.prefilled, place.number)
             replica = LiveReplica(self._env, self._made(place), place.number, place.pool, prefilled, interval_s)
         else:
             replica = super()._replica(place)

@@ -298,8 +298,7 @@ def _is_by_triton(weight: WeightFormat, gpu: HardwareProfile) -> bool:
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:
     """A norm, rotary embedding or activation that reads and writes so many bytes."""
-    fit = gpu.operators.elementwise
-    return fit.launch_s + moved_bytes / (gpu.memory_bandwidth_bytes_per_s * fit.memory_efficiency)
+    return gpu.operators.elementwise.launch_s + _moved_s(moved_bytes, gpu)
 
 
 def _bytes_per_weight(weight: WeightFormat) -> float:

@@ -49,6 +49,10 @@ class TransferringRank(WalkingRank):
     @property
     def awaits_batch(self) -> bool:
         """Also one whose requests have all ended, since more drafts were accepted than was known when it was launched."""
+        return self._has_work_in_flight
+
+    @property
+    def _has_work_in_flight(self) -> bool:
         return bool(self._in_flight) and self._in_flight[0] is not self._unheard
 
     @property
@@ -62,8 +66,7 @@ class TransferringRank(WalkingRank):
     @property
     def next_collect_s(self) -> float:
         """When the oldest batch that computes something comes back."""
-        is_awaited = bool(self._in_flight) and self._in_flight[0] is not self._unheard
-        return super().next_collect_s if is_awaited else math.inf
+        return super().next_collect_s if self._has_work_in_flight else math.inf
 
     def schedule(self, now_s: float, *, is_throttled: bool = False) -> StepShape | None:
         """Call the scheduler; what computes nothing goes to the worker at once, and the rank rests before its dummy batch."""
