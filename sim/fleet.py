@@ -250,7 +250,7 @@ def deploy_fleet(
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
         dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
-        if dynamics or any(pool.role != "both" for pool in pools):
+        if any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
         if dynamics:
             _refuse_changing_ranks(pools)
@@ -280,8 +280,8 @@ def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:
     for pool in pools:
         if pool.deployment.offload is not None:
             raise ConfigError(
-                f"{pool.name}: kv_offloading_size is simulated for fleets that stay as they are and whose replicas serve"
-                " requests whole; leave it out, or leave out the roles and what changes."
+                f"{pool.name}: kv_offloading_size is simulated for fleets whose replicas serve requests whole; leave it out, or leave"
+                " out the roles."
             )
 
 

@@ -91,6 +91,23 @@ def test_a_lost_replica_s_requests_end_and_add_up(lost: str) -> None:
         assert (requests["generated_tokens"] == 200).all()
 
 
+def test_a_cpu_tier_is_lost_with_its_replica() -> None:
+    """The second of two equal prompts finds the first one's KV in host memory, unless that replica was lost in between."""
+    tier = {"num_gpu_blocks_override": 160, "max_model_len": 2400, "kv_offloading_size": 4}
+    asked = pd.DataFrame(
+        {"arrival_s": [0.0, 20.0, 40.0], "prompt_tokens": 2000, "output_tokens": 20, "hash_ids": [[1], [2], [1]]}
+    )
+    asked["hash_block_size"] = 2000
+    loaded = {}
+    for slow in (2.0, None):
+        fault = {"at_s": 30, "replica": 0} | ({"slow": slow} if slow else {})
+        fleet = {"pools": [{"engine": tier}], "faults": [fault], "start_up": 2}
+        found = sim.simulate("Llama-3.1-8B", "h100-sxm", asked, fleet=fleet, intervals=False)
+        loaded[slow] = found.requests["num_loaded_tokens"].tolist()
+    assert loaded[2.0][2] > 1000
+    assert loaded[None] == [0, 0, 0]
+
+
 def test_resumed_requests_keep_their_first_token_and_their_tokens() -> None:
     fault: dict[str, Any] = {"replicas": 2, "faults": [{"at_s": 10, "replica": 0}], "start_up": 5}
     found = {lost: run(recovery={"lost": lost}, **fault) for lost in ("retry", "resume")}

@@ -67,6 +67,10 @@ class Connector(Protocol):
         """A request has ended; whether it holds its blocks until they have been sent."""
         ...
 
+    def aborted(self, request: Request) -> None:
+        """A request is dropped."""
+        ...
+
     def reported(self, until_s: float) -> list[Job]:
         """What is over by then and has not been reported, in order of completion."""
         ...
@@ -125,6 +129,8 @@ class Remote:
         self._under_way.append(Job(request, "send", end_s=self.now_s + request.script.send_s))
         self.events.append([self.now_s, "send_start", request.request_id])
         return True
+
+    def aborted(self, request: Request) -> None: ...
 
     def reported(self, until_s: float) -> list[Job]:
         over = over_by(self._under_way, until_s)

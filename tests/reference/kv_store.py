@@ -139,6 +139,8 @@ class Stored:
     def finished(self, request: Request) -> bool:  # noqa: ARG002 - a connector's interface
         return False
 
+    def aborted(self, request: Request) -> None: ...
+
     def reported(self, until_s: float) -> list[Job]:
         over = over_by(self._under_way, until_s)
         self._under_way = [job for job in self._under_way if job not in over]

@@ -29,7 +29,7 @@ from tests.reference.arrivals import ANSWERED, FLEET, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import send
 from tests.reference.front_door import answers, let_in, make_requests
-from tests.reference.modes import PLAIN
+from tests.reference.modes import PLAIN, Modes
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -108,7 +108,9 @@ class ManagedFleet:
         dynamics: Dynamics,
         *,
         seed: int,
+        modes: Modes = PLAIN,
     ) -> None:
+        self.modes = modes
         self.env, self.config, self.router, self.dynamics = env, config, router, dynamics
         self.num_left = sum(request.rejected is None for request in requests)
         self.pristine = {request.index: again(request) for request in requests}
@@ -359,7 +361,7 @@ class ManagedFleet:
             self.config,
             spot.step_time,
             recorder,
-            modes=PLAIN.with_limits_of(self.config.engine),
+            modes=self.modes.with_limits_of(self.config.engine),
             on_finished=lambda request: self.finished(spot, request),
             on_refused=lambda request: self.refused(spot, request),
         )
@@ -522,13 +524,14 @@ def simulate_changing(
     dynamics: Dynamics,
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
+    modes: Modes = PLAIN,
 ) -> ServedChanging:
-    """Every step of every replica, and every decision of the gateway."""
+    """Every step of every replica, and every decision of the gateway. What a replica keeps goes with it."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
-    fleet = ManagedFleet(env, config, pools, router, requests, dynamics, seed=seed)
+    fleet = ManagedFleet(env, config, pools, router, requests, dynamics, seed=seed, modes=modes)
     senders = Senders(env, fleet.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     fleet.on_end = senders.tokens_back

@@ -28,7 +28,7 @@ class OffloadConnector:
         self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy)
         self._num_stored: dict[Request, int] = {}
         self._tables: dict[Request, list[int]] = {}
-        self._finished: list[Request] = []
+        self._finished: list[tuple[Request, int]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
         self._loads_asked: list[Job] = []
@@ -90,8 +90,12 @@ class OffloadConnector:
 
     def finished(self, request: Request) -> bool:
         """Blocks come free at once; who takes them waits for their stores."""
-        self._finished.append(request)
+        self._finished.append((request, max(request.num_prompt_tokens, request.num_tokens - 1)))
         return False
+
+    def aborted(self, request: Request) -> None:
+        """What has been scheduled of it may be stored."""
+        self._finished.append((request, request.num_computed_tokens))
 
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
         """Offer the chunks that are complete after this step, then those of requests that have ended."""
@@ -103,9 +107,9 @@ class OffloadConnector:
         for request, num_tokens in rows:
             self._tables[request] = list(request.block_tables[0]) if request.block_tables else []
             self._offer(request, min(num_tokens, request.num_tokens))
-        for request in self._finished:
-            self._offer(request, max(request.num_prompt_tokens, request.num_tokens - 1))
-        for request in self._finished:
+        for request, num_tokens in self._finished:
+            self._offer(request, num_tokens)
+        for request, _ in self._finished:
             self._cpu.ended(request.request_id, self._keys(request, request.num_tokens // self._chunk_tokens))
         self._finished = []
 

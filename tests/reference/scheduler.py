@@ -173,6 +173,8 @@ class Scheduler:
         self._no_longer_prefills(request)
         request.status = RequestStatus.FINISHED
         self._finished_since = True
+        if self.connector:
+            self.connector.aborted(request)
         if not request.is_loading:
             self._give_back(request)
 

@@ -63,7 +63,7 @@ class Offload(Connector):
         self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks))
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
-        self._finished: list[tuple[Progress, Ints]] = []
+        self._finished: list[tuple[Progress, int, Ints]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
         self._asked: list[Job] = []
@@ -160,11 +160,16 @@ class Offload(Connector):
 
     def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
         """Blocks come free at once; who takes them waits for their stores."""
-        self._finished.append((progress, self._copies(progress)))
+        num_tokens = max(progress.num_prompt, progress.num_tokens - 1)
+        self._finished.append((progress, num_tokens, self._copies(progress)))
         return False
 
     def aborted(self, progress: Progress) -> None:
-        self._finished.append((progress, self._copies(progress)))
+        """As far as it was scheduled it may be stored."""
+        self._finished.append((progress, progress.num_computed, self._copies(progress)))
+
+    def lose_all(self) -> list[Transfer]:
+        return [job for job in (*self._under_way, *self._asked) if job.kind == "load"]
 
     def _copies(self, progress: Progress) -> Ints:
         keyed = progress.request.keyed
@@ -177,9 +182,9 @@ class Offload(Connector):
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
         taken = self.slots.kv.drain_handed_out() if self._caches_prefixes else None
         self._wait_for_lost_blocks(taken)
-        for progress, copies in self._finished:
-            self._offer(progress, max(progress.num_prompt, progress.num_tokens - 1), copies, taken)
-        for progress, _ in self._finished:
+        for progress, num_tokens, copies in self._finished:
+            self._offer(progress, num_tokens, copies, taken)
+        for progress, _, _ in self._finished:
             self._cpu.ended(progress.chunks)
         self._finished = []
 
