@@ -208,18 +208,19 @@ class Deployment:
             return
         if (
             engine.all2all_backend.startswith("flashinfer_nvlink")
-            and engine.num_expert_ranks > self.gpu.num_linked_gpus
+            and (num_gpus := engine.num_gpus * engine.data_parallel_size) > self.gpu.num_linked_gpus
         ):
             raise ConfigError(
                 f"all2all_backend {engine.all2all_backend} goes over NVLink, which joins {self.gpu.num_linked_gpus} {self.gpu.name}, got"
-                f" {engine.num_expert_ranks}; choose another one."
+                f" {num_gpus}; choose another one."
             )
         if engine.enable_dbo:
             self._check_dual_batches()
         if engine.enable_lora:
             self._check_adapters()
+        if engine.pipeline_parallel_size > 1:
+            self._check_staged_ranks()
         not_simulated = {
-            "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
             "async_scheduling before vLLM 0.11.1": engine.async_scheduling and not engine.rules.stops_at_last_token,
             "preemption_mode swap": self.modes.swap_space is not None,
         }
@@ -227,6 +228,20 @@ class Deployment:
             raise ConfigError(
                 f"{given} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
                 " tensor_parallel_size in place of data_parallel_size."
+            )
+
+    def _check_staged_ranks(self) -> None:
+        """What vLLM's loop was not driven with."""
+        engine = self.engine
+        beside = {
+            "speculative_config": engine.speculation is not None,
+            "enable_lora": engine.enable_lora,
+            "enable_dbo": engine.enable_dbo,
+        }
+        if given := next((name for name, is_there in beside.items() if is_there), None):
+            raise ConfigError(
+                f"{given} is not simulated for data-parallel ranks with experts whose layers lie on pipeline stages, got pipeline_parallel_size"
+                f" {engine.pipeline_parallel_size}, as nobody recorded what their dummy batches cost each other then; leave one of them out."
             )
 
     def _check_dual_batches(self) -> None:

@@ -79,6 +79,39 @@ def test_given_step_times_know_of_no_other_rank() -> None:
     assert found.requests["finish_s"].tolist() == pytest.approx([0.0501, 0.0501])
 
 
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": False}, {"enable_expert_parallel": True}])
+def test_stages_of_ranks_in_lock_step(more: dict[str, Any]) -> None:
+    """Four GPUs, each with a quarter of the experts: room for more KV; bubbles, in which dummies run as well, and waiting."""
+    found = ran(pipeline_parallel_size=2, data_parallel_size=2, **more)
+    summary, stages = found.summary, ran(pipeline_parallel_size=2, **more).summary
+    assert summary["gpu_hours"] == pytest.approx(4 * summary["duration"] / 3600)
+    assert summary["completed"] == len(TRACE)
+    assert summary["num_gpu_blocks"] > stages["num_gpu_blocks"]
+    assert 0 < summary["dummy_step_share"] < 1
+    assert len(summary["stage_bubble_shares"]) == 2
+    assert stages["pipeline_bubble_share"] < summary["pipeline_bubble_share"] < 1
+    parts = found.steps[["prefill_s", "decode_s", "host_s"]]
+    assert (parts >= 0).all(axis=None)
+    assert parts.sum(axis=1).tolist() == pytest.approx((found.steps["end_s"] - found.steps["start_s"]).tolist())
+    assert "Pipeline bubbles" in str(found)
+    assert "pipeline stages over ranks in lock step" in str(summary["confidence"])
+
+
+def test_given_step_times_are_shared_out_to_stages() -> None:
+    """Of two stages each half; the longest prompt counts on both."""
+    linear = LinearStepTime(base_s=0.01, per_token_s=1e-4, per_context_token_s=0.0)
+    found = sim.simulate(
+        MOE,
+        "h100-sxm",
+        make_trace([0.0, 0.0], prompt_tokens=[100, 300], output_tokens=[1, 1]),
+        engine=served(data_parallel_size=2, pipeline_parallel_size=2),
+        step_time_model=linear,
+        intervals=False,
+    )
+    assert found.requests["first_token_s"].tolist() == pytest.approx([0.04, 0.04], rel=0.01)  # and a message
+    assert found.summary["rank_waiting_share"] > 0
+
+
 def test_steps_are_logged_rank_by_rank() -> None:
     """Each step of a wave has a row a rank, dummies too."""
     rows: list[dict[str, Any]] = []
@@ -190,7 +223,12 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             "prefill_schedule_interval 4 is simulated for data-parallel ranks",
         ),
         (MOE, {}, {"kv_pull": {"kv_recompute_threshold": 200}}, "kv_pull is not simulated for data-parallel ranks"),
-        (MOE, {"pipeline_parallel_size": 2}, {}, "pipeline_parallel_size is not simulated for data-parallel ranks"),
+        (
+            MOE,
+            {"pipeline_parallel_size": 2, "enable_lora": True},
+            {},
+            "enable_lora is not simulated for data-parallel ranks with experts whose layers lie on pipeline stages",
+        ),
         (
             MOE,
             {"all2all_backend": "flashinfer_nvlink_one_sided", "tensor_parallel_size": 8},

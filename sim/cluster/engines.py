@@ -12,6 +12,7 @@ from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import PLAIN
 from sim.engine.walking.rank import TransferringRank, WalkingRank
 from sim.engine.walking.recorder import WalkRecorder
+from sim.engine.walking.staged_rank import StagedRank
 from sim.engine.walking.step_log import WalkLogger
 from sim.engine.walking.tiered_rank import TieredRank
 
@@ -51,4 +52,6 @@ def _kind(pool: Pool) -> type[WalkingCore]:
     """Of an engine that walks."""
     if pool.server is None or pool.server.lock_step is None:
         return WalkingCore
+    if pool.modes.num_stages > 1:
+        return StagedRank
     return TransferringRank if pool.modes.kv_transfer else TieredRank if pool.modes.offload else WalkingRank

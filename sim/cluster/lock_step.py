@@ -6,6 +6,7 @@ vLLM's coordinator (v1/engine/coordinator.py) take no time.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import simpy
 
@@ -25,12 +26,24 @@ RankCore = EngineCore | WalkingCore
 """A rank's engine: one that leaps or one that walks."""
 
 
+class Group(Protocol):
+    """What ranks that step together show."""
+
+    @property
+    def shown(self) -> Sequence[Metrics]: ...
+
+    def num_cached_blocks(self, rank: int, request: Request) -> int: ...
+
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
 class Rank:
     """A rank as its server's balancer sees it: a Replica. Requests lie in its inbox until the next step."""
 
     pool: int = 0
 
-    def __init__(self, ranks: "Ranks", core: RankCore, number: int) -> None:
+    def __init__(self, ranks: "Ranks[GroupT]", core: RankCore, number: int) -> None:
         self.number = number
         self.core = core
         self.inbox: list[Request] = []
@@ -59,11 +72,11 @@ class Rank:
         return self.core.num_offloaded_blocks(request, num_cached_blocks)
 
 
-class Ranks:
+class Ranks(Generic[GroupT]):
     """What both kinds have in common: the ranks, who is told of those that finish, and what they showed when the fleet's router `looks`."""
 
     def __init__(
-        self, cores: Sequence[RankCore], group: RankGroup, on_finished: Listener, looks: Ticks | None = None
+        self, cores: Sequence[RankCore], group: GroupT, on_finished: Listener, looks: Ticks | None = None
     ) -> None:
         self.replicas = [Rank(self, core, number) for number, core in enumerate(cores)]
         self._group = group
@@ -104,7 +117,7 @@ class Ranks:
             self._on_finished(rank, requests)
 
 
-class LazyRanks(Ranks):
+class LazyRanks(Ranks[RankGroup]):
     """Ranks whose answers no client waits for: they catch up before a request is routed, and tell who has finished by then."""
 
     _now_s = -math.inf
@@ -136,7 +149,7 @@ class LazyRanks(Ranks):
         self._tell(self._group.advance(math.inf))
 
 
-class LiveRanks(Ranks):
+class LiveRanks(Ranks[RankGroup]):
     """Ranks as a process, which sleeps while their next steps are certain, wakes on arrivals, and reports requests as they finish.
 
     Invariant: while there are steps ahead, the process sleeps until their end; a request cuts them to those that have begun.

@@ -23,7 +23,9 @@ class RankLog:
 
         return take
 
-    def steps(self, place: tuple[int, int], ran: Sequence[bool], now_s: float, start_s: float, end_s: float) -> None:
+    def steps(
+        self, place: tuple[int, int], ran: Sequence[bool], called_s: Sequence[float], start_s: float, end_s: float
+    ) -> None:
         """A step of all ranks, some of which ran a batch, before it comes back; `place` is (wave, step)."""
         wave, step = self._places[end_s] = place
         for rank, has_run in enumerate(ran):
@@ -33,7 +35,7 @@ class RankLog:
                         **self._names[rank],
                         "wave": wave,
                         "step": step,
-                        "t": now_s,
+                        "t": called_s[rank],
                         "start": start_s,
                         "end": end_s,
                         "n": 0,

@@ -25,6 +25,7 @@ from sim.cluster.replica import Listener, LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.routers.table import router_for, router_options
+from sim.cluster.staged_ranks import LazyStagedRanks, LiveStagedRanks
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.rank_group import LockStepRules, RankGroup
 from sim.engine.rank_records import RankRecords
@@ -32,7 +33,9 @@ from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
+from sim.engine.staged_group import StagedGroup
 from sim.engine.ticks import Ticks
+from sim.engine.walking.staged_rank import StagedRank
 
 
 class Engines(Protocol):
@@ -173,7 +176,7 @@ class Server(NamedTuple):
 
     cores: dict[int, RankCore]
     engines: Engines
-    group: RankGroup | None
+    group: RankGroup | StagedGroup | None
 
 
 class Front(NamedTuple):
@@ -265,8 +268,14 @@ class Servers:
         }
         looks = None if front.scrape_interval_s is None else Ticks(front.scrape_interval_s)
         interval_s = addresses[0].balancer.scrape_interval_s
-        group = self._group(pool, rules, list(cores.values()), interval_s, log) if rules else None
-        if group:
+        group: RankGroup | StagedGroup | None = None
+        engines: Engines
+        staged = [core for core in cores.values() if isinstance(core, StagedRank)]
+        if staged and rules:
+            group = self._staged_group(pool, rules, staged, interval_s, log)
+            engines = self._staged(staged, group, tell, looks)
+        elif rules:
+            group = self._group(pool, rules, list(cores.values()), interval_s, log)
             engines = self._in_lock_step(list(cores.values()), group, tell, looks)
         else:
             engines = self._independent(cores, pool_number, tell, interval_s, looks)
@@ -312,6 +321,30 @@ class Servers:
             scrape_interval_s=scrape_interval_s,
             log=log,
         )
+
+    def _staged_group(
+        self,
+        pool: Pool,
+        rules: LockStepRules,
+        cores: Sequence[StagedRank],
+        scrape_interval_s: float | None,
+        log: RankLog | None,
+    ) -> StagedGroup:
+        return StagedGroup(
+            cores,
+            pool.step_time,
+            rules,
+            num_stages=pool.modes.num_stages,
+            is_async=pool.config.engine.async_scheduling,
+            start_s=self._env.now,
+            scrape_interval_s=scrape_interval_s,
+            log=log,
+        )
+
+    def _staged(self, cores: Sequence[StagedRank], group: StagedGroup, tell: Tell, looks: Ticks | None) -> Engines:
+        if self._is_live:
+            return LiveStagedRanks(self._env, cores, group, tell, looks)
+        return LazyStagedRanks(cores, group, tell, looks)
 
     def _in_lock_step(self, cores: Sequence[RankCore], group: RankGroup, tell: Tell, looks: Ticks | None) -> Engines:
         if self._is_live:

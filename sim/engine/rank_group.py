@@ -40,10 +40,10 @@ class LockStepRules:
 
 
 class RankLogger(Protocol):
-    """Told of each step, before it comes back: (wave, step of the wave), which ranks ran a batch, and its times."""
+    """Told of each step, before it comes back: (wave, step of the wave), which ranks ran a batch, when each was called, and its times."""
 
     def steps(
-        self, place: tuple[int, int], ran: Sequence[bool], now_s: float, start_s: float, end_s: float
+        self, place: tuple[int, int], ran: Sequence[bool], called_s: Sequence[float], start_s: float, end_s: float
     ) -> None: ...
 
 
@@ -168,7 +168,7 @@ class RankGroup:
         self.records.steps(counts, agreement, seconds, 1, duration_s)
         self._device_free_s = start_s + duration_s
         if self._log is not None:
-            self._log.steps(self._place, ran, called_s, start_s, self._device_free_s)
+            self._log.steps(self._place, ran, [called_s] * len(ran), start_s, self._device_free_s)
         self.ends_s.append(self._device_free_s)
         self.num_passes += 1
         return True
@@ -307,7 +307,7 @@ class RankGroup:
         now_s, start_s = self.now_s, plan.leap.start_s
         for number in range(plan.num_passes):
             ended_s = end_s(plan.leap, number + 1)
-            log.steps((wave, step + number), ran, now_s, start_s, ended_s)
+            log.steps((wave, step + number), ran, [now_s] * len(ran), start_s, ended_s)
             now_s, start_s = start_s if self.most_in_flight > 1 else ended_s, ended_s
 
     def show(self, now_s: float) -> bool:

@@ -32,20 +32,30 @@ class RankRecords:
         duration_s: float,
     ) -> None:
         """Steps that are alike but for contexts, of so many tokens of each rank, 0 for dummies; each takes `seconds` for the first."""
+        self.count(counts, agreement, num_steps)
+        self.last(seconds, duration_s)
+
+    def count(self, counts: list[int], agreement: Agreement | None, num_steps: int = 1) -> None:
+        """Steps that are alike, of so many tokens of each rank, 0 for dummies."""
         self.num_steps += num_steps
         if agreement is not None and agreement.num_ubatches > 1:
             self.num_split_steps += num_steps
-        self.step_s += duration_s
         least = max(1, agreement.num_tokens) if agreement is not None else 1
-        all_s, slowest_s, num_asked, num_computed = 0.0, 0.0, 0, 0
+        num_asked, num_computed = 0, 0
         for rank, num_tokens in enumerate(counts):
-            rank_s = seconds[rank]
-            all_s += rank_s
-            slowest_s = max(slowest_s, rank_s)
             num_asked += num_tokens
             num_computed += max(num_tokens, least)
             if num_tokens == 0:
                 self.dummy_steps[rank] += num_steps
-        self.own_s += duration_s * all_s / slowest_s  # contexts grow little in a leap
         self.num_tokens += num_steps * num_asked
         self.num_computed_tokens += num_steps * num_computed
+
+    def last(self, seconds: list[float], duration_s: float) -> None:
+        """All ranks are on steps, or on a stage of one, for so long; in the first each would take `seconds` by itself."""
+        all_s, slowest_s = 0.0, 0.0
+        for rank_s in seconds:
+            all_s += rank_s
+            slowest_s = max(slowest_s, rank_s)
+        self.step_s += duration_s
+        if slowest_s:
+            self.own_s += duration_s * all_s / slowest_s  # contexts grow little in a leap

@@ -81,16 +81,19 @@ class Way(NamedTuple):
 class AllToAll:
     """Dispatch and combine of one layer's tokens among the GPUs of its experts, by the tokens of all ranks.
 
-    `kernels_write` the bytes themselves, over NVLink, where low-latency ones of several nodes leave that to the network.
+    These lie side by side, or on so many `nodes`, so many on each. `kernels_write` the bytes themselves, over NVLink, where low-latency ones of several nodes leave that to the network.
     """
 
-    def __init__(self, experts: Experts, num_gpus: int, gpu: HardwareProfile, backend: str) -> None:
+    def __init__(
+        self, experts: Experts, num_gpus: int, gpu: HardwareProfile, backend: str, nodes: tuple[int, int] | None = None
+    ) -> None:
         self._num_gpus = num_gpus
         self._gpu = gpu
         self._hidden_size = experts.hidden_size
         self._choices = experts.num_experts_per_tok
         self._sends_fp8 = compute_dtype(experts.weight, gpu) in QUANTISED_BYTES
-        self._num_nodes, _ = nodes_of(num_gpus, gpu)
+        self._nodes = nodes or nodes_of(num_gpus, gpu)
+        self._num_nodes, _ = self._nodes
         self._fit = _fit(backend, gpu, is_near=self._num_nodes == 1)
         self._sends_each = backend == "deepep_low_latency"
         self.kernels_write = self._sends_each and self._num_nodes == 1
@@ -99,7 +102,7 @@ class AllToAll:
         """There and back."""
         if self._fit is None:
             gathered_bytes = num_all_tokens * self._hidden_size * ACTIVATION_BYTES
-            return 2 * gathered_s(gathered_bytes, self._num_gpus, self._gpu)
+            return 2 * gathered_s(gathered_bytes, self._num_gpus, self._gpu, self._nodes)
         dispatch, combine = self.ways(num_all_tokens)
         return dispatch.base_s + dispatch.bytes_s + combine.base_s + combine.bytes_s
 
@@ -131,9 +134,14 @@ def num_reached(num_choices: float, num_places: int) -> float:
     return num_places * (1 - missed)
 
 
-def gathered_s(gathered_bytes: float, num_gpus: int, gpu: HardwareProfile) -> float:
-    """Collecting the parts of a message from GPUs with NCCL, or adding up and sharing them out again."""
-    num_nodes, num_inside = nodes_of(num_gpus, gpu)
+def gathered_s(
+    gathered_bytes: float, num_gpus: int, gpu: HardwareProfile, nodes: tuple[int, int] | None = None
+) -> float:
+    """Collecting the parts of a message from GPUs with NCCL, or adding up and sharing them out again.
+
+    They lie side by side, or on so many `nodes`, so many on each.
+    """
+    num_nodes, num_inside = nodes or nodes_of(num_gpus, gpu)
     fit = NCCL.get(gpu.architecture, NCCL[MEASURED_ELSEWHERE])
     on_the_wire_s = gathered_bytes * (num_inside - 1) / num_inside / gpu.all_reduce_bytes_per_s(num_inside)
     within_s = fit.base_s + fit.per_gpu_s * (num_inside - 1) + on_the_wire_s / fit.efficiency

@@ -12,6 +12,7 @@ from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
 from sim.steptime.busiest_rank import RankLoad, busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.links import nodes_of_experts
 from sim.steptime.operators import Kernel, by_marlin, padded, routed_experts
 from sim.steptime.parts import Bound
 
@@ -41,13 +42,13 @@ class ExpertsWork:
         self._gpu = gpu
         self._engine = engine
         self._expert_routing = expert_routing
-        ranks = engine.num_expert_ranks
+        ranks, nodes = engine.num_expert_ranks, nodes_of_experts(engine, gpu)
         if engine.moe_backend == "marlin":
             experts = Counter({replace(one, weight=by_marlin(one.weight)): count for one, count in experts.items()})
         self._experts = [(one, padded(experts_on_rank(one, engine), gpu), count) for one, count in experts.items()]
         backend = engine.all2all_backend if engine.enable_expert_parallel else "allgather_reducescatter"
         self._exchanges = (
-            [(AllToAll(one, ranks, gpu, backend), count) for one, count in experts.items()]
+            [(AllToAll(one, ranks, gpu, backend, nodes), count) for one, count in experts.items()]
             if engine.data_parallel_size > 1
             else []
         )

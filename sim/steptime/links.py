@@ -7,6 +7,7 @@ measured: it is put together of the messages between two nodes that were.
 
 from math import exp, log
 
+from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ceil_div
 from sim.specs.operator_fits import MessageFit
@@ -55,6 +56,18 @@ def exchange_s(part_bytes: float, num_nodes: int, gpu: HardwareProfile) -> float
 def nodes_of(num_gpus: int, gpu: HardwareProfile) -> tuple[int, int]:
     """How many nodes so many GPUs take, and how many GPUs of each."""
     num_nodes = ceil_div(num_gpus, gpu.num_gpus_together)
+    return num_nodes, ceil_div(num_gpus, num_nodes)
+
+
+def nodes_of_experts(engine: ResolvedEngine, gpu: HardwareProfile) -> tuple[int, int]:
+    """The same of the GPUs of one stage that share its experts: a server's engines lie one behind the other, each with all its stages."""
+    num_gpus, together = engine.num_expert_ranks, gpu.num_gpus_together
+    if engine.pipeline_parallel_size == 1:
+        return nodes_of(num_gpus, gpu)
+    if engine.num_gpus <= together:
+        num_nodes = ceil_div(engine.data_parallel_size, together // engine.num_gpus)
+    else:
+        num_nodes = engine.data_parallel_size * ceil_div(engine.tensor_parallel_size, together)
     return num_nodes, ceil_div(num_gpus, num_nodes)
 
 

@@ -2,7 +2,15 @@
 
 from typing import NamedTuple, cast
 
-from sim.steptime.protocol import AgreedStepTime, Agreement, DecodeCurve, StagedStepTime, StepShape, StepTimeModel
+from sim.steptime.protocol import (
+    AgreedStagedStepTime,
+    AgreedStepTime,
+    Agreement,
+    DecodeCurve,
+    StagedStepTime,
+    StepShape,
+    StepTimeModel,
+)
 
 
 class Perturbation(NamedTuple):
@@ -52,6 +60,14 @@ class PerturbedStepTime:
 
     def agreed_s(self, shape: StepShape, agreement: Agreement) -> float:
         return cast("AgreedStepTime", self._model).agreed_s(shape, agreement) * self._factor(shape)
+
+    def agreed_stage_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        of_stages = cast("AgreedStagedStepTime", self._model)
+        return of_stages.agreed_stage_s(stage, shape, agreement) * self._factor(shape)
+
+    def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        of_stages = cast("AgreedStagedStepTime", self._model)
+        return of_stages.agreed_hop_s(stage, shape, agreement) * self._factor(shape)
 
     def agreed_curve(self, num_decodes: int, agreement: Agreement) -> DecodeCurve:
         return ScaledCurve(cast("AgreedStepTime", self._model).agreed_curve(num_decodes, agreement), self._decode)

@@ -19,7 +19,7 @@ from sim.steptime.operators import ACTIVATION_BYTES
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, step_parts
 from sim.steptime.perturbed import ScaledCurve
-from sim.steptime.protocol import DecodeCurve, FloatArray, StagedStepTime, StepShape, StepTimeModel
+from sim.steptime.protocol import Agreement, DecodeCurve, FloatArray, StagedStepTime, StepShape, StepTimeModel
 from sim.steptime.roofline import RooflineStepTime
 from sim.steptime.weight_offload import OffloadedStepTime, with_host_weights
 
@@ -47,17 +47,26 @@ class Message:
         self._bytes_per_token = ACTIVATION_BYTES * model.hidden_size
         self._graphs = GraphDispatch.of(engine)
         self._timed = cache(self._time)
+        self._sent_s = cache(self._send)
 
     def seconds(self, after_stage: int, shape: StepShape) -> float:
         """From the end of a stage to the beginning of the next; tokens that a CUDA graph pads with are sent as well."""
         return self._timed(after_stage, shape.num_tokens, not shape.chunks)
+
+    def agreed_s(self, after_stage: int, shape: StepShape, agreement: Agreement) -> float:
+        """That of a rank in lock step with others, which may pad more."""
+        return self._sent_s(after_stage, agreement.num_tokens or shape.num_tokens)
 
     def all_s(self, shape: StepShape) -> float:
         """All that a step sends on its way."""
         return sum(self.seconds(stage, shape) for stage in range(self._num_stages - 1))
 
     def _time(self, after_stage: int, num_tokens: int, is_uniform_decode: bool) -> float:
-        num_tokens = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
+        return self._sent_s(
+            after_stage, self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode).num_tokens
+        )
+
+    def _send(self, after_stage: int, num_tokens: int) -> float:
         num_bytes, ranks = num_tokens * self._bytes_per_token, self._num_ranks
         senders = range(after_stage * ranks, (after_stage + 1) * ranks)
         sent_s = max(message_s(num_bytes / ranks, sender, sender + ranks, self._gpu) for sender in senders)
@@ -91,6 +100,12 @@ class PipelineStepTime:
 
     def hop_s(self, stage: int, shape: StepShape) -> float:
         return self._message.seconds(stage, shape)
+
+    def agreed_stage_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        return self._stages[stage].agreed_s(shape, agreement)
+
+    def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        return self._message.agreed_s(stage, shape, agreement)
 
     def step_s(self, shape: StepShape) -> float:
         return sum((stage.step_s(shape) for stage in self._stages), self._message.all_s(shape))

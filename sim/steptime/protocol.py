@@ -109,3 +109,15 @@ class StagedStepTime(StepTimeModel, Protocol):
     def hop_s(self, stage: int, shape: StepShape) -> float:
         """Seconds from the end of a stage to the next one's beginning, the same at all contexts."""
         ...
+
+
+class AgreedStagedStepTime(StagedStepTime, Protocol):
+    """Of ranks in lock step, each with stages."""
+
+    def agreed_stage_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        """As `stage_s`, of a rank under an agreement."""
+        ...
+
+    def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
+        """As `hop_s`, of a rank under an agreement."""
+        ...

@@ -109,6 +109,23 @@ def test_an_engine_of_a_server_is_told_by_its_number_in_the_fleet() -> None:
         )
 
 
+@pytest.mark.parametrize("who", [AT_THEIR_TIMES, Clients(Users(2, 0.0))])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_ranks_with_stages_do_not_wait_for_ever(who: Clients, *, is_async: bool) -> None:
+    """Where vLLM runs dummies for as long as nobody comes."""
+    letting_in = partial(RequestSource, capacity_too=False)
+    config = changed(TINY, max_model_len=9, async_scheduling=is_async)
+    modes, timed = Modes(num_stages=2, idle_sleep_s=POLLING_S), Staged(ONE_SECOND, (1, 1), 0.0)
+    plan = FleetPlan.alike(config, timed, 2, "vllm_dp", modes=modes, lock_step=LockStepRules())
+    with (
+        patch.object(fleet_plan, "RequestSource", letting_in),
+        pytest.raises(
+            ConfigError, match=r"wait for ever: from .* on replica 0 can compute nothing for the 1 that wait"
+        ),
+    ):
+        simulate(make_trace([Ask("A", 5, 3), Ask("B", 1, 1)]), plan, clients=who)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_ranks_that_hand_kv_over_do_not_wait_for_ever(*, is_async: bool) -> None:
     """For blocks that nobody has: dummies until the end of time are told of, where vLLM runs them."""

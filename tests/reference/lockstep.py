@@ -6,10 +6,10 @@ of v1/engine/core.py, whose calls all ranks make together.
 
 import math
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import simpy
@@ -32,6 +32,18 @@ from tests.reference.request import Request
 from tests.reference.routers import ROUTERS
 from tests.reference.scheduler import Batch, Scheduler
 from tests.reference.waves import DUMMY_BATCH
+
+
+class Serving(Protocol):
+    """Ranks that step together, which tell who has `finished`."""
+
+    ranks: Any
+    finished: Any
+
+    def start(self) -> None: ...
+
+
+RanksT = TypeVar("RanksT", bound=Serving)
 
 
 class Rank:
@@ -172,13 +184,16 @@ class Ranks:
         self._in_flight: deque[Launched] = deque()
         self._free_s = self._hosts_free_s = self._rested_s = env.now
         self.woken = env.event()
-        self.ranks = [Rank(self, config, modes) for _ in range(num_ranks)]
+        self.ranks: Any = [Rank(self, config, modes) for _ in range(num_ranks)]
         self.num_dummies = [0] * num_ranks
         self.num_waves = 0
         self.num_split_steps = 0
         self.finished: Any = None
 
-    def run(self) -> Generator[simpy.Event, Any, None]:
+    def start(self) -> None:
+        self._env.process(self._run())
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
         while True:
             yield from self._pause()
             counter, is_over = 0, False
@@ -311,6 +326,34 @@ def simulate_lock_step(
     modes: Modes = PLAIN,
 ) -> tuple[Served, Ranks]:
     """Every step of every rank."""
+
+    def make(env: simpy.Environment) -> Ranks:
+        return Ranks(
+            env,
+            config,
+            step_time,
+            num_ranks,
+            sync_interval=sync_interval,
+            looks_at_once=looks_at_once,
+            prefill_interval=prefill_interval,
+            dispatch=dispatch,
+            dbo=dbo,
+            modes=modes,
+        )
+
+    return serve(trace, config, make, num_ranks=num_ranks, router=router, clients=clients)
+
+
+def serve(
+    trace: Trace,
+    config: SchedulerConfig,
+    make: Callable[[simpy.Environment], RanksT],
+    *,
+    num_ranks: int,
+    router: str,
+    clients: Clients,
+) -> tuple[Served, RanksT]:
+    """All that ranks do behind a balancer."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
@@ -320,26 +363,15 @@ def simulate_lock_step(
     gateway = Gateway(env, chooser, len(let_in(requests)), None)
     senders = Senders(env, gateway.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
-    ranks = Ranks(
-        env,
-        config,
-        step_time,
-        num_ranks,
-        sync_interval=sync_interval,
-        looks_at_once=looks_at_once,
-        prefill_interval=prefill_interval,
-        dispatch=dispatch,
-        dbo=dbo,
-        modes=modes,
-    )
+    ranks = make(env)
 
     def finished(request: Request) -> None:
         gateway.one_answered()
         senders.tokens_back(request)
 
     ranks.finished = finished
-    gateway.replicas = ranks.ranks  # type: ignore[assignment]  # as routers see them
-    env.process(ranks.run())
+    gateway.replicas = ranks.ranks
+    ranks.start()
     if chooser.scrape_interval_s and num_ranks > 1:
         env.process(gateway.scrape(chooser.scrape_interval_s))
     send(env, senders, trace, requests, clients)

@@ -59,13 +59,21 @@ class Recorder:
 
     def step(self, batch: Batch, shape: StepShape, stages: Sequence[tuple[float, float]], scheduler: Scheduler) -> None:
         """A step that runs tokens, at its launch, with when it begins and ends on each stage."""
-        self._batches.append(batch)
+        self.launched(batch, shape, scheduler)
+        self.ran(stages)
+
+    def ran(self, stages: Sequence[tuple[float, float]]) -> None:
+        """When a step that was launched begins and ends on each stage; steps run in the order of their launches."""
         self._times["start_s"].append(stages[0][0])
         self._times["end_s"].append(stages[-1][1])
         before_s = self._stage_busy_s or [0.0] * len(stages)
         self._stage_busy_s = [
             busy_s + end_s - start_s for busy_s, (start_s, end_s) in zip(before_s, stages, strict=True)
         ]
+
+    def launched(self, batch: Batch, shape: StepShape, scheduler: Scheduler) -> None:
+        """A step that runs tokens, at its launch."""
+        self._batches.append(batch)
         facts = (
             shape.num_decodes,
             shape.decode_context_tokens,

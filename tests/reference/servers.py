@@ -22,13 +22,14 @@ from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router, VllmDataParallel
+from tests.reference.staged_ranks import StagedRanks
 
 
 class Ran(NamedTuple):
     """Who served whom, and those that step together, server by server."""
 
     served: Served
-    ranks: list[Ranks]
+    ranks: list[Ranks | StagedRanks]
 
 
 class Balancer(VllmDataParallel):
@@ -155,13 +156,17 @@ def engines_of(
     finished: Callable[[Request], None],
     in_lock_step: bool,
     rules: dict[str, Any],
-) -> tuple[Sequence[Any], Ranks | None]:
+) -> tuple[Sequence[Any], Ranks | StagedRanks | None]:
     if not in_lock_step:
         independent = [Independent(env, config, step_time, finished) for _ in range(count)]
         for engine in independent:
             env.process(engine.run())
         return independent, None
-    ranks = Ranks(env, config, step_time, count, **rules)
+    ranks: Ranks | StagedRanks
+    if "times" in rules:  # those with stages
+        ranks = StagedRanks(env, config, num_ranks=count, **rules)
+    else:
+        ranks = Ranks(env, config, step_time, count, **rules)
     ranks.finished = finished
-    env.process(ranks.run())
+    ranks.start()
     return ranks.ranks, ranks

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs.hardware import load_gpu
-from sim.steptime.links import all_gather_s, all_reduce_s, message_s
+from sim.steptime.links import all_gather_s, all_reduce_s, message_s, nodes_of_experts
 from sim.units import US
-from tests.steptime.makers import FITS, h100
+from tests.steptime.makers import FITS, h100, make_engine, make_model
 
 
 def test_all_reduce_by_hand() -> None:
@@ -27,6 +27,29 @@ def test_an_all_reduce_over_two_nodes() -> None:
     assert all_reduce_s(num_bytes, 16, gpu) == pytest.approx(all_reduce_s(num_bytes, 8, gpu) + 2 * exchanged_s)
     gathered_s = 20 * US + num_bytes / 16 / (50e9 * 0.7)
     assert all_gather_s(num_bytes, 16, gpu) == pytest.approx(all_gather_s(num_bytes, 8, gpu) + gathered_s)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "engines", "nodes"),
+    [
+        (1, 1, 8, (1, 8)),
+        (2, 1, 8, (2, 8)),
+        (1, 2, 4, (1, 4)),  # four engines of two GPUs on a node
+        (1, 2, 8, (2, 4)),  # on each of two nodes four GPUs of a stage
+        (2, 3, 2, (2, 2)),  # an engine of six GPUs a node
+        (8, 2, 2, (2, 8)),  # a stage a node
+        (4, 4, 2, (2, 4)),  # two stages a node
+        (16, 2, 2, (4, 8)),  # two nodes a stage
+    ],
+)
+def test_where_those_lie_that_share_the_experts_of_a_stage(
+    ranks: int, stages: int, engines: int, nodes: tuple[int, int]
+) -> None:
+    """How many nodes of eight GPUs they take, and how many of each: engine behind engine, stage behind stage."""
+    engine = make_engine(
+        make_model(), tensor_parallel_size=ranks, pipeline_parallel_size=stages, data_parallel_size=engines
+    )
+    assert nodes_of_experts(engine, h100()) == nodes
 
 
 def test_a_domain_larger_than_a_node_needs_no_network() -> None:

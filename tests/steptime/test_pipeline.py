@@ -16,13 +16,14 @@ from sim.specs.hardware import load_gpu
 from sim.specs.model import Experts
 from sim.specs.speculative_config import SpeculativeConfig
 from sim.specs.stages import pipeline_stages
+from sim.steptime.graphs import GraphDispatch
 from sim.steptime.linear import LinearStepTime
 from sim.steptime.links import all_gather_s, message_s
 from sim.steptime.options import StepTimeOptions
 from sim.steptime.parts import BOUNDS
 from sim.steptime.perturbed import Perturbation, PerturbedStepTime
 from sim.steptime.pipeline import Message, PipelineStepTime, pipeline_step_time
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import Agreement, StepShape
 from sim.steptime.roofline import RooflineStepTime
 from sim.units import US
 from tests.properties import engine_examples as examples
@@ -43,6 +44,27 @@ def stages_of(size: int, *, num_layers: int = 31, experts: Experts | None = None
     timed = pipeline_step_time(model, h100(), make_engine(model, pipeline_parallel_size=size, **arguments))
     assert isinstance(timed, PipelineStepTime)
     return timed
+
+
+@examples(30)
+@given(shape=shapes, num_ranks=st.integers(2, 4), factor=st.sampled_from((1.0, 1.5)))
+def test_ranks_that_agree_on_what_one_would_do(shape: StepShape, num_ranks: int, factor: float) -> None:
+    """Of each stage the time of ranks that all have as much, and of its message; padding is computed and sent as well."""
+    experts = Experts(8, 2, 4096, 14336)
+    model = make_model(num_layers=31, experts=experts)
+    engine = make_engine(model, pipeline_parallel_size=2, data_parallel_size=num_ranks)
+    staged = pipeline_step_time(model, h100(), engine)
+    timed = PerturbedStepTime(staged, Perturbation(factor, factor))
+    graph, num_tokens = GraphDispatch.of(engine).dispatch(shape.num_tokens, is_uniform_decode=not shape.chunks)
+    alike = Agreement(graph, num_tokens, num_tokens * num_ranks)
+    padded = Agreement("none", 4 * num_tokens, 4 * num_tokens * num_ranks)
+    for stage in (0, 1):
+        assert timed.agreed_stage_s(stage, shape, alike) == pytest.approx(factor * staged.stage_s(stage, shape))
+        assert timed.agreed_stage_s(stage, shape, padded) > timed.agreed_stage_s(stage, shape, alike)
+    assert timed.agreed_hop_s(0, shape, alike) == pytest.approx(factor * staged.hop_s(0, shape))
+    assert timed.agreed_hop_s(0, shape, padded) > timed.agreed_hop_s(0, shape, alike)
+    nobody_pads = Agreement("none", 0, num_tokens * num_ranks)
+    assert timed.agreed_hop_s(0, shape, nobody_pads) <= timed.agreed_hop_s(0, shape, alike)
 
 
 @examples(60)

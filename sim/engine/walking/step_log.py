@@ -79,6 +79,13 @@ class WalkLogger:
             "inflight": [self._open[there.call]["i"] for there in in_flight if there.rows],
         }
 
+    def timed(self, batch: Batch) -> None:
+        """When a batch runs is known only now."""
+        row = self._open[batch.call]
+        row["start"], row["end"] = batch.start_s, batch.end_s
+        if self._tells_modes:
+            row["stages"] = [list(stage) for stage in batch.stages_s]
+
     def collected(self, state: State, batch: Batch, finished: Sequence[Progress]) -> None:
         """A batch has come back."""
         row = self._open.pop(batch.call)
