@@ -1,5 +1,6 @@
 """Several servers, each of several data-parallel ranks, behind a router."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,30 @@ def test_servers_and_ranks_are_a_choice() -> None:
         for row in found.summary["candidates"]
     }
     assert {(2, 2, 4), (2, 1, 2), (1, 2, 2)} <= tried
+
+
+def test_stages_of_ranks_are_a_choice() -> None:
+    """Beside ranks and servers, and where they are a knob by themselves: with more GPUs than NVLink joins."""
+    space: dict[str, list[Any]] = {
+        "pipeline_parallel_size": [1, 2],
+        "data_parallel_size": [None, 2],
+        "replicas": [1, 2],
+    }
+    found = optimize(MOE, "h100-sxm", TRACE, engine=served(), trials=40, space=space)
+    tried = {
+        (row["engine"]["pipeline_parallel_size"], row["engine"].get("data_parallel_size", 1), row["replicas"])
+        for row in found.summary["candidates"]
+        if row["feasible"]
+    }
+    assert tried == set(product((1, 2), (1, 2), (1, 2)))
+
+
+def test_capacity_of_ranks_with_stages() -> None:
+    """A server of two ranks with two stages each is four GPUs."""
+    engine = served(pipeline_parallel_size=2, data_parallel_size=2)
+    found = capacity(MOE, "h100-sxm", BURST, engine=engine, slo=["tpot_p99=20ms"], intervals=False).summary
+    assert (found["replicas"], found["num_gpus"]) == (1, 4)
+    assert found["max_request_rate"] > 1
 
 
 def test_a_line_of_vllm_serve_says_that_ranks_have_addresses() -> None:
