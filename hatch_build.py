@@ -4,6 +4,7 @@ Editable installs are interpreted. Where there is no C compiler a warning says s
 wheels that cibuildwheel makes to be published; HATCH_BUILD_NO_HOOKS=true asks for a pure one.
 """
 
+import gc
 import os
 import sys
 import tempfile
@@ -81,6 +82,7 @@ def compile_engine(root: Path, scratch: Path) -> Path:
     extensions = mypycify(
         [*flags, *sources], group_name="sim._engine", target_dir=str(scratch), opt_level=OPT_LEVEL, debug_level="0"
     )
+    gc.freeze()  # mypyc's trees, through which Python would otherwise look for ten seconds when it ends
     for extension in extensions:
         extension.extra_compile_args = [*extension.extra_compile_args, *ROUNDING, *UNWARNED]  # they share one list
     build = build_ext(Distribution({"ext_modules": extensions}))
