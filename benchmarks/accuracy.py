@@ -126,7 +126,7 @@ Causes:
 - **Lengths** are those that `vllm bench serve` draws with its seed of 0 (the older generator of NumPy, all prompts before all answers). So are the known ones': how far first tokens of long prompts are off at 4, 8, 16 and 32 requests
   differs by 1.7 % (standard deviation around the median of a server's) in place of 4.9, and with a seed of 1 by 3.8.
 - **Routers in 32 bits**: vLLM multiplies MiniMax-M2's (and GLM-4.5's and Nemotron-H's) without tensor cores, on every GPU the whole: 13 ms of a prompt of 8,000 tokens on B200, where the rest takes 70 to 140.
-- **MXFP4 is padded** to whole tiles of its kernel (vLLM's mxfp4.py): gpt-oss's experts in eight by 14 % for Marlin, 52 % for FlashInfer on B200. That is in times, and not yet in memory.
+- **MXFP4 is padded** to whole tiles of its kernel (vLLM's mxfp4.py): gpt-oss's experts in eight by 14 % for Marlin, 52 % for FlashInfer on B200 (14 since 0.27), in times as in [memory](memory.md#how-far-it-is-off).
 - **Inputs of nvfp4** are quantised by a kernel of their own a matrix, which tables of fp8 hold and those of nvfp4 do not (on B200 the fitted launch is 7.2 us for fp8, 4.1 for bf16, 3.5 for nvfp4): Llama-3.1-70B in fp4 was 11 % too fast a token.
 - **Experts of nvfp4 and fp8**: kernels that gather and add up a token's rows take their own time, and nvfp4 has a fit of its own (6 to 9 % on shapes held out). Kimi-K2.5 and MiniMax-M2.5 in fp4
   were 12 to 20 % too slow a token on B200 and B300 with one or two GPUs.

@@ -101,7 +101,7 @@ def equation(model: ModelSpec, point: dict[str, Any], measured_bytes: float) -> 
 
 def block_equation(start: LoggedBlocks) -> Equation:
     engine, whole = start.engine, pipeline_stages(start.model.num_layers, 1)[0]
-    weights = sum(part.num_bytes for part in weight_parts(start.model, engine, whole))
+    weights = sum(part.num_bytes for part in weight_parts(start.model, start.gpu, engine, whole))
     blocks = (start.num_gpu_blocks + 0.5) * kv_cache_layout(start.model, engine).bytes_per_block  # floored by vLLM
     rest = start.gpu.memory_bytes * engine.gpu_memory_utilization - weights - blocks
     parallel = engine.tensor_parallel_size

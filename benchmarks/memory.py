@@ -121,7 +121,8 @@ def predicted_graphs(kind: str, point: dict[str, Any]) -> int:
     model, captured, parameters = model_of(point), graphs_of(point), memory_parameters()
     stage = first_stage(model, point)
     if kind == "design":
-        weights_bytes = sum(part.num_bytes for part in weight_parts(model, engine_of(model, point), stage))
+        parts = weight_parts(model, load_gpu("h100-sxm"), engine_of(model, point), stage)
+        weights_bytes = sum(part.num_bytes for part in parts)
         return design_graph_bytes(weights_bytes, captured.piecewise or captured.full, DESIGN)
     if kind == "taken":
         return taken_bytes(captured, graph_layers(model, stage), parameters.graphs_taken)

@@ -73,7 +73,7 @@ def consumption(
     """One GPU of a pipeline stage, all of them equal; the formulas are vLLM's since 0.11."""
     profiling = memory_parameters().profiling_for(engine.vllm_version)
     shape = activation_shape(model, engine, stage)
-    weights = weight_parts(model, engine, stage, drafter)
+    weights = weight_parts(model, gpu, engine, stage, drafter)
     return Consumption(
         stage=stage,
         total_bytes=gpu.memory_bytes,

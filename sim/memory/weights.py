@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 from sim.specs.drafters import Drafter
 from sim.specs.engine import ResolvedEngine
+from sim.specs.hardware import HardwareProfile
 from sim.specs.lora import AdapterLayout
-from sim.specs.model import Layer, ModelSpec, ceil_div
+from sim.specs.model import Experts, Layer, ModelSpec, ceil_div
+from sim.specs.mxfp4 import MXFP4, Mxfp4Layout
 from sim.specs.sharding import layer_on_rank
 from sim.specs.stages import Stage
 from sim.specs.weight_offload import offloaded
@@ -23,7 +25,7 @@ class Part(NamedTuple):
 
 
 def weight_parts(
-    model: ModelSpec, engine: ResolvedEngine, stage: Stage, drafter: Drafter | None = None
+    model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, stage: Stage, drafter: Drafter | None = None
 ) -> tuple[Part, ...]:
     """Everything that loading the model leaves on each GPU of a pipeline stage; a vision tower is loaded on all stages.
 
@@ -31,7 +33,7 @@ def weight_parts(
     """
     parts = (
         _vocabulary(model, engine.tensor_parallel_size, stage),
-        *_layers(model, engine, stage),
+        *_layers(model, gpu, engine, stage),
         _in_host_memory(model, engine, stage),
         _adapters(model, engine, stage),
         _vision(model, engine.tensor_parallel_size),
@@ -57,15 +59,31 @@ def _vocabulary(model: ModelSpec, tensor_parallel_size: int, stage: Stage) -> Pa
     return Part("embedding and head", sum(end.num_bytes for end in ends), formula)
 
 
-def _layers(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Iterator[Part]:
+def _layers(model: ModelSpec, gpu: HardwareProfile, engine: ResolvedEngine, stage: Stage) -> Iterator[Part]:
     mine = [(layer_on_rank(layer, engine), count) for layer, count in stage.distinct_layers(model).items()]
     dense = sum(count * sum(linear.num_bytes for linear in layer.linears) for layer, count in mine)
-    experts = sum(count * layer.experts.num_bytes for layer, count in mine if layer.experts)
+    experts = sum(count * experts_bytes(layer.experts, gpu, engine) for layer, count in mine if layer.experts)
     rest = sum(count * layer.num_other_parameters for layer, count in mine) + model.num_final_parameters * stage.is_last
     split = f"split over {engine.tensor_parallel_size}" if engine.tensor_parallel_size > 1 else "whole"
     yield Part("attention and dense layers", dense, f"{stage.stop - stage.start} layers, {_formats(mine)}, {split}")
-    yield Part("routed experts", experts, f"{_expert_layers(mine)}, {_expert_split(engine)}")
+    yield Part(
+        "routed experts", experts, f"{_expert_layers(mine)}, {_expert_split(engine)}{_laid_out(mine, gpu, engine)}"
+    )
     yield Part("norms and the rest", 2 * rest, f"{rest:,} x 2 bytes on every GPU")
+
+
+def experts_bytes(mine: Experts, gpu: HardwareProfile, engine: ResolvedEngine) -> int:
+    """One GPU's share of a layer's routed experts, as their kernel reads them."""
+    if mine.weight.name != MXFP4:
+        return mine.num_bytes
+    return Mxfp4Layout.of(gpu, engine).num_bytes(mine)
+
+
+def _laid_out(mine: list[tuple[Layer, int]], gpu: HardwareProfile, engine: ResolvedEngine) -> str:
+    if not any(layer.experts and layer.experts.weight.name == MXFP4 for layer, _ in mine):
+        return ""
+    layout = Mxfp4Layout.of(gpu, engine)
+    return f", in tiles of {layout.kernel}'s kernel" + ", scales twice" * layout.keeps_loaded_scales
 
 
 def _in_host_memory(model: ModelSpec, engine: ResolvedEngine, stage: Stage) -> Part:

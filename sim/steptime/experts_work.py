@@ -8,12 +8,13 @@ from typing import NamedTuple
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import Experts, Layer
+from sim.specs.mxfp4 import MXFP4, Mxfp4Layout
 from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
 from sim.steptime.busiest_rank import RankLoad, busiest_rank
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.links import nodes_of_experts
-from sim.steptime.operators import Kernel, by_marlin, padded, routed_experts
+from sim.steptime.operators import Kernel, by_marlin, routed_experts
 from sim.steptime.parts import Bound
 
 
@@ -43,9 +44,7 @@ class ExpertsWork:
         self._engine = engine
         self._expert_routing = expert_routing
         ranks, nodes = engine.num_expert_ranks, nodes_of_experts(engine, gpu)
-        if engine.moe_backend == "marlin":
-            experts = Counter({replace(one, weight=by_marlin(one.weight)): count for one, count in experts.items()})
-        self._experts = [(one, padded(experts_on_rank(one, engine), gpu), count) for one, count in experts.items()]
+        self._experts = [(one, multiplied_on_rank(one, gpu, engine), count) for one, count in experts.items()]
         backend = engine.all2all_backend if engine.enable_expert_parallel else "allgather_reducescatter"
         self._exchanges = (
             [(AllToAll(one, ranks, gpu, backend, nodes), count) for one, count in experts.items()]
@@ -87,6 +86,15 @@ class ExpertsWork:
     def _kernel(self, tokens: float, whole: Experts, mine: Experts) -> Kernel:
         load = experts_load(tokens, whole, self._engine, self._expert_routing)
         return routed_experts(load.routed, load.distinct, mine, self._gpu)
+
+
+def multiplied_on_rank(experts: Experts, gpu: HardwareProfile, engine: ResolvedEngine) -> Experts:
+    """One GPU's share as its kernel has it: MXFP4 with zeros up to whole tiles, and what Marlin unpacks named so."""
+    mine, is_marlin = experts_on_rank(experts, engine), engine.moe_backend == "marlin"
+    if experts.weight.name == MXFP4:
+        layout = Mxfp4Layout.of(gpu, engine)
+        mine, is_marlin = layout.padded(mine), layout.kernel == "marlin"
+    return replace(mine, weight=by_marlin(mine.weight)) if is_marlin else mine
 
 
 def experts_load(tokens: float, whole: Experts, engine: ResolvedEngine, routing: ExpertRouting) -> RankLoad:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
-from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat, ceil_div
+from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
+from sim.specs.mxfp4 import BLACKWELL, HOPPER, MXFP4
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS = 128
-HOPPER = "9.0"
-B200 = "10."
 MARLIN_ON_HOPPER = (
     0.75  # of the peak at best, as it does without `wgmma` (vLLM pull request 7174, which brings Machete for integers)
 )
@@ -33,8 +32,7 @@ FP32_FLOPS_OF_SM: Mapping[str, float] = {
 }
 """By compute capability: what NVIDIA's data sheets give for 32 bits without tensor cores, over multiprocessors. Elsewhere that of Hopper."""
 WEIGHT_ONLY_BITS = 4
-MXFP4, BY_MARLIN = "mxfp4", " by Marlin"
-MXFP4_BY_MARLIN = MXFP4 + BY_MARLIN
+BY_MARLIN = " by Marlin"
 QUANTISED_BYTES: dict[ComputeDtype, float] = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
@@ -265,35 +263,18 @@ def by_marlin(weight: WeightFormat) -> WeightFormat:
     return replace(weight, name=f"{weight.name}{BY_MARLIN}", compute="bf16")
 
 
-def padded(experts: Experts, gpu: HardwareProfile) -> Experts:
-    """MXFP4 as vLLM's mxfp4.py lays it out: zeros up to whole tiles of the kernel, which reads and multiplies them like weights."""
-    if experts.weight.name not in {MXFP4, MXFP4_BY_MARLIN}:
-        return experts
-    if _is_by_triton(experts.weight, gpu):
-        intermediate, hidden = 64, 1
-    elif _is_weight_only(experts.weight, gpu):
-        intermediate, hidden = 128, 256
-    else:
-        intermediate, hidden = 256, 256
-    return replace(
-        experts,
-        intermediate_size=ceil_div(experts.intermediate_size, intermediate) * intermediate,
-        hidden_size=ceil_div(experts.hidden_size, hidden) * hidden,
-    )
-
-
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
     """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones.
 
     MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py).
     """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
-    has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, B200))
+    has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, BLACKWELL))
     return is_narrow and not has_its_own
 
 
 def _is_by_triton(weight: WeightFormat, gpu: HardwareProfile) -> bool:
-    return weight.name == MXFP4 and gpu.compute_capability.startswith(HOPPER)
+    return weight.name == MXFP4 and gpu.compute_capability == HOPPER
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

@@ -70,7 +70,7 @@ def test_over_stages_the_last_one_has_drafter_and_embedding(name: str, is_tied: 
     ]
     model = both[0].model
     alone, *_, last = [
-        {part.name: part.num_bytes for part in weight_parts(model, found.engine, stage, found.drafter)}
+        {part.name: part.num_bytes for part in weight_parts(model, found.gpu, found.engine, stage, found.drafter)}
         for found in both
         for stage in pipeline_stages(model.num_layers, found.engine.pipeline_parallel_size)
         if found is both[0] or stage.is_last

@@ -35,7 +35,10 @@ def weights(model: ModelSpec, config: EngineConfig) -> list[dict[str, int]]:
     """Bytes by part for each stage."""
     engine = make_engine(model, config)
     stages = pipeline_stages(model.num_layers, engine.pipeline_parallel_size)
-    return [{part.name: part.num_bytes for part in weight_parts(model, engine, stage)} for stage in stages]
+    return [
+        {part.name: part.num_bytes for part in weight_parts(model, load_gpu("h100-sxm"), engine, stage)}
+        for stage in stages
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,12 @@ from sim.specs.model import BF16, FP32, Attention, Experts, Linear, WeightFormat
 from sim.specs.quantization import MXFP4, NF4, NVFP4
 from sim.steptime.expert_routing import ExpertRouting
 from sim.steptime.operators import (
-    by_marlin,
     compute_dtype,
     decode_attention,
     decode_attention_s,
     elementwise_s,
     experts_s,
     gemm_s,
-    padded,
     smooth_max,
 )
 from tests.steptime.makers import FITS, FULL, faster, h100
@@ -181,24 +179,6 @@ def test_the_last_tile_of_an_expert_is_half_empty(tokens: float, routing: Expert
     moves_us = 5 * (rows + 8 * 8) * 2 * 4096 / 3.35e12 / US
     hand_us = 47.671 + (memory_us**1.6 + compute_us**1.6) ** (1 / 1.6) + moves_us
     assert experts_s(tokens, MIXTRAL, gpu, routing) == pytest.approx(hand_us * US)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "weight", "intermediate_size", "hidden_size"),
-    [
-        ("h100", MXFP4, 384, 2880),  # Triton's tiles of 64
-        ("h100", by_marlin(MXFP4), 384, 3072),  # Marlin's of 128, and of 256 hidden numbers
-        ("a100", MXFP4, 384, 3072),
-        ("b200", MXFP4, 512, 3072),  # FlashInfer's of 256
-        ("h100", INT4, 360, 2880),
-    ],
-)
-def test_mxfp4_is_padded_to_whole_tiles(
-    gpu: str, weight: WeightFormat, intermediate_size: int, hidden_size: int
-) -> None:
-    """gpt-oss in eight: 360 of 2,880 numbers each; other formats are loaded as they are."""
-    laid_out = padded(Experts(128, 4, 2880, 360, weight=weight), load_gpu(gpu))
-    assert (laid_out.intermediate_size, laid_out.hidden_size) == (intermediate_size, hidden_size)
 
 
 @pytest.mark.parametrize(
