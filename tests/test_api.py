@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -275,15 +273,6 @@ def test_mixed_steps_cost_more_when_run_as_two_passes() -> None:
     }
     assert last_s["two_pass"] > last_s["additive"]
     assert last_s["two_pass"] > last_s["max"]
-
-
-def test_a_simulation_imports_nothing_that_it_does_not_need() -> None:
-    """A catalogue run starts fast: no DataFrames, plots, Hugging Face or Optuna until somebody asks for them."""
-    heavy = {"pandas", "matplotlib", "transformers", "optuna", "ray"}
-    run = "sim.simulate('Llama-3.1-8B', 'h100-sxm', 'chat', limit=3)"
-    code = f"import sim, sys; {run}; sys.exit(str({heavy} & set(sys.modules) or ''))"
-    call = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert call.stderr.strip() == ""
 
 
 def test_more_blocks_than_memory_has_are_a_what_if() -> None:

@@ -108,15 +108,17 @@ def test_memory_does_not_grow_with_the_trace() -> None:
         for number in count():
             gc.collect()
             held_bytes.append(tracemalloc.get_traced_memory()[0])
-            trace = make_trace(500, gap_s=0.05)
-            part = sim.Trace(trace.request_id, trace.arrival_s + 25 * number, trace.prompt_tokens, trace.output_tokens)
+            trace = make_trace(250, gap_s=0.05)
+            part = sim.Trace(
+                trace.request_id, trace.arrival_s + 12.5 * number, trace.prompt_tokens, trace.output_tokens
+            )
             del trace
             part_bytes.append(tracemalloc.get_traced_memory()[0] - held_bytes[-1])
             yield part
 
     tracemalloc.start()
     try:
-        sim.simulate("Llama-3.1-8B", "h100-sxm", told(), limit=6_000, step_time_model=TEN_MS)
+        sim.simulate("Llama-3.1-8B", "h100-sxm", told(), limit=3_000, step_time_model=TEN_MS)
     finally:
         tracemalloc.stop()
     assert held_bytes[11] - held_bytes[3] < min(part_bytes)

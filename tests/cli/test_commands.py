@@ -202,7 +202,18 @@ def test_help_comes_at_once() -> None:
 
 def test_a_simulation_starts_without_what_it_does_not_need(trace: Path) -> None:
     """No coloured text, plots, DataFrames, masked arrays, hub or search where one result is printed into a pipe."""
-    heavy = {"rich", "matplotlib", "pandas", "numpy.ma", "scipy", "transformers", "optuna", "ray", "sim.search"}
+    heavy = {
+        "rich",
+        "matplotlib",
+        "pandas",
+        "pyarrow",
+        "numpy.ma",
+        "scipy",
+        "transformers",
+        "optuna",
+        "ray",
+        "sim.search",
+    }
     call = _importing(heavy, "simulate", *LLAMA, "--trace", str(trace), "--json")
     assert "4 requests in" in call.stderr
     assert call.returncode == 0
