@@ -16,6 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("sim/engine", "sim/engine/walking", "sim/steptime")
+FILES = tuple(f"sim/cluster/routers/{name}.py" for name in ("metric_scores", "prefix_index", "prompts", "stretches"))
+"""What routers do for every request; it knows nothing of SimPy."""
 NOT_COMPILED = ("linear.py", "queues.py", "shortest_job.py", "fair_share.py")
 """mypyc knows neither pydantic's classes nor lists with methods of one's own."""
 OPT_LEVEL = os.environ.get("SERVECAST_OPT_LEVEL", "2")
@@ -66,7 +68,8 @@ class EngineBuildHook(BuildHookInterface[Any]):
 def modules(root: Path) -> list[Path]:
     """What is compiled."""
     found = (path for package in PACKAGES for path in root.joinpath(package).glob("*.py"))
-    return sorted(path for path in found if path.name not in ("__init__.py", *NOT_COMPILED))
+    of_packages = [path for path in found if path.name not in ("__init__.py", *NOT_COMPILED)]
+    return sorted([*of_packages, *(root / file for file in FILES)])
 
 
 def compile_engine(root: Path, scratch: Path) -> Path:

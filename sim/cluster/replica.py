@@ -112,27 +112,27 @@ class LazyReplica:
         self.pool = pool
         self.metrics = core.metrics_at
         self._env = env
-        self._core = core
+        self.core = core
 
     def submit(self, *answers: Request) -> None:
-        self._core.advance(answers[0].arrival_s)
+        self.core.advance(answers[0].arrival_s)
         for request in answers:
-            self._core.add_request(request)
+            self.core.add_request(request)
 
     @property
     def load(self) -> tuple[int, int]:
-        return self._core.load_at(self._env.now)
+        return self.core.load_at(self._env.now)
 
     def num_cached_blocks(self, request: Request) -> int:
-        self._core.advance(self._env.now)
-        return self._core.num_cached_blocks(request)
+        self.core.advance(self._env.now)
+        return self.core.num_cached_blocks(request)
 
     def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
-        return self._core.num_offloaded_blocks(request, num_cached_blocks)
+        return self.core.num_offloaded_blocks(request, num_cached_blocks)
 
     def finish(self) -> None:
         """No more requests will arrive: run until all have ended."""
-        self._core.advance(math.inf)
+        self.core.advance(math.inf)
 
 
 class ReportingReplica:

@@ -75,6 +75,7 @@ class EngineCore(LockStepCore):
         self._aborts: list[Abort] = []
         self._last_collect = LastCollect()
         self._held: Leap | None = None
+        self._ahead = Leap(1, start_s, 0.0, 0.0, 0.0)
         self._num_held = self._most_held = self._num_held_blocks = 0
         self._scheduled: Batch | None = None
         self._scheduler = Scheduler(config, num_keys)
@@ -251,12 +252,14 @@ class EngineCore(LockStepCore):
         num_left = self._most_held - self._num_held
         if num_left <= 0:
             return False
-        leap = self._next_leap(num_left)
+        leap = self._ahead
+        self._lay_next(leap, num_left)
         num_passes = num_launched_before(leap, until_s, self._most_in_flight)
         if num_passes == leap.num_steps:
             return False
         if self._num_held == 0:
             self._held, self._most_held = leap, leap.num_steps
+            self._ahead = Leap(1, until_s, 0.0, 0.0, 0.0)
         self._num_held_blocks += self._planner.num_more_blocks(self._num_launched + self._num_held, num_passes, 0)
         self._num_held += num_passes
         self._bring_back(leap, num_passes)
@@ -287,6 +290,12 @@ class EngineCore(LockStepCore):
 
     def _next_leap(self, max_passes: int) -> Leap:
         """The next steps of the decodes alone, from the time at which the device can run them."""
+        leap = Leap(1, self.now_s, 0.0, 0.0, 0.0)
+        self._lay_next(leap, max_passes)
+        return leap
+
+    def _lay_next(self, leap: Leap, max_passes: int) -> None:
+        """The same, in place of what a leap was."""
         decodes = self.state.decodes
         steps = self._latest_steps
         if steps is None or steps.num_decodes != decodes.count:
@@ -294,7 +303,7 @@ class EngineCore(LockStepCore):
         start_s = max(self.now_s, self._device_free_s)
         max_steps = min(max_passes, self._passes_left)
         context_tokens = decodes.context_sum(self._num_launched + self._num_held)
-        return steps.leap(context_tokens, max_steps, start_s)
+        steps.lay(leap, context_tokens, max_steps, start_s)
 
     def _steps_of(self, num_decodes: int) -> DecodeSteps:
         """Step times of so many decodes."""
@@ -466,8 +475,10 @@ class EngineCore(LockStepCore):
         num_left = self._most_in_flight - 1
         if num_passes >= num_left:  # all that were in flight before have come back
             self.now_s = end_s(leap, num_passes - num_left)
-            for place in range(num_left):
+            for place in range(num_left - 1):
                 self._ends_s[place] = end_s(leap, num_passes - num_left + 1 + place)
+            if num_left:
+                self._ends_s[num_left - 1] = self._device_free_s
             return
         for number in range(1, num_passes + 1):
             self._ends_s.append(end_s(leap, number))

@@ -122,10 +122,19 @@ class DecodeSteps:
 
         `context_tokens` is the sum of contexts after the first step; each step adds a token for each decode.
         """
+        leap = Leap(1, start_s, 0.0, 0.0, 0.0)
+        self.lay(leap, context_tokens, max_steps, start_s)
+        return leap
+
+    def lay(self, leap: Leap, context_tokens: int, max_steps: int, start_s: float) -> None:
+        """The same, in place of what a leap was."""
+        leap.start_s = start_s
         panel = self._panel(context_tokens)
         if panel is None:
-            return Leap(1, start_s, self.curve.at(context_tokens), 0.0, 0.0)
-        return self._leap_within(panel, context_tokens, max_steps, start_s)
+            leap.num_steps = 1
+            leap.linear_s, leap.square_s, leap.cube_s = self.curve.at(context_tokens), 0.0, 0.0
+        else:
+            self._lay_within(panel, leap, context_tokens, max_steps)
 
     def _panel(self, context_tokens: int) -> Panel | None:
         """The widest one with a parabola, most often that of one of the last two looks; None at a knee of the curve."""
@@ -153,15 +162,15 @@ class DecodeSteps:
                 return panel
         return None
 
-    def _leap_within(self, panel: Panel, context_tokens: int, max_steps: int, start_s: float) -> Leap:
+    def _lay_within(self, panel: Panel, leap: Leap, context_tokens: int, max_steps: int) -> None:
         """Step i takes a + b i + c i**2 seconds; summed up, these give the coefficients of the leap."""
         slope_s, bend_s = panel.slope_s, panel.bend_s
         num_decodes, tokens = self.num_decodes, context_tokens - panel.first_tokens
         a = panel.first_s + tokens * (slope_s + tokens * bend_s)
         b = num_decodes * (slope_s + 2 * tokens * bend_s)
         c = num_decodes * num_decodes * bend_s
-        num_steps = min(max_steps, -((context_tokens - int(panel.end_tokens)) // num_decodes))
-        return Leap(num_steps, start_s, a - b / 2 + c / 6, (b - c) / 2, c / 3)
+        leap.num_steps = min(max_steps, -((context_tokens - int(panel.end_tokens)) // num_decodes))
+        leap.linear_s, leap.square_s, leap.cube_s = a - b / 2 + c / 6, (b - c) / 2, c / 3
 
     def _fit(self, first_tokens: int, width: int) -> Panel:
         """The parabola through both ends and the middle of a panel, checked at its quarters."""

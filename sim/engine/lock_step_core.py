@@ -98,6 +98,10 @@ class LockStepCore:
         """The metrics just before a time up to which the engine has advanced."""
         raise NotImplementedError
 
+    def metrics_at(self, time_s: float) -> Metrics:
+        """The metrics just before any later time."""
+        raise NotImplementedError
+
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
         """The metrics just before a time within a plan that has not been committed."""
         raise NotImplementedError

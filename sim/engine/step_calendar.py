@@ -48,7 +48,9 @@ def occurrences(by_residue: list[int], first: int, num_passes: int) -> int:
         count *= num_passes // size
         num_passes %= size
     residue = first % size
-    for _ in range(num_passes):
-        count += by_residue[residue]
-        residue = residue + 1 if residue + 1 < size else 0
+    end = residue + num_passes
+    for place in range(residue, min(end, size)):
+        count += by_residue[place]
+    for place in range(end - size):
+        count += by_residue[place]
     return count

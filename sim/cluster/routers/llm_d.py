@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from sim.cluster.options import option
 from sim.cluster.replica import Replica
 from sim.cluster.routers.llm_d_few import fewest_tokens, sticky_among
-from sim.cluster.routers.llm_d_scorers import BY_METRICS, SCORERS, Candidates, MetricScores, best_of, total
+from sim.cluster.routers.llm_d_scorers import SCORERS, Candidates, best_of, total
+from sim.cluster.routers.metric_scores import METRIC_SCORERS, MetricScores, metric_total
 from sim.cluster.routers.prefilling import Prefilling, TokensInFlight
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.router import Fleet, Router, RouterOptions, one_of
@@ -127,13 +128,13 @@ class LlmD(Router):
     def __init__(self, options: LlmDOptions, fleet: Fleet) -> None:
         self._options = options
         self._rng = fleet.rng()
-        weights = {name: (getattr(options, name), score) for name, score in SCORERS.items() if getattr(options, name)}
-        self._by_metrics = [weight for name, weight in weights.items() if name in BY_METRICS]
-        self._others = [weight for name, weight in weights.items() if name not in BY_METRICS]
+        weights = {name: weight for name in (*METRIC_SCORERS, *SCORERS) if (weight := getattr(options, name))}
+        self._by_metrics = [(weights[name], score) for name, score in METRIC_SCORERS.items() if name in weights]
+        self._others = [(weights[name], score) for name, score in SCORERS.items() if name in weights]
         self._metric_scores = MetricScores(self._by_metrics, fleet.num_replicas)
         self.listens = options.listens
         self.asks_the_clock = options.is_precise
-        self._prefixes_alone = not (self.listens or weights.keys() - {*BY_METRICS, "prefix"})
+        self._prefixes_alone = not (self.listens or weights.keys() - {*METRIC_SCORERS, "prefix"})
         has_halves_at_most = not (options.is_precise or 2 * options.output_ratio % 1)
         self._tokens_alone = weights.keys() == {"token_load"} and has_halves_at_most
         if options.scrapes:
@@ -182,16 +183,14 @@ class LlmD(Router):
         self._remember(path, chosen.number)
         return chosen
 
-    def _best_by_holders(self, request: Request, held: Mapping[int, float]) -> list[int] | None:
+    def _best_by_holders(self, request: Request, held: dict[int, float]) -> list[int] | None:
         """The places of the best of all, where what few hold of the prompt is all that sets them apart beside one figure; None where it is not."""
         if self._prefixes_alone:
             return self._best_by_metrics(request, held)
         return self._best_by_tokens(request, held) if self._tokens_alone else None
 
-    def _best_by_metrics(self, request: Request, held: Mapping[int, float]) -> list[int]:
-        if self._scrape:
-            self._metric_scores.refresh(self._scrape)
-        return self._metric_scores.best_with(held, max(1, self._num_matchable(request)), self._options.prefix)
+    def _best_by_metrics(self, request: Request, held: dict[int, float]) -> list[int]:
+        return self._scores_by_metrics.best_with(held, max(1, self._num_matchable(request)), self._options.prefix)
 
     def _best_by_tokens(self, request: Request, held: Mapping[int, float]) -> list[int] | None:
         options, in_flight, sticky = self._options, self._in_flight.num_tokens, []
@@ -238,7 +237,7 @@ class LlmD(Router):
             num_cached = replica.num_cached_blocks(request)
             num_blocks = num_cached + weight * replica.num_offloaded_blocks(request, num_cached)
             if num_blocks:
-                held.append(Stretch(1 << replica.number, num_blocks))
+                held.append((1 << replica.number, num_blocks))
         return held
 
     def _best(self, candidates: Candidates) -> int:
@@ -250,14 +249,19 @@ class LlmD(Router):
         return chosen if kept is None else int(kept[chosen])
 
     def _scores(self, candidates: Candidates) -> Floats:
-        count = len(candidates.num_active)
-        if count < len(self._nothing):
-            by_metrics = total(self._by_metrics, candidates, np.zeros(count))
+        if len(candidates.num_active) < len(self._nothing):
+            by_metrics = np.array(metric_total(self._by_metrics, candidates.gauges))
         else:
-            if self._scrape:
-                self._metric_scores.refresh(self._scrape)
-            by_metrics = self._metric_scores.scores
+            by_metrics = self._scores_by_metrics.column
         return total(self._others, candidates, by_metrics)
+
+    @property
+    def _scores_by_metrics(self) -> MetricScores:
+        """As of the last scrape."""
+        scores, scrape = self._metric_scores, self._scrape
+        if scrape and scrape.num_reads != scores.num_reads:
+            scores.refresh(scrape.num_reads, scrape.gauges)
+        return scores
 
     def _sticky(self, candidates: Candidates) -> NDArray[np.intp] | None:
         """The places of those that pass the affinity filter; None if it does not apply."""

@@ -1,13 +1,12 @@
-"""llm-d's scorers: 0 to 1 for each candidate, in columns."""
+"""llm-d's scorers: 0 to 1 for each candidate, in columns. Those that read metrics alone are in metric_scores.py."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cluster.routers.scrape import Scrape
+from sim.engine.gauges import Gauges
 from sim.engine.records import Floats
 
 FULL_QUEUE = 128
@@ -33,6 +32,12 @@ class Candidates(NamedTuple):
     num_tokens: int
     num_blocks: int
     block_size: int
+
+    @property
+    def gauges(self) -> Gauges:
+        """The first three as lists."""
+        num_waiting, num_running = self.num_waiting.astype(np.int64), self.num_running.astype(np.int64)
+        return num_waiting.tolist(), num_running.tolist(), self.kv_cache_usage.tolist()
 
     @property
     def matched_share(self) -> Floats:
@@ -74,22 +79,11 @@ def largest(column: Floats) -> float:
     return float(column[column.argmax()])
 
 
-def _fewest(counts: Floats) -> Floats:
+def _running(candidates: Candidates) -> Floats:
     """1 for the fewest, 0 for the most."""
+    counts = candidates.num_running
     least, most = float(counts[counts.argmin()]), largest(counts)
     return np.ones(len(counts)) if least == most else (most - counts) / (most - least)
-
-
-def _queue(candidates: Candidates) -> Floats:
-    return _fewest(candidates.num_waiting)
-
-
-def _running(candidates: Candidates) -> Floats:
-    return _fewest(candidates.num_running)
-
-
-def _kv(candidates: Candidates) -> Floats:
-    return 1.0 - candidates.kv_cache_usage
 
 
 def _prefix(candidates: Candidates) -> Floats:
@@ -126,8 +120,6 @@ def _no_hit_lru(candidates: Candidates) -> Floats:
 
 
 SCORERS: dict[str, Scorer] = {
-    "queue": _queue,
-    "kv": _kv,
     "prefix": _prefix,
     "cpu_prefix": _cpu_prefix,
     "running": _running,
@@ -136,8 +128,6 @@ SCORERS: dict[str, Scorer] = {
     "active_request": _active_request,
     "no_hit_lru": _no_hit_lru,
 }
-BY_METRICS = ("queue", "kv")
-"""Those of the first scorers that read metrics alone."""
 
 
 def total(weights: Sequence[tuple[float, Scorer]], candidates: Candidates, start: Floats) -> Floats:
@@ -151,39 +141,3 @@ def best_of(scores: Floats) -> list[int]:
     """The places of the highest."""
     best: list[int] = (scores == largest(scores)).nonzero()[0].tolist()
     return best
-
-
-class MetricScores:
-    """What metrics alone say of all replicas, which is the same for every request until they are scraped again."""
-
-    def __init__(self, weights: Sequence[tuple[float, Scorer]], num_replicas: int) -> None:
-        self._weights = weights
-        self._num_reads = 0
-        self._nothing: Floats = np.zeros(num_replicas)
-        self._set(self._nothing)
-
-    def refresh(self, scrape: Scrape) -> None:
-        """Look at the metrics of all replicas, if any were read since."""
-        if scrape.num_reads != self._num_reads:
-            self._num_reads, nothing = scrape.num_reads, self._nothing
-            candidates = Candidates(*scrape.columns, nothing, nothing, nothing, nothing, nothing, 0, 0, 0)
-            self._set(total(self._weights, candidates, nothing))
-
-    def _set(self, scores: Floats) -> None:
-        self.scores = scores
-        self._listed: list[float] = scores.tolist()
-        self._highest = largest(scores)
-        self.best = best_of(scores)
-
-    def best_with(self, held: Mapping[int, float], num_blocks: int, weight: float) -> list[int]:
-        """The places of the highest, where few replicas hold some of so many blocks, the share of which adds to what metrics say."""
-        listed, most, places = self._listed, -math.inf, list[int]()
-        for place, num_held in held.items():
-            score = listed[place] + weight * (num_held / num_blocks)
-            if score > most:
-                most, places = score, [place]
-            elif score == most:
-                places.append(place)
-        if most < self._highest:
-            return self.best
-        return sorted(places if most > self._highest else {*places, *self.best})

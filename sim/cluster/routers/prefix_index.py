@@ -33,16 +33,16 @@ class PrefixIndex:
             whole = self._whole.get(node, 0)
             if whole != holders:
                 if num_blocks:
-                    found.append(Stretch(holders, num_blocks))
+                    found.append((holders, num_blocks))
                 holders, num_blocks = whole, 0
             if not whole:
                 break
             num_blocks += count
             rest = self._rest.get(node)
             if rest:
-                found += [Stretch(1 << replica, num_left) for replica, num_left in rest.items()]
+                found += [(1 << replica, num_left) for replica, num_left in rest.items()]
         if num_blocks:
-            found.append(Stretch(holders, num_blocks))
+            found.append((holders, num_blocks))
         return found
 
     def add(self, path: Sequence[int], replica: int) -> None:

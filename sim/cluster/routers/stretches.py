@@ -1,18 +1,13 @@
 """What replicas hold of a prompt, stretch by stretch: few of them are added up one by one, many in columns."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from sim.engine.records import Floats
 
-
-class Stretch(NamedTuple):
-    """So many blocks of a prompt, and the replicas that hold them, as bits."""
-
-    holders: int
-    num_blocks: float
+Stretch = tuple[int, float]
+"""The replicas that hold so many blocks of a prompt, as bits, and that many blocks."""
 
 
 def replicas_in(mask: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from sim.engine.columns import Ints
-from sim.engine.leap_block import COUNTS, LEAP, Column, LeapBlock
+from sim.engine.leap_block import COUNTS, Column, LeapBlock
 from sim.engine.leap_log import LeapLog
 from sim.engine.narrow import ROWS_AT_ONCE, Narrow, Rows, Shared
 from sim.engine.walking.calls_ahead import NUM_FACTS, CallsAhead
@@ -67,7 +67,7 @@ class CallLog(LeapLog):
 
     def _flush(self) -> None:
         if self._num_rows:
-            packed = np.frombuffer(self._latest, LEAP)
+            packed = self._packed()
             num_back = np.array(self._num_back, np.int64)
             if self._shared:
                 self.blocks_so_far.append(self._block(packed, num_back))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.routers.prefix_index import PrefixIndex
 from sim.cluster.routers.prompts import PromptTree, prompts_as_sent
-from sim.cluster.routers.stretches import Stretch, by_replica, in_columns
+from sim.cluster.routers.stretches import by_replica, in_columns
 from sim.workload.trace import Segment
 from tests.cluster.routers.makers import prompts
 
@@ -55,7 +55,7 @@ def test_a_turn_begins_with_what_was_said_before_it() -> None:
 
 
 def test_where_prompts_are_sent_again_those_that_nobody_shares_are_kept_too() -> None:
-    for sends_again, found in ((True, [Stretch(0b10, 4)]), (False, [])):
+    for sends_again, found in ((True, [(0b10, 4)]), (False, [])):
         tree = PromptTree([((1, 40),), ((2, 40),)], sends_again=sends_again)
         index = PrefixIndex(tree, tree.num_blocks(10), [100, 100])
         index.add(tree.path(0), 1)
@@ -77,9 +77,9 @@ def test_the_first_block_of_the_oldest_prompt_goes_first() -> None:
 def test_stretches_add_up_one_by_one_as_they_do_in_columns() -> None:
     """A hundred replicas hold the beginning, every third what follows, and one a last half block in host memory."""
     stretches = [
-        Stretch((1 << 100) - 1, 300),
-        Stretch(sum(1 << replica for replica in range(0, 100, 3)), 2),
-        Stretch(1 << 7, 0.5),
+        ((1 << 100) - 1, 300),
+        (sum(1 << replica for replica in range(0, 100, 3)), 2),
+        (1 << 7, 0.5),
     ]
     held = by_replica(stretches)
     assert [held[replica] for replica in (0, 1, 7, 99)] == [302, 300, 300.5, 302]
