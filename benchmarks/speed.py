@@ -138,9 +138,9 @@ WITH_DRAFTS = Case(
 EXPERTS = Case(azure, max_model_len=40_960, model="Qwen3-30B-A3B")
 
 
-def with_stages(number: int) -> Case:
-    limits = replace(LIMITS, pipeline_parallel_size=number)
-    return Case(azure, engine=limits, flags=("--pipeline-parallel-size", str(number)))
+def with_stages(number: int, case: Case = Case(azure)) -> Case:  # noqa: B008 - it does not change
+    limits = replace(case.engine, pipeline_parallel_size=number)
+    return case._replace(engine=limits, flags=(*case.flags, "--pipeline-parallel-size", str(number)))
 
 
 def twice(case: Case) -> Case:
@@ -174,6 +174,7 @@ CASES = {
     "azure x1, 2 engines": twice(Case(azure)),
     "azure x1, experts": EXPERTS,
     "azure x1, 2 ranks": twice(EXPERTS),
+    "azure x1, 2 ranks of 2 stages": with_stages(2, twice(EXPERTS)),
     "azure x1, roles": Case(azure, max_model_len=16_384, fleet=ROLES),
     "azure, 100 replicas": Case(million_for_a_hundred, num_replicas=100, router="llm_d"),
     "prefixes, 100 replicas": Case(million_of_prefixes, 27_000, 16_384, "Qwen3-32B", "h200-sxm", 100, "llm_d"),

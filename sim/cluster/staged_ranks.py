@@ -13,7 +13,8 @@ from sim.cluster.clock import ANSWER, PASS, At
 from sim.cluster.lock_step import Listener, Rank, Ranks
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
-from sim.engine.staged_group import CALL, StagedGroup
+from sim.engine.staged_group import StagedGroup
+from sim.engine.staged_loop import CALL
 from sim.engine.ticks import Ticks
 from sim.engine.walking.staged_rank import StagedRank
 
@@ -49,7 +50,7 @@ class LazyStagedRanks(StagedRanks):
 
 
 class LiveStagedRanks(StagedRanks):
-    """Ranks as a process, which sleeps until one of them does something."""
+    """Ranks as a process, which sleeps until one of them does something; what they all do before anything else can happen is done at once."""
 
     def __init__(
         self,
@@ -96,6 +97,8 @@ class LiveStagedRanks(StagedRanks):
             if group.is_paused:
                 self._idle = env.event()
                 yield self._idle
+            self._show()
+            group.leap(min(env.peek(), group.next_scrape_s, self._looks.next_s if self._looks else math.inf))
             loop = group.following
             if loop.at_s > env.now or env.peek() <= env.now:  # else nothing can come before
                 yield At(env, loop.at_s, PASS if loop.next == CALL else ANSWER)

@@ -17,48 +17,17 @@ versions are taken to do as 0.32 does.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, cast
 
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.rank_group import Finished, LockStepRules, RankLogger
 from sim.engine.rank_records import RankRecords
-from sim.engine.rank_steps import RankSteps, dummy_batch
 from sim.engine.request import Request
+from sim.engine.staged_leap import StagedLeaps
+from sim.engine.staged_loop import BACK, CALL, DUMMY, LOOK, Loop
+from sim.engine.staged_times import DUMMY_BATCH, StagedTimes
 from sim.engine.ticks import Ticks
 from sim.engine.walking.staged_rank import StagedRank
-from sim.steptime.protocol import (
-    AgreedStagedStepTime,
-    Agreement,
-    StagedStepTime,
-    StepShape,
-    StepTimeModel,
-    num_tokens_of,
-)
-
-BACK: Final = 0
-CALL: Final = 1
-DUMMY: Final = 2
-LOOK: Final = 3
-
-
-class Loop:
-    """Where a rank is in its loop: what it does `next`, at `at_s`, which is `inf` as long as it waits for another rank; `since_s` it does.
-
-    It calls its scheduler for a `step` of the wave, or waits: for its oldest batch to come BACK, for a DUMMY batch, or for all others to LOOK.
-    Of the call it says whether a batch `was_launched`, and whether there were requests behind it.
-    """
-
-    __slots__ = ("at_s", "core", "had_requests", "inbox", "next", "number", "since_s", "step", "was_launched")
-
-    def __init__(self, core: StagedRank, number: int, start_s: float) -> None:
-        self.core = core
-        self.number = number
-        self.inbox: list[Request] = []
-        self.next = CALL
-        self.at_s = self.since_s = start_s
-        self.step = 0
-        self.was_launched = False
-        self.had_requests = False
+from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
 
 
 class Step:
@@ -96,13 +65,13 @@ class StagedGroup:
         self.loops = [Loop(core, number, start_s) for number, core in enumerate(cores)]
         self.records = RankRecords(len(self.loops))
         self.is_paused = True
-        self._times = step_time
+        self._times = StagedTimes(step_time, rules.dispatch, num_stages)
         self._rules = rules
-        self._ranks = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts))
         self._is_async = is_async
         self._log = log
         self._free_s = [start_s] * num_stages
         self._tokens_s = start_s
+        self._leaps = StagedLeaps(self._times, rules, self.records, is_async=is_async)
         self._launched: list[Step] = []
         self._num_run = 0
         self._num_vain = 0
@@ -252,8 +221,8 @@ class StagedGroup:
 
     def _stages_s(self, step: Step) -> list[tuple[float, float]]:
         """When each stage begins and ends it."""
-        shapes = [shape or self._ranks.dummy for shape in step.shapes]
-        agreement = self._ranks.agreement(shapes)
+        shapes = [shape or DUMMY_BATCH for shape in step.shapes]
+        agreement = self._times.agreement(shapes)
         counts = [0 if shape is None else num_tokens_of(shape) for shape in step.shapes]
         self.records.count(counts, agreement)
         ready_s = step.met_s
@@ -262,7 +231,7 @@ class StagedGroup:
                 ready_s = max(ready_s, loop.core.fed_s)
         found: list[tuple[float, float]] = []
         for stage, free_s in enumerate(self._free_s):
-            seconds = [self._stage_s(stage, shape, agreement) for shape in shapes]
+            seconds = [self._times.stage_s(stage, shape, agreement) for shape in shapes]
             begun_s, duration_s = max(ready_s, free_s), max(seconds)
             ended_s = self._free_s[stage] = begun_s + duration_s
             self.records.last(seconds, duration_s)
@@ -271,18 +240,8 @@ class StagedGroup:
             if stage + 1 < len(self._free_s):
                 for shape in step.shapes:
                     if shape is not None:
-                        ready_s = max(ready_s, ended_s + self._hop_s(stage, shape, agreement))
+                        ready_s = max(ready_s, ended_s + self._times.hop_s(stage, shape, agreement))
         return found
-
-    def _stage_s(self, stage: int, shape: StepShape, agreement: Agreement | None) -> float:
-        if agreement is None:
-            return cast("StagedStepTime", self._times).stage_s(stage, shape)
-        return cast("AgreedStagedStepTime", self._times).agreed_stage_s(stage, shape, agreement)
-
-    def _hop_s(self, stage: int, shape: StepShape, agreement: Agreement | None) -> float:
-        if agreement is None:
-            return cast("StagedStepTime", self._times).hop_s(stage, shape)
-        return cast("AgreedStagedStepTime", self._times).agreed_hop_s(stage, shape, agreement)
 
     def _rest_if_stuck(self, now_s: float) -> None:
         """Somebody waits, and nobody can run: vLLM runs dummies until something comes."""
@@ -298,6 +257,11 @@ class StagedGroup:
         loop = self.loops[rank]
         waiting, running = loop.core.load
         return waiting + len(loop.inbox), running
+
+    @property
+    def next_scrape_s(self) -> float:
+        """When what ranks show then is kept next."""
+        return self._scrapes.next_s if self._scrapes is not None else inf
 
     def show(self, now_s: float) -> None:
         """Something is about to change: keep what each rank showed at the last scrape."""
@@ -324,10 +288,27 @@ class StagedGroup:
         self.shown = self.metrics(scrapes.last_s)
         return told + self.advance(now_s)
 
+    def leap(self, until_s: float) -> None:
+        """Do many steps at once in which all ranks do nothing but decode or idle, and for which all are called before that time."""
+        leaps = self._leaps
+        if self._launched or self._log is not None or not leaps.may_begin(self.loops, until_s):
+            return
+        for loop in self.loops:
+            if loop.next == BACK:
+                self.act(loop)
+        if self._launched:
+            return
+        num_steps = leaps.do(self.loops, self._free_s, self._tokens_s, until_s)
+        if num_steps:
+            self._num_run += num_steps
+            self._num_vain = 0
+            self._tokens_s = leaps.tokens_s
+
     def advance(self, until_s: float) -> list[Finished]:
         """Do all before that time; who has finished."""
         told: list[Finished] = []
         while not self.is_paused:
+            self.leap(until_s)
             loop = self.following
             if loop.at_s >= until_s:
                 break

@@ -17,6 +17,11 @@ class Ticks:
         self._interval_s = interval_s
         self.last_s = last_s
 
+    @property
+    def next_s(self) -> float:
+        """The one after that."""
+        return (round(self.last_s / self._interval_s) + 1) * self._interval_s
+
     def passed(self, now_s: float) -> bool:
         """Whether there has been one since, by a time that is not before the last call's."""
         at_s = last_multiple(now_s, self._interval_s)

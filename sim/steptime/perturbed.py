@@ -65,6 +65,10 @@ class PerturbedStepTime:
         of_stages = cast("AgreedStagedStepTime", self._model)
         return of_stages.agreed_stage_s(stage, shape, agreement) * self._factor(shape)
 
+    def agreed_stage_curve(self, stage: int, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        of_stages = cast("AgreedStagedStepTime", self._model)
+        return ScaledCurve(of_stages.agreed_stage_curve(stage, num_decodes, agreement), self._decode)
+
     def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         of_stages = cast("AgreedStagedStepTime", self._model)
         return of_stages.agreed_hop_s(stage, shape, agreement) * self._factor(shape)

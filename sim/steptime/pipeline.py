@@ -104,6 +104,9 @@ class PipelineStepTime:
     def agreed_stage_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         return self._stages[stage].agreed_s(shape, agreement)
 
+    def agreed_stage_curve(self, stage: int, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        return self._stages[stage].agreed_curve(num_decodes, agreement)
+
     def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         return self._message.agreed_s(stage, shape, agreement)
 

@@ -118,6 +118,10 @@ class AgreedStagedStepTime(StagedStepTime, Protocol):
         """As `stage_s`, of a rank under an agreement."""
         ...
 
+    def agreed_stage_curve(self, stage: int, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        """As `stage_curve`, of a rank under an agreement."""
+        ...
+
     def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         """As `hop_s`, of a rank under an agreement."""
         ...

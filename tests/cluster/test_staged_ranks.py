@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import simpy
 
+import sim
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.rank_log import RankLog
 from sim.cluster.simulation import simulate
 from sim.cluster.staged_ranks import LazyStagedRanks
+from sim.deployment import deploy
 from sim.engine.rank_group import LockStepRules
 from sim.engine.records import RequestRecords
 from sim.engine.request_source import RequestSource
@@ -22,10 +24,13 @@ from sim.engine.walking.modes import Modes
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.staged_rank import StagedRank
 from sim.engine.walking.step_log import WalkLogger
+from sim.fleet import DeployedFleet
 from sim.specs.engine import batches_in_flight
+from tests.cluster.test_clusters_agree import gaps
 from tests.cluster.test_pipeline_agrees import Staged
 from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime, load_parts, load_recording
+from tests.engine.test_engines_agree import assert_same_steps
 from tests.makers import ONE_SECOND, Ask, make_trace
 from tests.reference import modes as reference
 from tests.reference.front_door import make_requests
@@ -201,3 +206,28 @@ def test_ranks_that_know_no_graphs_and_stages_of_no_time() -> None:
     plan = FleetPlan.alike(config, timed, 2, "vllm_dp", modes=TWO_STAGES, lock_step=LockStepRules())
     (ranks,) = simulate(make_trace([Ask("A", 9, 2)]), plan).ranks
     assert ranks.own_s == 2 * ranks.step_s == 2 * ranks.num_steps
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_steps_worked_out_many_at_once_are_single_ones(num_stages: int, *, is_async: bool) -> None:
+    """Of a real model, some of whose ranks idle for a while: every time, step and sum, to the last bit."""
+    engine = sim.EngineConfig(
+        pipeline_parallel_size=num_stages, data_parallel_size=2, max_model_len=8192, async_scheduling=is_async
+    )
+    deployed = deploy("Qwen3-30B-A3B", "h100-sxm", engine)
+    trace = make_trace([Ask(str(row), 40 + 9 * row, 5 + 17 * (row % 7), at=row // 3 * 0.41) for row in range(30)])
+    plan = DeployedFleet.alike(deployed, engine).plan()
+    many, single = (
+        simulate(trace, plan),
+        simulate(trace, plan, step_log=lambda _row: None),
+    )  # a log visits every request
+    (ranks,), (others,) = many.ranks, single.ranks
+    for fact in ("num_steps", "num_waves", "dummy_steps", "num_tokens", "num_computed_tokens", "step_s", "own_s"):
+        assert getattr(ranks, fact) == getattr(others, fact)
+    for name in ("first_scheduled_s", "first_token_s", "finish_s"):
+        np.testing.assert_array_equal(getattr(many.merged.requests, name), getattr(single.merged.requests, name))
+    for mine, other in zip(many.replicas, single.replicas, strict=True):
+        assert_same_steps(mine, other)
+        assert gaps(mine) == gaps(other)
+        assert mine.stage_busy_s == other.stage_busy_s

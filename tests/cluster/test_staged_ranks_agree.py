@@ -14,7 +14,8 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.rank_group import LockStepRules
 from sim.engine.walking.modes import Modes
 from sim.specs.engine import batches_in_flight
-from sim.steptime.protocol import Agreement, StepShape
+from sim.steptime.perturbed import ScaledCurve
+from sim.steptime.protocol import Agreement, DecodeCurve, StepShape
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
@@ -40,6 +41,9 @@ class StagedRanksTime(Staged):
 
     def agreed_stage_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         return self.agreed.agreed_s(shape, agreement) * self.multipliers[stage]
+
+    def agreed_stage_curve(self, stage: int, num_decodes: int, agreement: Agreement) -> DecodeCurve:
+        return ScaledCurve(self.agreed.agreed_curve(num_decodes, agreement), self.multipliers[stage])
 
     def agreed_hop_s(self, stage: int, shape: StepShape, agreement: Agreement) -> float:
         return self.message_s + stage + (agreement.num_tokens or shape.num_tokens) // 4

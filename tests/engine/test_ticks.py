@@ -1,5 +1,7 @@
 """Times that come again and again."""
 
+import math
+
 from sim.engine.ticks import Ticks
 
 
@@ -13,6 +15,17 @@ def test_each_multiple_is_told_of_once_and_those_that_nobody_asked_for_never() -
         (False, 0.2),
         (True, 0.5),
     ]
+
+
+def test_the_next_one_is_the_first_that_is_told_of_again() -> None:
+    """To the last bit, of an interval that is no sum of powers of two."""
+    ticks = Ticks(0.1)
+    for now_s in (0.0, 0.25, 0.3, 7.77, 1234.5):
+        ticks.passed(now_s)
+        next_s = ticks.next_s
+        assert next_s > now_s
+        assert not Ticks(0.1, ticks.last_s).passed(math.nextafter(next_s, 0.0))
+        assert Ticks(0.1, ticks.last_s).passed(next_s)
 
 
 def test_it_may_begin_after_the_first() -> None:

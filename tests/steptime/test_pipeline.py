@@ -61,6 +61,9 @@ def test_ranks_that_agree_on_what_one_would_do(shape: StepShape, num_ranks: int,
     for stage in (0, 1):
         assert timed.agreed_stage_s(stage, shape, alike) == pytest.approx(factor * staged.stage_s(stage, shape))
         assert timed.agreed_stage_s(stage, shape, padded) > timed.agreed_stage_s(stage, shape, alike)
+    decodes = StepShape(shape.num_decodes, shape.decode_context_tokens, (), shape.num_decodes)
+    curve = timed.agreed_stage_curve(1, decodes.num_decodes, padded)
+    assert curve.at(decodes.decode_context_tokens) == timed.agreed_stage_s(1, decodes, padded)
     assert timed.agreed_hop_s(0, shape, alike) == pytest.approx(factor * staged.hop_s(0, shape))
     assert timed.agreed_hop_s(0, shape, padded) > timed.agreed_hop_s(0, shape, alike)
     nobody_pads = Agreement("none", 0, num_tokens * num_ranks)

@@ -105,7 +105,7 @@ class LookAhead:
         self._block_size = config.block_size
         self._token_budget = config.token_budget
         self._idle_sleep_s = modes.idle_sleep_s
-        self._turns = [Turn(slot) for slot in rotation.slots]
+        self.turns = [Turn(slot) for slot in rotation.slots]
 
     @property
     def times_s(self) -> TimesS:
@@ -152,7 +152,7 @@ class LookAhead:
 
     def calls(self, first_call: int, ends_s: list[float], num_free: int, *, is_plan: bool) -> CallsAhead:
         """Those to be worked out next, none so far."""
-        rotation, turns = self.rotation, self._turns
+        rotation, turns = self.rotation, self.turns
         ahead = CallsAhead(first_call, len(turns), ends_s, num_free, is_plan=is_plan)
         place, at, number, facts = (
             rotation.place(first_call),
@@ -191,7 +191,7 @@ class LookAhead:
         first_stage, last_stage = device.stages[0], device.stages[-1]
         is_plan, has_stages = ahead.is_plan, device.has_stages
         ends_s, nums_taken = ahead.ends_s, ahead.num_taken
-        turns, num_slots = self._turns, ahead.num_slots
+        turns, num_slots = self.turns, ahead.num_slots
         place = self.rotation.place(ahead.first_call)
         num_calls, num_free, back_s, lag = 0, ahead.num_free, ahead.back_s, ahead.lag
         while num_calls < most and now_s < until_s and back_s < told_s:

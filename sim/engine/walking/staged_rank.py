@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sim.engine.config import SchedulerConfig
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, Turn
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.rank import WalkingRank
 from sim.engine.walking.recorder import WalkRecorder
@@ -87,8 +88,7 @@ class StagedRank(WalkingRank):
         batch.start_s, batch.end_s = stages_s[0][0], end_s
         batch.duration_s = end_s - batch.start_s
         self.last_end_s = end_s
-        for stage, (begun_s, ended_s) in zip(self._device.stages, stages_s, strict=True):
-            stage.busy_s += ended_s - begun_s
+        self.ran(stages_s)
         if self._rotation is not None:
             self._rotation.slot(batch.call).sampled_s = end_s
         for row in batch.rows:
@@ -96,6 +96,12 @@ class StagedRank(WalkingRank):
                 row.progress.sampled_s = end_s
         self._note_times(batch)
         self._time_empty()
+
+    def ran(self, stages_s: list[tuple[float, float]]) -> None:
+        """Its stages were on a batch from then to then."""
+        for number, stage in enumerate(self._device.stages):
+            begun_s, ended_s = stages_s[number]
+            stage.busy_s += ended_s - begun_s
 
     def _time_empty(self) -> None:
         """Batches that compute nothing are back behind those before them."""
@@ -123,6 +129,69 @@ class StagedRank(WalkingRank):
         finished = self._take_in(self._in_flight[0])
         self.state.spare_batches.clear()  # nobody asks for them here
         return finished
+
+    # -- calls that only decode, many at once ----------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a call does nothing, nor waits for anything."""
+        return not self._in_flight and not self.state.has_work
+
+    @property
+    def only_decodes(self) -> bool:
+        """Whether calls do nothing but decode, all that run being counted, before a request comes or finishes; or nothing at all."""
+        if self._rotation is None:
+            return self.is_idle
+        return not self._rotation.walked and (self.is_idle or self._scheduler.only_decodes)
+
+    @property
+    def may_finish_next(self) -> bool:
+        """Whether anybody may finish with the oldest batch in flight."""
+        return self._in_flight[0].may_finish
+
+    @property
+    def num_certain_calls(self) -> int:
+        """How many calls only decode for certain and bring back no last token."""
+        look_ahead, in_flight = self._look_ahead, self._in_flight
+        if self.is_idle:
+            return MOST_CALLS
+        if look_ahead is None or len(in_flight) + 1 != self._most_in_flight:
+            return 0
+        most = look_ahead.num_certain(self.state.num_calls + 1, in_flight, is_plan=False)
+        for number, batch in enumerate(in_flight):
+            if batch.may_finish:
+                return min(most, number)
+        return most
+
+    def calls_ahead(self) -> CallsAhead | None:
+        """The next ones, none so far; None of a rank that idles."""
+        if self.is_idle or self._look_ahead is None:
+            return None
+        ends_s = [batch.end_s for batch in self._in_flight]
+        return self._look_ahead.calls(self.state.num_calls + 1, ends_s, self.state.num_free_blocks, is_plan=False)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The slots of these calls."""
+        return self._look_ahead.turns if self._look_ahead is not None else []
+
+    @property
+    def next_place(self) -> int:
+        """That of the first of them."""
+        return self._rotation.place(self.state.num_calls + 1) if self._rotation is not None else 0
+
+    @property
+    def num_kv_groups(self) -> int:
+        return len(self.state.config.kv_groups)
+
+    def do_calls(self, ahead: CallsAhead) -> None:
+        """Make calls whose times have been worked out."""
+        self._do(ahead)
+        for number in range(ahead.num_calls):
+            if ahead.num_decodes(number):
+                self.last_end_s = ahead.end_s(number)
+
+    # --------------------------------------------------------------------------------------------------------------
 
     def pause(self, now_s: float) -> None:
         """What is left in flight computes nothing."""
