@@ -29,6 +29,9 @@ from sim.workload.load import Load
 from sim.workload.rates import scale_rate
 from sim.workload.trace import Trace
 
+KEPT = 16
+"""Candidates that stay deployed: several parts of a trace, or rates, are tried of one after the other, or of a few in turn."""
+
 
 class Task(NamedTuple):
     """A replay to do: a candidate on a part of the trace, at `rate_scale` times its rate, with perturbed step times.
@@ -125,6 +128,23 @@ class Scenario:
 
     def deploy_fleet(self, params: Params) -> DeployedFleet:
         """The candidate's replicas behind its router. Raises SimError for what vLLM refuses, and for a pool that does not start."""
+        key = canonical(params)
+        if (fleet := self._deployed.pop(key, None)) is None:
+            fleet = self._deploy_fleet(params)
+        self._deployed[key] = fleet  # the last of those that were asked for
+        if len(self._deployed) > KEPT:
+            del self._deployed[next(iter(self._deployed))]
+        return fleet
+
+    @cached_property
+    def _deployed(self) -> dict[str, DeployedFleet]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Other processes deploy for themselves."""
+        return {name: value for name, value in vars(self).items() if name != "_deployed"}
+
+    def _deploy_fleet(self, params: Params) -> DeployedFleet:
         if self.fleet is None:
             engine, count = self.engine(params), self.blueprint.num_replicas(params)
             deployment = self.deploy(params)

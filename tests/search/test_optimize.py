@@ -14,7 +14,7 @@ import sim
 from sim.errors import ConfigError, DoesNotFitError
 from sim.search import objective
 from sim.search.blueprint import Blueprint, Params
-from sim.search.evaluate import Scenario, Task
+from sim.search.evaluate import KEPT, Scenario, Task
 from sim.search.fidelity import FINALISTS, LITTLE_WORK, SHARES
 from sim.search.final_selection import judge
 from sim.search.optimize import optimize
@@ -196,6 +196,23 @@ def test_a_score_is_told_from_windows_that_the_search_did_not_see() -> None:
     held_out = scenario.try_out(Task({name: best["engine"][name] for name in KNOBS}, Slice(split.held_out)))
     assert best["held_out_score"] == held_out.metrics["p99_e2el_ms"]
     assert best["held_out_score"] != best["metrics"]["p99_e2el_ms"]
+
+
+def test_a_candidate_stays_deployed_while_it_is_tried() -> None:
+    """What was replayed on it before changes nothing; it is let go after as many others, and not sent to other processes."""
+    trace, params = make_trace(80), {"max_num_seqs": 4}
+    used, fresh = make_scenario(trace), make_scenario(trace)
+    sent_bytes = len(pickle.dumps(used))
+    first = used.deploy_fleet(params)
+    used.try_out(Task(params, Slice((1,))))
+    assert used.try_out(Task(params)) == fresh.try_out(Task(params))
+    assert len(pickle.dumps(used)) - sent_bytes < 1_000 < len(pickle.dumps(first))
+    for seqs in range(10, 9 + KEPT):
+        used.deploy_fleet({"max_num_seqs": seqs})
+    assert used.deploy_fleet(params) is first
+    for seqs in range(10, 10 + KEPT):
+        used.deploy_fleet({"max_num_seqs": seqs})
+    assert used.deploy_fleet(params) is not first
 
 
 def test_metrics_are_those_of_simulate() -> None:
