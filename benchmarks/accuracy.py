@@ -120,6 +120,7 @@ and each other GPU is left out here (`python -m benchmarks.closed_loops`). Media
 | one rate for H100 and H200 | 14.9 / 17.5 | 4.5 / 6.0 |
 | what B200's power allows | 13.2 / 16.4 | 4.5 / 6.1 |
 | reading experts hides less, launches and served runs fitted again | 13.1 / 16.4 | 4.4 / 5.9 |
+| scripts of Kimi-K2.5 by date | 12.6 / 14.6 | 4.5 / 6.2 |
 
 Causes:
 
@@ -133,6 +134,8 @@ Causes:
 - **MiniMax-M2.5 norms queries and keys over all heads**, so that ranks send each other a third, small sum a layer (vLLM's minimax_m2.py): 7 points of its time per token on four GPUs.
 - **gpt-oss-120b on Hopper** had Marlin's kernels: its script sets VLLM_MXFP4_USE_MARLIN=1 from vLLM 0.13 on; `--moe-backend marlin` is that choice here. By itself a server has Triton's, and prefills that
   llm-d measured on an H200 are those ([fleet.md](fleet.md#against-measured-pulls)).
+- **Scripts have dates**: Kimi-K2.5's runs in fp4 of March and early April are from before its script asked for graphs of prompts (InferenceX #1047), so the host launched these: first tokens of prompts of 1,000 were 22 to 55 % too early
+  on B200 and up to 34 on B300. They are 1 to 21 % too early and 3 to 13 % too late now.
 - **Labels**: Kimi's runs in fp4 that are labelled as data-parallel and as expert-parallel took the same times, to 2 %, as did MiniMax's in fp8; their scripts have neither flag, so both ran as tensor parallelism.
 - **MiniMax-M2.5 with vLLM 0.17** had Triton's experts by its script, of which B200 has no tables.
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
@@ -143,7 +146,6 @@ Causes:
   requests, for which no cause is known. Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
   only small messages, and vLLM 0.10.2 multiplied by another kernel. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
   B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
-  Kimi-K2.5 in fp4 on B200 took twice as long where its runs are labelled as expert-parallel, as if no graph had held prompts of 1,024.
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 FRONT_END = """## The client's clock
 

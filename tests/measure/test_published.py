@@ -54,6 +54,27 @@ def test_arguments_that_are_not_known_are_those_of_the_script(tmp_path: Path) ->
     }
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "is_labelled", "graphs"),
+    [
+        ("b200-sxm", "0.17.0", True, None),
+        ("b200-sxm", "0.17.0", False, 2048),
+        ("b300-sxm", "0.17.0", False, None),
+        ("b300-sxm", "0.19.0", True, 2048),
+    ],
+)
+def test_a_run_has_the_script_of_its_day(
+    tmp_path: Path, gpu: str, version: str, *, is_labelled: bool, graphs: int | None
+) -> None:
+    """Kimi's in fp4 has graphs of prompts since April; whatever a run is labelled, its experts are cut."""
+    changes = {"model": "moonshotai/Kimi-K2.5", "weights_precision": "fp4", "gpu": gpu}
+    engine = {"tensor_parallel_size": 4} | ({"enable_expert_parallel": True} if is_labelled else {})
+    found = completed_run(tmp_path, **changes, engine_version=f"vllm {version}", engine=engine, engine_args_known=False)
+    assert found.engine.get("max_cudagraph_capture_size") == graphs
+    assert found.engine["kv_cache_dtype"] == "fp8"
+    assert not found.engine["enable_expert_parallel"]
+
+
 def test_what_another_publisher_measured_stays_as_it_is(tmp_path: Path) -> None:
     given = make_run(tmp_path, **LLAMA | {"source": "somebody"})
     assert completed([given]) == (given,)
