@@ -42,9 +42,19 @@ class DeployedPool:
         return self.num_servers * self.deployment.engine.data_parallel_size
 
     @property
-    def num_addresses(self) -> int:
+    def addresses_per_server(self) -> int:
         """A server has one, unless each of its engines has one."""
-        return self.num_replicas if self.deployment.engine.data_parallel_external_lb else self.num_servers
+        engine = self.deployment.engine
+        return engine.data_parallel_size if engine.data_parallel_external_lb else 1
+
+    @property
+    def num_addresses(self) -> int:
+        return self.num_servers * self.addresses_per_server
+
+    @property
+    def gpus_per_server(self) -> int:
+        engine = self.deployment.engine
+        return engine.data_parallel_size * engine.num_gpus
 
     @property
     def kv(self) -> ReplicaKV:
@@ -82,9 +92,10 @@ class DeployedFleet:
 
     @property
     def has_one_balancer(self) -> bool:
-        """Whether all that shares requests out is the balancer of its only server."""
+        """Whether all that shares requests out is the balancer of its only server. A fleet that changes has a gateway before it."""
         engine = self.first.engine
-        return self.num_servers == 1 and engine.data_parallel_size > 1 and not engine.data_parallel_external_lb
+        has_one_address = engine.data_parallel_size > 1 and not engine.data_parallel_external_lb
+        return self.dynamics is None and self.num_servers == 1 and has_one_address
 
     def check_router(self) -> "DeployedFleet":
         """Returns itself. Raises ConfigError where the balancer of one server would share requests out to several, or to addressed engines."""
@@ -126,7 +137,7 @@ class DeployedFleet:
         pools = list(self.pools)
         pools[pool] = replace(pools[pool], num_servers=num_servers)
         if self.dynamics:
-            self.dynamics.check([one.num_replicas for one in pools])
+            self.dynamics.check([one.num_servers for one in pools])
         return replace(self, pools=tuple(pools)).check_router()
 
     @property
@@ -150,9 +161,11 @@ class DeployedFleet:
     @property
     def most_addresses(self) -> int:
         """As many as the router may have to choose from at a time."""
-        if self.dynamics is None:
-            return sum(pool.num_addresses for pool in self.pools)
-        return sum(self.dynamics.num_places(number, pool.num_replicas) for number, pool in enumerate(self.pools))
+        most = [
+            self.dynamics.num_places(number, pool.num_servers) if self.dynamics else pool.num_servers
+            for number, pool in enumerate(self.pools)
+        ]
+        return sum(count * pool.addresses_per_server for count, pool in zip(most, self.pools, strict=True))
 
     @property
     def num_gpus(self) -> int:
@@ -249,11 +262,11 @@ def deploy_fleet(
             pools.append(DeployedPool(pool, found.require_runnable(), given, block.replicas, block.role))
     with _naming(name):
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
-        dynamics = Dynamics.parse(asked.changes).check([pool.num_replicas for pool in pools]) if asked.changes else None
+        dynamics = Dynamics.parse(asked.changes).check([pool.num_servers for pool in pools]) if asked.changes else None
         if any(pool.role != "both" for pool in pools):
             _refuse_cpu_tiers(pools)
-        if dynamics:
-            _refuse_changing_ranks(pools)
+            if dynamics:
+                _refuse_changing_ranks(pools)
         _refuse_stages_with_roles(pools)
         _check_drafters(pools)
         _refuse_what_ifs_beside_roles(pools)
@@ -266,13 +279,13 @@ def deploy_fleet(
 
 
 def _refuse_changing_ranks(pools: Sequence[DeployedPool]) -> None:
-    """Where servers come and go."""
+    """Where servers with roles come and go."""
     for pool in pools:
         size = pool.deployment.engine.data_parallel_size
         if size > 1:
             raise ConfigError(
-                f"{pool.name}: data_parallel_size {size} is simulated for fleets that stay as they are; use replicas in its place, or"
-                " leave out what changes."
+                f"{pool.name}: data_parallel_size {size} is simulated in pools with roles as long as they stay as they are, and in fleets"
+                " that change whose servers serve requests whole; use replicas in its place, or leave out the roles or what changes."
             )
 
 

@@ -312,8 +312,14 @@ EXTERNAL = {"data_parallel_external_lb": True}
         (
             MOE,
             {},
-            {"fleet": {"pools": [{"replicas": 2}], "faults": [{"replica": 1, "at_s": 9.0}]}},
-            "pool 0: data_parallel_size 2 is simulated for fleets that stay as they are; use replicas in its place",
+            {"fleet": {"pools": [{"replicas": 2}], "faults": [{"replica": 2, "at_s": 9.0}]}},
+            r"faults\[0\]: replica must be from 0 to 1, got 2",
+        ),
+        (
+            MOE,
+            {},
+            {"fleet": {"faults": [{"replica": 0, "at_s": 9.0}]}, "router": "vllm_dp"},
+            "router vllm_dp is what shares out requests within each server",
         ),
         (
             MOE,
@@ -325,7 +331,7 @@ EXTERNAL = {"data_parallel_external_lb": True}
             MOE,
             {},
             {"fleet": {"pools": [*ROLES], "faults": [{"replica": 1, "at_s": 9.0}]}},
-            "prompts: data_parallel_size 2 is simulated for fleets that stay as they are",
+            "prompts: data_parallel_size 2 is simulated in pools with roles as long as they stay as they are",
         ),
     ],
 )

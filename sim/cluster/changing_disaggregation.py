@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from sim.cluster.changing import ChangingFleet
-from sim.cluster.engines import of_replica
+from sim.cluster.engines import StepLog
 from sim.cluster.handover_records import HandoverRecords
+from sim.cluster.lock_step import RankCore
 from sim.cluster.managed_disaggregation import ManagedDisaggregatedGateway
 from sim.cluster.places import Place
 from sim.cluster.prefill_desk import open_desk
-from sim.cluster.replica import Core, LiveReplica
+from sim.cluster.replica import LiveReplica
 from sim.cluster.watch import Watch
 from sim.engine.walking.modes import POLLING_S
 
@@ -49,12 +50,10 @@ class ChangingDisaggregatedFleet(ChangingFleet):
         self._exchange.handovers.engines[place.number] = replica
         return replica
 
-    def _core(self, place: Place) -> Core:
+    def _core(self, place: Place, number: int, log: StepLog | None) -> RankCore:
         num_keys = self._source.num_keys(place.pool)
-        pool, log = self._pool(place), of_replica(self._step_log, place.number)
-        return self._exchange.core(
-            pool, self._table, place.number, start_s=self._env.now, num_keys=num_keys, step_log=log
-        )
+        pool = self._pool(place)
+        return self._exchange.core(pool, self._table, number, start_s=self._env.now, num_keys=num_keys, step_log=log)
 
     def handovers(self) -> HandoverRecords:
         """What was handed over; to be asked for after `records`."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isnan, nan
 
 from sim.cluster.clock import Answer
-from sim.cluster.places import Place
+from sim.cluster.places import Address, Place
 from sim.engine.request import Request
 from sim.engine.request_table import NO_REPLICA, Earlier
 
@@ -12,7 +12,7 @@ from sim.engine.request_table import NO_REPLICA, Earlier
 class Errand:
     """From a request's arrival to its end; `place` is where the attempt is, None at the gateway or between two attempts.
 
-    `replica` is the number of the last replica that had it. `answers` are the attempt and those for its further answers, all of them at one
+    `address` is where it was sent last, and `replica` the number of the replica there that had it, known once it has left. `answers` are the attempt and those for its further answers, all of them at one
     replica; `open` are those that have not ended.
     """
 
@@ -21,6 +21,7 @@ class Errand:
         self.came_s = came_s
         self.answer = answer
         self.place: Place | None = None
+        self.address: Address | None = None
         self.replica = NO_REPLICA
         self.num_lost = 0
         self.is_over = False

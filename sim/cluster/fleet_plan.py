@@ -59,6 +59,11 @@ class Pool(NamedTuple):
         return self.server.num_engines if self.server else 1
 
     @property
+    def num_servers(self) -> int:
+        """A replica by itself is one."""
+        return self.num_replicas // self.engines_per_server
+
+    @property
     def behind_addresses(self) -> list[range]:
         """The engines of a server, counted from 0, behind each of its addresses: all behind one, unless nothing balances them."""
         if self.server and self.server.balancer is None:

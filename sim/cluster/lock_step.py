@@ -12,12 +12,14 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At
-from sim.engine.core import EngineCore
+from sim.cluster.replica import HALT
+from sim.engine.core import Abort, EngineCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.rank_group import Finished, RankGroup, StepsAhead
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
 from sim.engine.walking.core import WalkingCore
+from sim.steptime.protocol import StepTimeModel
 
 Listener = Callable[[int, Sequence[Request]], None]
 
@@ -152,7 +154,7 @@ class LazyRanks(Ranks[RankGroup]):
 class LiveRanks(Ranks[RankGroup]):
     """Ranks as a process, which sleeps while their next steps are certain, wakes on arrivals, and reports requests as they finish.
 
-    Invariant: while there are steps ahead, the process sleeps until their end; a request cuts them to those that have begun.
+    Invariant: while there are steps ahead, the process sleeps until their end; what comes cuts them to those that have begun.
     """
 
     def __init__(
@@ -165,9 +167,10 @@ class LiveRanks(Ranks[RankGroup]):
     ) -> None:
         super().__init__(cores, group, on_finished, looks)
         self._env = env
-        self._is_woken = False
+        self._is_woken = self._has_aborts = False
+        self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
-        self._process = env.process(self._serve())
+        self._process = env.process(self._run())
 
     def load(self, rank: Rank) -> tuple[int, int]:
         return rank.core.load
@@ -215,6 +218,60 @@ class LiveRanks(Ranks[RankGroup]):
         elif not self._idle.triggered:
             self._idle.succeed()
 
+    def abort(self, rank: int, answer: Request, reason: str) -> None:
+        """End an answer that was submitted to a rank, as a replica does (sim/cluster/replica.py)."""
+        self._show()
+        one = self.replicas[rank]
+        if answer in one.inbox:
+            one.inbox.remove(answer)
+            one.core.refuse(answer, reason)
+        else:
+            one.core.abort(Abort(answer, reason, self._env.now))
+            self._has_aborts = True
+            self.wake()
+
+    def refuse(self, answer: Request, reason: str) -> None:
+        """Record one as failed that has come to no rank; with the first."""
+        self.replicas[0].core.refuse(answer, reason)
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps that have not begun take other times from now on."""
+        self._show()
+        self._next_step_time = step_time
+        self.wake()
+
+    def halt(self) -> dict[Request, int]:
+        """All ranks are lost now, and what is on their devices: the tokens that each request has returned."""
+        if self._group.ahead is not None:
+            self._group.stop_within(self._group.ahead, self._env.now)
+        returned: dict[Request, int] = {}
+        for rank in self.replicas:
+            returned |= rank.core.halt() | dict.fromkeys(rank.inbox, 0)
+            rank.inbox.clear()
+        self._process.interrupt(HALT)
+        return returned
+
+    @property
+    def engines_now(self) -> Sequence[Metrics]:
+        """What each shows after all that has come back by now and before the steps of this instant."""
+        group, now_s = self._group, self._env.now
+        group.poll_before(now_s)
+        ahead = group.ahead
+        return self._with_inboxes(
+            [
+                rank.core.metrics_within(ahead.of_a_rank, now_s)
+                if ahead and ahead.ranks.counts[rank.number]
+                else rank.core.metrics_before(math.inf)
+                for rank in self.replicas
+            ]
+        )
+
+    def _run(self) -> Process:
+        try:
+            yield from self._serve()
+        except simpy.Interrupt:  # halted
+            self._group.ahead = None
+
     def _serve(self) -> Process:
         env, group = self._env, self._group
         while True:
@@ -223,7 +280,7 @@ class LiveRanks(Ranks[RankGroup]):
             if group.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the step
                 yield At(env, max(env.now, group.now_s), PASS)
             self._show()
-            self._open_inboxes()
+            self._see_what_came()
             group.ahead = group.plan()
             if group.ahead is not None:
                 yield from self._leap(group.ahead)
@@ -232,8 +289,9 @@ class LiveRanks(Ranks[RankGroup]):
             group.look()
 
     def _sleep(self) -> Process:
-        """Until a request comes, with which a wave begins."""
-        while not any(rank.inbox for rank in self.replicas):
+        """Until a request comes, with which a wave begins; or one is aborted that all the others wait behind."""
+        self._has_aborts = False  # those that were have been dealt with, since nobody has work
+        while not (self._has_aborts or any(rank.inbox for rank in self.replicas)):
             if self._group.polls:
                 yield from self._poll()
             else:
@@ -275,15 +333,28 @@ class LiveRanks(Ranks[RankGroup]):
         """Sleep until the plan is done, or what had begun of it when a request came."""
         try:
             yield At(self._env, plan.end_s, ANSWER)
-        except simpy.Interrupt:
+        except simpy.Interrupt as interrupt:
+            if interrupt.cause is HALT:
+                raise
             plan = self._group.ahead = self._group.cut(plan, self._env.now)
             yield At(self._env, plan.end_s, ANSWER)
         self._show()
         self._is_woken = False
-        self._tell(self._group.commit(plan))
+        if self._has_aborts:  # one that is due may change what the last step brings back
+            self._group.commit_but_one(plan)
+            self._group.launch()
+            self._tell(self._group.collect())
+        else:
+            self._tell(self._group.commit(plan))
 
-    def _open_inboxes(self) -> None:
+    def _see_what_came(self) -> None:
+        """Requests and aborts, and other step times, before the next step."""
         for rank in self.replicas:
             for request in rank.inbox:
                 rank.core.add_request(request)
             rank.inbox.clear()
+            rank.core.end_aborted()
+        self._has_aborts = False
+        if self._next_step_time is not None:
+            self._group.use(self._next_step_time)
+            self._next_step_time = None

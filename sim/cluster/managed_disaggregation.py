@@ -7,13 +7,13 @@ before left in a prefix cache, a request finds only what it shares with others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sim.cluster.errand import Errand
 from sim.cluster.exchange import Exchange
 from sim.cluster.handovers import Handover
 from sim.cluster.managed_gateway import NOTHING_RETURNED, ManagedGateway
-from sim.cluster.places import Place, State
+from sim.cluster.places import Address, Place, State
 from sim.cluster.prefill_desk import PrefillDesk
 from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
@@ -34,23 +34,23 @@ class ManagedDisaggregatedGateway(ManagedGateway):
 
     # -- to replicas -----------------------------------------------------------------------------------------------
 
-    def _candidates(self, request: Request) -> list[LiveReplica]:
+    def _candidates(self, request: Request) -> list[Address]:
         return [replica for replica in super()._candidates(request) if not self._desk.is_prefill(replica.pool)]
 
     def _senders(self) -> list[LiveReplica]:
         """Replicas that could prefill for others now."""
         return [
-            replica
+            cast("LiveReplica", replica)
             for replica in self._places.candidates()
             if self._desk.is_prefill(replica.pool) and not self._circuits.is_open(replica.number, self._env.now)
         ]
 
-    def _submit(self, errand: Errand, replica: LiveReplica) -> None:
+    def _submit(self, errand: Errand, address: Address) -> None:
         if errand.num_lost:
             self._exchange.begin_anew(errand.row)
-        handover = self._desk.begin(errand.attempt, replica, self._senders())
+        handover = self._desk.begin(errand.attempt, cast("LiveReplica", address), self._senders())
         if handover is None:
-            super()._submit(errand, replica)
+            super()._submit(errand, address)
             return
         place = self._places[handover.sender.number]
         place.in_flight[handover.prefill] = None
@@ -92,7 +92,7 @@ class ManagedDisaggregatedGateway(ManagedGateway):
             errand = self._errands.get(request.index)
             if errand is not None:
                 self._leave(errand)
-                self._lose(errand, number, "its KV was lost")
+                self._lose(errand, "its KV was lost")
         if failed:
             self._places.give_back_if_drained(self._places[number])
             self.dispatch_soon()
@@ -121,8 +121,8 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         errand = self._errands[prefill.index]
         receiver = errand.place
         self._leave(errand)
-        self._count_loss(place)
-        self._lose(errand, errand.replica, f"replica {place.number} was lost")
+        self._count_loss(place.number)
+        self._lose(errand, self._loss_of(place))
         assert receiver is not None, "it was to be answered somewhere"
         self._places.give_back_if_drained(receiver)
 
@@ -146,10 +146,10 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         handover.sender.abort(handover.prefill, reason=GIVEN_UP)
         self._places.give_back_if_drained(place)
 
-    def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:
+    def _abort(self, errand: Errand, address: Address, reason: str) -> None:
         handover = self._handovers.of(errand.attempt)
         self._give_up(errand.attempt, is_known=True)
         if handover is None or handover.is_delivered:
-            super()._abort(errand, replica, reason)
+            super()._abort(errand, address, reason)
         else:
-            self._table.fail(errand.attempt, 0, reason, replica.number)
+            self._table.fail(errand.attempt, 0, reason, errand.replica)

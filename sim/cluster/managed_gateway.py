@@ -16,8 +16,7 @@ from sim.cluster.backoff import backoff_s
 from sim.cluster.circuits import Circuits
 from sim.cluster.clock import ARRIVAL, ASK, FLEET, Answer, call_at
 from sim.cluster.errand import Errand
-from sim.cluster.places import Place, Places, State
-from sim.cluster.replica import LiveReplica
+from sim.cluster.places import Address, Place, Places, State
 from sim.cluster.routers.router import Router
 from sim.cluster.watch import Watch
 from sim.engine.request import Request
@@ -28,7 +27,10 @@ NOTHING_RETURNED: Mapping[Request, int] = {}
 
 
 class ManagedGateway:
-    """Invariant: an errand for each open request, by row; those in `_queue` wait here, others are at a replica or between attempts."""
+    """Invariant: an errand for each open request, by row; those in `_queue` wait here, others are at a replica or between attempts.
+
+    `kind` is what stands in places: a replica, or a server.
+    """
 
     def __init__(  # noqa: PLR0913 - all that it connects
         self,
@@ -42,6 +44,7 @@ class ManagedGateway:
         recovery: RecoveryOptions,
         watches: Mapping[int, Watch],
         seed: int,
+        kind: str = "replica",
     ) -> None:
         self._env = env
         self._router = router
@@ -52,7 +55,8 @@ class ManagedGateway:
         self._recovery = recovery
         self._watches = watches
         self._rng = Random(f"retries {seed}")  # noqa: S311 - a simulation's draws
-        self._circuits = Circuits(recovery.circuit, len(places))
+        self._circuits = Circuits(recovery.circuit, places.num_addresses)
+        self._kind = kind
         self._errands: dict[int, Errand] = {}
         self._queue: dict[Errand, None] = {}
         self._num_at_replicas = 0
@@ -95,7 +99,7 @@ class ManagedGateway:
     @property
     def _num_waiting(self) -> int:
         """Requests that wait here and at replicas."""
-        return len(self._queue) + sum(replica.load[0] for replica in self._places.candidates())
+        return len(self._queue) + sum(address.load[0] for address in self._places.candidates())
 
     def _limit(self, errand: Errand) -> None:
         """Have a request end when its time is up."""
@@ -141,41 +145,42 @@ class ManagedGateway:
             return min(self._queue, key=lambda errand: errand.attempt.priority)
         return next(iter(self._queue))
 
-    def _candidates(self, request: Request) -> list[LiveReplica]:
-        """The replicas that seem ready, can serve it, and whose circuit is not open."""
+    def _candidates(self, request: Request) -> list[Address]:
+        """The addresses that seem ready, can serve it, and whose circuit is not open."""
         unable, now_s = self._source.unable.get(request.index, ()), self._env.now
         return [
-            replica
-            for replica in self._places.candidates()
-            if replica.pool not in unable and not self._circuits.is_open(replica.number, now_s)
+            address
+            for address in self._places.candidates()
+            if address.pool not in unable and not self._circuits.is_open(address.number, now_s)
         ]
 
-    def _send(self, errand: Errand, candidates: Sequence[LiveReplica]) -> None:
+    def _send(self, errand: Errand, candidates: Sequence[Address]) -> None:
         request = errand.attempt
         for answer in errand.answers:
             answer.arrival_s = self._env.now
-        replica = self._router.choose(request, candidates)
+        number = self._router.choose(request, candidates).number
+        place = errand.place = self._places.at(number)
         if errand.num_lost or self._source.other_keys:
             for answer in errand.answers:
-                self._source.fit(answer, replica.pool)
-        place = errand.place = self._places[replica.number]
-        errand.replica = place.number
+                self._source.fit(answer, place.pool)
+        assert place.tenant is not None, "it was a candidate"
+        address = errand.address = place.tenant.at_addresses[place.addresses.index(number)]
         place.in_flight[request] = None
         self._num_at_replicas += 1
         if place.state is State.READY:
-            assert place.replica is not None, "it is ready"
-            self._submit(errand, place.replica)
+            self._submit(errand, address)
         else:  # lost, and not noticed yet
             self.lost(place, [request])
 
-    def _submit(self, errand: Errand, replica: LiveReplica) -> None:
-        """The attempt goes to the replica that was chosen for it."""
-        replica.submit(*errand.answers)
+    def _submit(self, errand: Errand, address: Address) -> None:
+        """The attempt goes to the address that was chosen for it."""
+        address.submit(*errand.answers)
 
     # -- and back --------------------------------------------------------------------------------------------------
 
     def answered(self, number: int, finished: Sequence[Request]) -> None:
-        """Answers have ended at a replica."""
+        """Answers have ended at the address of that number."""
+        place = self._places.at(number)
         for request in finished:
             errand = self._errands.get(self._source.row(request))
             if errand is None:  # it had timed out at the instant of its last token
@@ -186,17 +191,17 @@ class ManagedGateway:
             self._leave(errand)
             self._circuits.succeeded(number, self._env.now)
             for watch in self._watches.values():
-                watch.answered(errand, number, self._env.now)
+                watch.answered(errand, place.number, self._env.now)
             self._end(errand)
-        self._places.give_back_if_drained(self._places[number])
+        self._places.give_back_if_drained(place)
         self.dispatch_soon()
 
     def refused(self, number: int, request: Request, reason: str) -> None:
-        """A replica turns a request away that it was sent."""
+        """The address of that number turns a request away that it was sent."""
         errand = self._errands[request.index]
         self._leave(errand)
         self._turn_away(errand, reason)
-        self._places.give_back_if_drained(self._places[number])
+        self._places.give_back_if_drained(self._places.at(number))
         self.dispatch_soon()
 
     def _router_of(self, place: Place) -> Router:  # noqa: ARG002 - one for all
@@ -206,35 +211,39 @@ class ManagedGateway:
     def ready(self, place: Place) -> None:
         """A replica is ready, which may be new."""
         if len(place.ready_s) == 1:
-            self._router_of(place).joined(place.number)
+            for number in place.addresses:
+                self._router_of(place).joined(number)
         self.dispatch_soon()
 
     def gone(self, place: Place) -> None:
         """A replica's GPUs have been given back."""
-        self._router_of(place).left(place.number)
+        for number in place.addresses:
+            self._router_of(place).left(number)
 
     def lost(self, place: Place, lost: Iterable[Request], returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
         """A replica is lost with these requests, of whose answers tokens had been returned."""
         for request in lost:
             errand = self._errands[request.index]
-            self._leave(errand)
-            self._count_loss(place)
-            self._lose(errand, place.number, f"replica {place.number} was lost", returned)
+            address = self._leave(errand)
+            self._count_loss(address.number)
+            self._lose(errand, self._loss_of(place), returned)
         self.dispatch_soon()
 
-    def _count_loss(self, place: Place) -> None:
-        """One more request that a replica has lost."""
-        if self._circuits.failed(place.number, self._env.now):
+    def _loss_of(self, place: Place) -> str:
+        """Why an attempt has come to nothing."""
+        return f"{self._kind} {place.number} was lost"
+
+    def _count_loss(self, number: int) -> None:
+        """One more request that was lost at the address of that number."""
+        if self._circuits.failed(number, self._env.now):
             call_at(self._env, self._env.now + self._recovery.circuit_open_s, FLEET, self.dispatch_soon)
 
-    def _lose(
-        self, errand: Errand, number: int, reason: str, returned: Mapping[Request, int] = NOTHING_RETURNED
-    ) -> None:
-        """An attempt has come to nothing, by the replica of that number: the next, or the end."""
+    def _lose(self, errand: Errand, reason: str, returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
+        """An attempt has come to nothing: the next, or the end."""
         errand.num_lost += 1
         if self._recovery.lost == "fail" or errand.num_lost > self._recovery.retries:
             retries = f" after {errand.num_lost - 1} retries" if errand.num_lost > 1 else ""
-            self._fail(errand, f"{reason}{retries}", number, returned)
+            self._fail(errand, f"{reason}{retries}", returned)
             self._end(errand)
         else:
             self._try_again(errand, returned.get(errand.attempt, 0))
@@ -256,15 +265,18 @@ class ManagedGateway:
         self._queue[errand] = None
         self.dispatch()
 
-    def _leave(self, errand: Errand) -> None:
-        """A request is no longer at its replica."""
-        place = errand.place
+    def _leave(self, errand: Errand) -> Address:
+        """A request is no longer at its replica; where it was sent."""
+        place, address = errand.place, errand.address
         assert place is not None, "it was sent to a replica"
+        assert address is not None, "it was sent to a replica"
         del place.in_flight[errand.attempt]
         errand.place = None
+        errand.replica = address.replica_of(errand.attempt)
         self._num_at_replicas -= 1
         if self._router.listens:
-            self._router.answered(errand.attempt, place.number)
+            self._router.answered(errand.attempt, address.number)
+        return address
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -277,18 +289,16 @@ class ManagedGateway:
         if errand.answer is not None:
             errand.answer.give()
 
-    def _fail(
-        self, errand: Errand, reason: str, number: int, returned: Mapping[Request, int] = NOTHING_RETURNED
-    ) -> None:
+    def _fail(self, errand: Errand, reason: str, returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
         """Record it, of all answers that have not come."""
         for answer in errand.open:
-            self._table.fail(answer, returned.get(answer, 0), reason, number)
+            self._table.fail(answer, returned.get(answer, 0), reason, errand.replica)
 
     def _turn_away(self, errand: Errand, reason: str) -> None:
         """It is at no replica: rejected if none ever had it, else failed."""
         self._queue.pop(errand, None)
         if errand.num_lost:
-            self._fail(errand, reason, errand.replica)
+            self._fail(errand, reason)
         else:
             self._table.reject(errand.attempt, reason)
         self._end(errand)
@@ -297,18 +307,16 @@ class ManagedGateway:
         reason, place = f"not answered within {self._admission.timeout_s:g} s", errand.place
         if place is None:
             self._queue.pop(errand, None)
-            self._fail(errand, reason, errand.replica)
+            self._fail(errand, reason)
         else:
-            assert place.replica is not None, "it was sent to a replica"
-            self._leave(errand)
-            self._abort(errand, place.replica, reason)
+            self._abort(errand, self._leave(errand), reason)
             self._places.give_back_if_drained(place)
         self._end(errand)
         self.dispatch_soon()
 
-    def _abort(self, errand: Errand, replica: LiveReplica, reason: str) -> None:
-        """The replica that has the attempt is to drop it, and record that."""
-        replica.abort(*errand.open, reason=reason)
+    def _abort(self, errand: Errand, address: Address, reason: str) -> None:
+        """Whoever has the attempt there is to drop it, and record that."""
+        address.abort(*errand.open, reason=reason)
 
     def _queue_out(self, errand: Errand) -> None:
         if errand in self._queue and not errand.num_lost:

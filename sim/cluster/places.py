@@ -1,8 +1,13 @@
-"""Places for replicas, and what becomes of the one in each: it starts, is ready, drains and is gone; or it is lost and starts again."""
+"""Places for replicas, and what becomes of the one in each: it starts, is ready, drains and is gone; or it is lost and starts again.
 
-from collections.abc import Callable, Mapping, Sequence
+A server of several data-parallel engines is in one place and comes and goes whole: where an engine dies, vLLM shuts down the others and the API servers
+(CoreEngineProcManager.monitor_engine_liveness of v1/engine/utils.py and wait_for_completion_or_failure of v1/utils.py, 0.32).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from math import inf, prod
+from typing import Protocol
 
 import simpy
 
@@ -10,7 +15,8 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import FLEET, At
 from sim.cluster.handovers import Handover
 from sim.cluster.lives import Life
-from sim.cluster.replica import LiveReplica
+from sim.cluster.replica import LiveReplica, Replica
+from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
 from sim.steptime.protocol import StepTimeModel
@@ -30,18 +36,52 @@ WANTED = (State.STARTING, State.READY, State.LOST)
 """Of replicas that are there or will be."""
 
 
+class Address(Replica, Protocol):
+    """Where requests are sent, and may be taken back from."""
+
+    def abort(self, *answers: Request, reason: str) -> None:
+        """End answers of a request that was submitted which have not come; they are recorded as failed, and come no more."""
+        ...
+
+    def replica_of(self, answer: Request) -> int:
+        """The number of the replica that has it, or had it last."""
+        ...
+
+
+class Tenant(Protocol):
+    """What is in a place: a replica, or a server of several. `at_addresses` it takes requests."""
+
+    @property
+    def at_addresses(self) -> Sequence[Address]: ...
+
+    @property
+    def engines_now(self) -> Sequence[Metrics]:
+        """What each of its engines shows after all that has come back by now."""
+        ...
+
+    def halt(self) -> dict[Request, int]:
+        """It is lost now: the tokens that each request has returned."""
+        ...
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps of passes that have not begun take other times from now on."""
+        ...
+
+
 class Place:
-    """`in_flight` are requests that were sent to the replica and have not ended, of several answers the first; `held` is what it keeps for others besides;
+    """It has the numbers of some `replicas`, one or those of a server, and of some `addresses`. `in_flight` are requests that were sent to the replica and have not ended, of several answers the first; `held` is what it keeps for others besides;
     `slowdowns` multiply its step times.
 
-    A replica that is lost stays here until another is ready; the gateway notices at `noticed_s`. `turn` counts what has begun here, so that a process that slept sees whether it is still wanted.
+    A `tenant` that is lost stays here until another is ready; the gateway notices at `noticed_s`. `turn` counts what has begun here, so that a process that slept sees whether it is still wanted.
     """
 
-    def __init__(self, number: int, pool: int) -> None:
+    def __init__(self, number: int, pool: int, replicas: range, addresses: range) -> None:
         self.number = number
         self.pool = pool
+        self.replicas = replicas
+        self.addresses = addresses
         self.state = State.EMPTY
-        self.replica: LiveReplica | None = None
+        self.tenant: Tenant | None = None
         self.in_flight: dict[Request, None] = {}
         self.held: dict[Handover[LiveReplica], None] = {}
         self.slowdowns: list[float] = []
@@ -61,7 +101,7 @@ class Places:
         self,
         env: simpy.Environment,
         places: Sequence[Place],
-        make: Callable[[Place], LiveReplica],
+        make: Callable[[Place], Tenant],
         *,
         start_up_s: Sequence[float],
         step_times: Sequence[StepTimeModel],
@@ -73,6 +113,7 @@ class Places:
         self._step_times = step_times
         self._noticed_s = noticed_s
         self._all = places
+        self._at_address = [place for place in places for _ in place.addresses]
         self._ended: list[Life] = []
         self.on_ready: Callable[[Place], None] = lambda _place: None
         self.on_lost: Callable[[Place, Sequence[Request], Mapping[Request, int]], None] = lambda *_: None
@@ -83,6 +124,17 @@ class Places:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._all)
+
+    def at(self, address: int) -> Place:
+        """The one that has the address of that number."""
+        return self._at_address[address]
+
+    @property
+    def num_addresses(self) -> int:
+        return len(self._at_address)
 
     def in_state(self, *states: State) -> list[Place]:
         """In order of their numbers."""
@@ -144,7 +196,7 @@ class Places:
     def _make_ready(self, place: Place) -> None:
         place.turn += 1
         place.state = State.READY
-        place.replica = self._make(place)
+        place.tenant = self._make(place)
         place.ready_s.append(self._env.now)
         self.on_ready(place)
 
@@ -158,17 +210,17 @@ class Places:
         """Give back the GPUs of a replica that drains and has answered all its requests."""
         if place.state is State.DRAINING and not place.in_flight and not place.held:
             self._ended.append(self._life(place, self._env.now))
-            place.state, place.replica = State.EMPTY, None
+            place.state, place.tenant = State.EMPTY, None
             self.on_gone(place)
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def lose(self, place: Place, for_s: float) -> None:
         """Whatever is in a place is lost now; its machine is back `for_s` later, and a replica starts again unless it was to go."""
-        state, replica = place.state, place.replica
+        state, tenant = place.state, place.tenant
         if state not in {State.READY, State.STARTING, State.DRAINING}:
             return
-        returned = replica.halt() if replica and state is not State.STARTING else {}
+        returned = tenant.halt() if tenant and state is not State.STARTING else {}
         lost = list(place.in_flight)
         if state is not State.STARTING:
             place.lost_s.append(self._env.now)
@@ -181,9 +233,13 @@ class Places:
         self.on_lost(place, lost, returned)
         self.give_back_if_drained(place)
 
-    def candidates(self) -> list[LiveReplica]:
-        """The replicas that the gateway takes for ready, in order of their numbers."""
-        return [place.replica for place in self._all if place.replica and self._seems_ready(place)]
+    def candidates(self) -> list[Address]:
+        """The addresses of those that the gateway takes for ready, in order of their numbers."""
+        found: list[Address] = []
+        for place in self._all:
+            if place.tenant and self._seems_ready(place):
+                found += place.tenant.at_addresses
+        return found
 
     def _seems_ready(self, place: Place) -> bool:
         is_hidden = place.state in {State.LOST, State.STARTING} and self._env.now < place.noticed_s
@@ -200,8 +256,8 @@ class Places:
         self._set_pace(place)
 
     def _set_pace(self, place: Place) -> None:
-        if place.replica and place.state in {State.READY, State.DRAINING}:
-            place.replica.use(self.step_time(place))
+        if place.tenant and place.state in {State.READY, State.DRAINING}:
+            place.tenant.use(self.step_time(place))
 
     def step_time(self, place: Place) -> StepTimeModel:
         """Of the replica there."""

@@ -32,7 +32,7 @@ class ClusterRecords:
     """The run as a whole, requests in trace order and steps replica by replica; and the records of each replica.
 
     `replica` has the number of the replica that served each request, NO_REPLICA for those rejected on arrival; `pool_of` the
-    number of each replica's pool. `lives` say when replicas started and were gone, where they came and went;
+    number of each replica's pool. `lives` say when replicas, or servers of several, started and were gone, where they came and went;
     `shares` are the requests, and who served them, where some ask for several answers: once for each replica that has any of these;
     `handovers` are those of a fleet in which some prefill for others, `shared` is what came of sharing KV, where they do, and `ranks` what
     replicas in lock step cost each other, server by server; `server_of` is the number of each replica's server, where several have several.
@@ -109,7 +109,13 @@ class ClusterRecords:
             return self.span_s * (len(self.replicas) if pool is None else self.pool_of.count(pool))
         start_s = float(self.merged.requests.arrival_s[0])
         lives = [life for life in self.lives if pool is None or life.pool == pool]
-        return sum(life.held_s(start_s, start_s + self.span_s) for life in lives)
+        return sum(life.held_s(start_s, start_s + self.span_s) * len(self.replicas_of(life)) for life in lives)
+
+    def replicas_of(self, life: Life) -> list[int]:
+        """The numbers of the replicas whose life it is: that of a server is one of all its engines."""
+        if not self.server_of:
+            return [life.number]
+        return [replica for replica, server in enumerate(self.server_of) if server == life.number]
 
 
 def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records:

@@ -6,7 +6,7 @@ and a replica needs no events. If a router alone does, see sim/cluster/listened.
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import simpy
 from simpy.events import EventPriority
@@ -277,6 +277,10 @@ class LiveReplica(ReportingReplica):
                 self._core.abort(Abort(request, reason, self._env.now))
                 self.wake()
 
+    def refuse(self, answer: Request, reason: str) -> None:
+        """Record one as failed that was not submitted."""
+        self._core.refuse(answer, reason)
+
     def halt(self) -> dict[Request, int]:
         """The replica is lost now, and what is on its device never comes back: the tokens that each request has returned.
 
@@ -310,6 +314,18 @@ class LiveReplica(ReportingReplica):
         assert self._scrapes is not None, "a router scrapes"
         assert at_s == self._scrapes.last_s, "metrics are those of the last scrape"
         return self._shown
+
+    @property
+    def at_addresses(self) -> Sequence[Self]:
+        """Itself."""
+        return (self,)
+
+    def replica_of(self, answer: Request) -> int:  # noqa: ARG002 - of a server's replicas it would be one of several
+        return self.number_in_fleet
+
+    @property
+    def engines_now(self) -> Sequence[Metrics]:
+        return (self.metrics_now,)
 
     @property
     def metrics_now(self) -> Metrics:

@@ -36,6 +36,7 @@ from sim.engine.request_table import RequestTable
 from sim.engine.staged_group import StagedGroup
 from sim.engine.ticks import Ticks
 from sim.engine.walking.staged_rank import StagedRank
+from sim.steptime.protocol import StepTimeModel
 
 
 class Engines(Protocol):
@@ -86,6 +87,28 @@ class LiveEngines:
 
     def seen(self, engine: int) -> Metrics:  # noqa: ARG002 - of several engines the first is looked at
         return self._first.seen
+
+    @property
+    def engines_now(self) -> Sequence[Metrics]:
+        """What each shows after all that has come back by now and before the passes of this instant."""
+        return [replica.metrics_now for replica in self.replicas]
+
+    def abort(self, engine: int, answer: Request, reason: str) -> None:
+        """End an answer that was submitted to an engine."""
+        self.replicas[engine].abort(answer, reason=reason)
+
+    def refuse(self, answer: Request, reason: str) -> None:
+        """Record one as failed that has come to no engine; with the first."""
+        self._first.refuse(answer, reason)
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps of passes that have not begun take other times from now on."""
+        for replica in self.replicas:
+            replica.use(step_time)
+
+    def halt(self) -> dict[Request, int]:
+        """All are lost now: the tokens that each request has returned."""
+        return {request: num_tokens for replica in self.replicas for request, num_tokens in replica.halt().items()}
 
 
 class SeenReplica(LiveReplica):
@@ -140,9 +163,10 @@ class Address:
         self._gateway = gateway
         self._on_answered = on_answered
 
-    def lead_to(self, engines: Engines) -> None:
-        """To those of a server."""
+    def lead_to(self, engines: Engines, replicas: range) -> None:
+        """To those of a server, which have these numbers in the fleet."""
         self._engines = engines
+        self._replicas = replicas
         self._gateway.replicas = engines.replicas[self.behind.start : self.behind.stop]
 
     def submit(self, *answers: Request) -> None:
@@ -172,11 +196,12 @@ class Address:
 
 
 class Server(NamedTuple):
-    """Its engines, by their numbers in the fleet; what has them catch up; and their group, if they step together."""
+    """Its engines, by their numbers in the fleet; what has them catch up; their group, if they step together; and its addresses."""
 
     cores: dict[int, RankCore]
     engines: Engines
     group: RankGroup | StagedGroup | None
+    addresses: Sequence[Address]
 
 
 class Front(NamedTuple):
@@ -193,78 +218,55 @@ class CoreMaker(Protocol):
     def __call__(self, pool: int, number: int, step_log: StepLog | None) -> RankCore: ...
 
 
-class Servers:
-    """All servers of a plan, whose `addresses` are what its routers choose from; `front_of` says before which one a pool stands.
-
-    Engines that are not live catch up as requests come; live ones may get requests that arrived elsewhere before.
-    """
+class ServerMaker:
+    """Makes servers. Engines that are not live catch up as requests come; live ones may get requests that arrived elsewhere before."""
 
     def __init__(
         self,
         env: simpy.Environment,
-        plan: FleetPlan,
         source: RequestSource,
         make_core: CoreMaker,
-        front_of: Callable[[Pool], Front],
         *,
         is_live: bool,
         step_log: StepLog | None,
+        gateway: type[Gateway] = Gateway,
+        address: type[Address] = Address,
     ) -> None:
+        """Of what kind the gateway is behind an address, and the address itself."""
         self._env = env
-        self._plan = plan
         self._source = source
         self._make_core = make_core
-        self._front_of = front_of
         self._is_live = is_live
         self._step_log = step_log
-        self.addresses: list[Address] = []
-        self._servers = [self._server(number, *server) for number, server in enumerate(plan.servers)]
+        self._gateway = gateway
+        self._kind = address
 
-    def catch_up(self, now_s: float) -> None:
-        """A request comes: do what is due before."""
-        for server in self._servers:
-            server.engines.catch_up(now_s)
-
-    def finish(self) -> None:
-        """No more requests will come."""
-        for server in self._servers:
-            server.engines.finish()
-
-    @property
-    def live_engines(self) -> list[LiveReplica | Rank]:
-        """By their numbers in the fleet, if they are live."""
-        engines = [engine for server in self._servers for engine in server.engines.replicas]
-        return [engine for engine in engines if isinstance(engine, LiveReplica | Rank)]
-
-    def records(self) -> list[EngineRecords]:
-        """Of each engine. Raises ConfigError where requests wait for ever."""
-        cores = {number: core for server in self._servers for number, core in server.cores.items()}
-        for number, core in cores.items():
-            check_holds_nobody(core, number)
-        return [core.records() for core in cores.values()]
-
-    @property
-    def ranks(self) -> tuple[RankRecords, ...]:
-        """Of each server whose engines step together."""
-        return tuple(server.group.records for server in self._servers if server.group)
-
-    def _server(self, number: int, pool_number: int, numbers: range) -> Server:
-        """The server of that number, whose addresses are the next ones."""
-        pool = self._plan.pools[pool_number]
-        front = self._front_of(pool)
-        addresses = [self._address(pool_number, front, engines) for engines in pool.behind_addresses]
+    def server(
+        self,
+        pool: Pool,
+        pool_number: int,
+        replicas: range,
+        first_address: int,
+        front: Front,
+        names: Sequence[Mapping[str, int]],
+    ) -> Server:
+        """One of a pool with engines of these numbers, which the step log calls by these names, and addresses numbered from the first on."""
+        addresses = [
+            self._address(pool, pool_number, front, first_address + place, engines)
+            for place, engines in enumerate(pool.behind_addresses)
+        ]
         of_engine = [address for address in addresses for _ in address.behind]
 
         def tell(engine: int, finished: Sequence[Request]) -> None:
             of_engine[engine].answered(engine, finished)
 
-        names, rules = self._names(number, numbers), pool.server.lock_step if pool.server else None
+        rules = pool.server.lock_step if pool.server else None
         log = RankLog(self._step_log, names) if self._step_log and rules else None
         cores = {
             replica: self._make_core(
                 pool_number, replica, log.of_rank(rank) if log else named(self._step_log, names[rank])
             )
-            for rank, replica in enumerate(numbers)
+            for rank, replica in enumerate(replicas)
         }
         looks = None if front.scrape_interval_s is None else Ticks(front.scrape_interval_s)
         interval_s = addresses[0].balancer.scrape_interval_s
@@ -280,26 +282,24 @@ class Servers:
         else:
             engines = self._independent(cores, pool_number, tell, interval_s, looks)
         for address in addresses:
-            address.lead_to(engines)
-        return Server(cores, engines, group)
+            address.lead_to(engines, replicas)
+        return Server(cores, engines, group, addresses)
 
-    def _address(self, pool_number: int, front: Front, behind: range) -> "Address":
-        """The next one, with these engines of its server behind it."""
-        pool, number = self._plan.pools[pool_number], len(self.addresses)
+    def _address(self, pool: Pool, pool_number: int, front: Front, number: int, behind: range) -> Address:
+        """That of the number, with these engines of its server behind it."""
         balancer: Router = TheOnlyOne()
         if pool.server and pool.server.balancer:
             clock = self._clock if self._is_live else None
             fleet = Fleet([pool.config] * len(behind), self._source, clock=clock)
             balancer = router_for(pool.server.balancer, fleet, len(behind))
-        gateway = Gateway(
+        gateway = self._gateway(
             self._env,
             balancer,
             reject=partial(front.refused, number),
             limits=QueueLimits.of(pool.config.engine),
             sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
         )
-        self.addresses.append(Address(number, pool_number, gateway, front.answered, behind))
-        return self.addresses[-1]
+        return self._kind(number, pool_number, gateway, front.answered, behind)
 
     def _clock(self) -> float:
         return self._env.now
@@ -363,13 +363,71 @@ class Servers:
             return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, looks)
         return ListenedReplicas(((core, pool) for core in cores.values()), tell, scrape_interval_s, looks)
 
-    def _names(self, server: int, numbers: range) -> list[dict[str, int]]:
-        """What the step log calls a server's engines; the only server's by their ranks, those of fleets without ranks by their numbers."""
-        if not self._plan.has_servers:
-            return [{"replica": replica} for replica in numbers]
-        if len(self._plan.servers) == 1:
-            return [{"rank": rank} for rank in range(len(numbers))]
-        return [{"replica": replica, "server": server, "rank": rank} for rank, replica in enumerate(numbers)]
+
+class Servers:
+    """All servers of a plan, whose `addresses` are what its routers choose from; `front_of` says before which one a pool stands."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        plan: FleetPlan,
+        source: RequestSource,
+        make_core: CoreMaker,
+        front_of: Callable[[Pool], Front],
+        *,
+        is_live: bool,
+        step_log: StepLog | None,
+    ) -> None:
+        maker = ServerMaker(env, source, make_core, is_live=is_live, step_log=step_log)
+        self.addresses: list[Address] = []
+        self._servers: list[Server] = []
+        for number, (pool_number, replicas) in enumerate(plan.servers):
+            pool = plan.pools[pool_number]
+            names = _names(plan, number, replicas)
+            self._servers.append(maker.server(pool, pool_number, replicas, len(self.addresses), front_of(pool), names))
+            self.addresses += self._servers[-1].addresses
+
+    def catch_up(self, now_s: float) -> None:
+        """A request comes: do what is due before."""
+        for server in self._servers:
+            server.engines.catch_up(now_s)
+
+    def finish(self) -> None:
+        """No more requests will come."""
+        for server in self._servers:
+            server.engines.finish()
+
+    @property
+    def live_engines(self) -> list[LiveReplica | Rank]:
+        """By their numbers in the fleet, if they are live."""
+        engines = [engine for server in self._servers for engine in server.engines.replicas]
+        return [engine for engine in engines if isinstance(engine, LiveReplica | Rank)]
+
+    def records(self) -> list[EngineRecords]:
+        """Of each engine. Raises ConfigError where requests wait for ever."""
+        cores = {number: core for server in self._servers for number, core in server.cores.items()}
+        for number, core in cores.items():
+            check_holds_nobody(core, number)
+        return [core.records() for core in cores.values()]
+
+    @property
+    def ranks(self) -> tuple[RankRecords, ...]:
+        """Of each server whose engines step together."""
+        return tuple(server.group.records for server in self._servers if server.group)
+
+
+def _names(plan: FleetPlan, server: int, numbers: range) -> list[dict[str, int]]:
+    """What the step log calls a server's engines; the only server's by their ranks, those of fleets without ranks by their numbers."""
+    if not plan.has_servers:
+        return [{"replica": replica} for replica in numbers]
+    if len(plan.servers) == 1:
+        return [{"rank": rank} for rank in range(len(numbers))]
+    return rank_names(server, numbers)
+
+
+def rank_names(server: int, numbers: range) -> list[dict[str, int]]:
+    """Of one server among several."""
+    return [{"replica": replica, "server": server, "rank": rank} for rank, replica in enumerate(numbers)]
 
 
 class ServerFleet:

@@ -172,7 +172,15 @@ def _serve_changing(
     fleet = kind(load.env, plan, dynamics, load.source, table, seed, step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
-    return ClusterRecords.of(fleet.records(), table, fleet.pool_of, fleet.lives, fleet.handovers())
+    return ClusterRecords.of(
+        fleet.records(),
+        table,
+        fleet.pool_of,
+        fleet.lives,
+        fleet.handovers(),
+        ranks=fleet.ranks,
+        server_of=fleet.server_of,
+    )
 
 
 def _serve_by_servers(

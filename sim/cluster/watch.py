@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from math import isnan
 from typing import NamedTuple
 
-from sim.cluster.autoscaling.autoscaler import Observed, Shown
+from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed, Shown
 from sim.cluster.errand import Errand
 from sim.cluster.fleet_plan import Role
 from sim.cluster.places import Place, Places, State
-from sim.engine.request_table import NO_REPLICA
 
 
 class Answered(NamedTuple):
-    """A request that was answered by the replica of that number; `tpot_s` is None where there was no second token, and that of an answer where
+    """A request that was answered by the replica in the place of that number; `tpot_s` is None where there was no second token, and that of an answer where
     there were several.
 
     Or a prompt that it has computed for another, which brings no tokens.
@@ -40,10 +39,11 @@ class Watch:
     Arrivals are those that it was sent, and those sent nowhere yet; all of them, if it prefills for others.
     """
 
-    def __init__(self, pool: int, window_s: float, role: Role = "both") -> None:
+    def __init__(self, pool: int, autoscaler: Autoscaler, role: Role = "both") -> None:
         self._pool = pool
         self._role = role
-        self._window_s = window_s
+        self._window_s = autoscaler.window_s
+        self._together = autoscaler.together
         self._arrived: deque[Arrived] = deque()
         self._answered: deque[Answered] = deque()
 
@@ -70,7 +70,7 @@ class Watch:
         while self._answered and self._answered[0].at_s <= since_s:
             self._answered.popleft()
         pool = self._pool
-        arrived = [one for one in self._arrived if self._role == "prefill" or _is_of(one.errand, pool, places)]
+        arrived = [one for one in self._arrived if self._role == "prefill" or _is_of(one.errand, pool)]
         outputs = [answer.num_output_tokens for answer in self._answered if places[answer.number].pool == pool]
         return Observed(
             now_s,
@@ -86,8 +86,8 @@ class Watch:
         )
 
     def _shown(self, place: Place, now_s: float, errands: dict[int, Errand]) -> Shown:
-        assert place.replica is not None, "it is ready"
-        metrics = place.replica.metrics_now
+        assert place.tenant is not None, "it is ready"
+        metrics = self._together(place.tenant.engines_now)
         if not self._window_s:
             return Shown(*metrics)
         since_s = now_s - self._window_s
@@ -103,5 +103,5 @@ class Watch:
         return Shown(*metrics, ttfts_s, [answer.tpot_s for answer in answers if answer.tpot_s is not None])
 
 
-def _is_of(errand: Errand, pool: int, places: Places) -> bool:
-    return errand.replica == NO_REPLICA or places[errand.replica].pool == pool
+def _is_of(errand: Errand, pool: int) -> bool:
+    return errand.address is None or errand.address.pool == pool

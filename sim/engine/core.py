@@ -118,12 +118,14 @@ class EngineCore(LockStepCore):
                 self._recorder.failure(request, num_generated, reason)
 
     def stop_within(self, plan: Plan, now_s: float) -> None:
-        """Do what has begun of a plan by then, but leave its last batch on the device."""
+        """Do what has begun of a plan by then; of its batches the last stays on the device, unless it comes back at that very time."""
         leaping = cast("LeapPlan", plan)
         num_begun = self.num_begun(plan, now_s)
         if num_begun > 1:
             self.commit(self._plan(leaping.leap, num_begun - 1, leaping.num_chunk_tokens))
         self.launch()
+        if self._is_full and self.next_collect_s <= now_s:
+            self.collect()
 
     def halt(self) -> dict[Request, int]:
         """Drop all requests and what is on the device; how many tokens each of them has returned."""

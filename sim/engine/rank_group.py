@@ -133,10 +133,14 @@ class RankGroup:
             self.records.num_waves += 1
 
     def _pause(self) -> None:
-        """Steps in flight are dummies, which nobody waits for, unless ranks that transfer KV free blocks with them."""
+        """Steps in flight are dummies, or of nobody who is still there; none waits for them, unless ranks that transfer KV free blocks with them."""
         self.is_paused = True
         if not any(core.awaits_batch for core in self.cores):
             self.ends_s = []
+            if not self._transfers_kv:
+                for core in self.cores:
+                    while core.num_in_flight:
+                        core.collect()
         for core in self.cores:
             core.pause(self.now_s)
 
@@ -280,6 +284,27 @@ class RankGroup:
             return plan
         ended_s = self._ended_s(plan.leap, num_begun)
         return StepsAhead(plan.leap, num_begun, ended_s, plan.ranks, plan.seconds)
+
+    def stop_within(self, plan: StepsAhead, now_s: float) -> None:
+        """Do what has begun of a plan by then; of its steps the last stays on the device, unless it comes back at that very time."""
+        self.commit_but_one(self.cut(plan, now_s))
+        self.launch()
+        if self.is_full and self.ends_s[0] <= now_s:
+            self.collect()
+
+    def commit_but_one(self, plan: StepsAhead) -> None:
+        """Do the planned steps but for the last, which may bring back something else than was certain."""
+        num_passes = plan.num_passes - 1
+        self.ahead = None
+        if num_passes:
+            self.commit(
+                StepsAhead(plan.leap, num_passes, self._ended_s(plan.leap, num_passes), plan.ranks, plan.seconds)
+            )
+
+    def use(self, step_time: StepTimeModel) -> None:
+        """Steps that have not begun take other times from now on."""
+        rules = self._rules
+        self._steps = RankSteps(step_time, rules.dispatch, dummy_batch(rules.num_drafts), rules.dbo)
 
     def commit(self, plan: StepsAhead) -> list[Finished]:
         """Do the planned steps; the requests that finish with the last of them."""

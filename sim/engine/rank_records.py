@@ -23,6 +23,17 @@ class RankRecords:
         self.num_computed_tokens = 0
         self.dummy_steps = [0] * num_ranks
 
+    def add(self, others: "RankRecords") -> None:
+        """What as many ranks have cost each other elsewhere, or before."""
+        self.num_waves += others.num_waves
+        self.num_steps += others.num_steps
+        self.num_split_steps += others.num_split_steps
+        self.step_s += others.step_s
+        self.own_s += others.own_s
+        self.num_tokens += others.num_tokens
+        self.num_computed_tokens += others.num_computed_tokens
+        self.dummy_steps = [own + more for own, more in zip(self.dummy_steps, others.dummy_steps, strict=True)]
+
     def steps(
         self,
         counts: list[int],

@@ -118,10 +118,23 @@ def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, An
             "engine": pool.given.to_json(),
             **summary_of(pool.deployment, records),
             "gpu_busy_fraction": records.leaps.busy_s / replica_s if (replica_s := run.replica_s(number)) else None,
-            **(lock_step_figures(list(islice(ranks, pool.num_servers))) if pool.deployment.lock_step else {}),
+            **(
+                lock_step_figures(list(islice(ranks, _num_servers(run, number, pool))))
+                if pool.deployment.lock_step
+                else {}
+            ),
         }
         for number, (pool, records) in enumerate(zip(fleet.pools, run.pools, strict=True))
     ]
+
+
+def _num_servers(run: ClusterRecords, number: int, pool: DeployedPool) -> int:
+    """So many servers of the pool of that number have records, also where they come and go."""
+    return (
+        len({server for server, its in zip(run.server_of, run.pool_of, strict=True) if its == number})
+        if run.server_of
+        else pool.num_servers
+    )
 
 
 def _servers_json(pool: DeployedPool) -> dict[str, int]:
@@ -155,4 +168,4 @@ def gpus_held(fleet: DeployedFleet, run: ClusterRecords, duration_s: float) -> f
     """GPUs that the run held, on average over that time: replicas that start or are lost hold theirs."""
     if not run.lives:
         return fleet.num_gpus
-    return mean_gpus(run, [pool.deployment.engine.num_gpus for pool in fleet.pools], duration_s)
+    return mean_gpus(run, [pool.gpus_per_server for pool in fleet.pools], duration_s)

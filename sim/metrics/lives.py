@@ -9,7 +9,7 @@ from sim.cluster.records import ClusterRecords
 
 
 def life_figures(run: ClusterRecords, duration_s: float) -> dict[str, Any]:
-    """The mean number of replicas that held GPUs during the run, the most of them, and how many did at each change.
+    """The mean number of replicas, or servers, that held GPUs during the run, the most of them, and how many did at each change.
 
     `replicas_over_time` has an object a change: since `at_s`, `replicas` hold GPUs and `ready` of them serve.
     """
@@ -24,7 +24,7 @@ def life_figures(run: ClusterRecords, duration_s: float) -> dict[str, Any]:
 
 
 def mean_gpus(run: ClusterRecords, num_gpus: Sequence[int], duration_s: float) -> float:
-    """GPUs held on average during the run; `num_gpus` are those of a replica of each pool."""
+    """GPUs held on average during the run; `num_gpus` are those of a replica, or server, of each pool."""
     start_s = float(run.merged.requests.arrival_s[0])
     end_s = start_s + duration_s
     return sum(num_gpus[life.pool] * life.held_s(start_s, end_s) for life in run.lives) / (duration_s or inf)
@@ -61,7 +61,7 @@ def _count(changes: dict[float, list[int]], at_s: float, replicas: int, ready: i
 
 
 def lives_of(run: ClusterRecords, number: int) -> list[dict[str, Any]]:
-    """When the replicas of a number were there; null where that did not end in the run."""
+    """When the replicas of a number were there, each with its server; null where that did not end in the run."""
     return [
         {
             "started_s": life.started_s,
@@ -70,5 +70,5 @@ def lives_of(run: ClusterRecords, number: int) -> list[dict[str, Any]]:
             "gone_s": life.gone_s if isfinite(life.gone_s) else None,
         }
         for life in sorted(run.lives, key=lambda life: life.started_s)
-        if life.number == number
+        if number in run.replicas_of(life)
     ]

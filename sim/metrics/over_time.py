@@ -88,7 +88,7 @@ def _ready(run: ClusterRecords, time_s: Floats) -> Ints:
     ready = np.zeros((len(run.replicas), len(time_s)), dtype=np.int64)
     for life in run.lives:
         came, lost = (np.searchsorted(sorted(times), time_s, side="right") for times in (life.ready_s, life.lost_s))
-        ready[life.number] |= (came > lost) & (time_s < life.gone_s)
+        ready[run.replicas_of(life)] |= (came > lost) & (time_s < life.gone_s)
     return ready
 
 

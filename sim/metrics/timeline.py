@@ -127,5 +127,5 @@ def _held(run: ClusterRecords, edges_s: Floats) -> Floats:
     start_s = np.array([life.started_s for life in run.lives])
     gone_s = np.array([life.gone_s for life in run.lives])
     held = Grid(edges_s, np.clip(start_s, *edges_s[[0, -1]]), np.clip(gone_s, *edges_s[[0, -1]]))
-    found = held.mean(np.ones(len(start_s)))
+    found = held.mean(np.array([float(len(run.replicas_of(life))) for life in run.lives]))
     return np.where(found > 0, found, 1.0)

@@ -22,6 +22,7 @@ from tests.cluster.test_clusters_agree import gaps, panel_bits
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.properties import engine_examples as examples
 from tests.reference.managed import Pool, ServedChanging, simulate_changing
+from tests.reference.managed_servers import ServedByServers
 from tests.workloads import Workload, step_times, workloads
 
 AUTOSCALERS = (
@@ -80,7 +81,7 @@ def dynamics(draw: st.DrawFn) -> Dynamics:
     return Dynamics.parse(given)
 
 
-def assert_same_run(found: ClusterRecords, expected: ServedChanging) -> None:
+def assert_same_run(found: ClusterRecords, expected: ServedChanging | ServedByServers) -> None:
     """Every request's end, every replica's life, steps, gaps and cache."""
     for name in RequestRecords.__dataclass_fields__:
         np.testing.assert_array_equal(

@@ -7,8 +7,12 @@ import pytest
 
 from sim.cluster.backoff import BackoffOptions, backoff_s
 from sim.cluster.circuit_breaker import Circuit, CircuitBreaker, CircuitBreakerOptions
+from sim.cluster.dynamics import Dynamics
 from sim.cluster.faults import DrawnFault, Outage, ScriptedFault, parse_faults
+from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.simulation import simulate
 from sim.errors import ConfigError
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 
 
 def test_a_scripted_fault_is_that_of_one_replica() -> None:
@@ -47,6 +51,17 @@ def test_a_slow_node_is_no_loss() -> None:
 def test_an_error_names_the_fault_and_its_rule(given: object, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         parse_faults(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("at_s", [5, 6])
+def test_what_comes_back_at_the_instant_of_a_loss_has_come_back(at_s: int, *, is_async: bool) -> None:
+    """One token a second, be the steps certain or not: the token of that second is returned."""
+    config = make_config(num_gpu_blocks=30, block_size=2, max_num_batched_tokens=100, async_scheduling=is_async)
+    changes = Dynamics.parse({"faults": [{"at_s": at_s, "replica": 0}], "recovery": {"lost": "fail"}})
+    plan = FleetPlan.alike(config, ONE_SECOND, 1, "round_robin", dynamics=changes)
+    found = simulate(make_trace([Ask("a", 4, 20)]), plan).merged.requests
+    assert found.generated_tokens.tolist() == [at_s]
 
 
 RNG = Random(0)  # noqa: S311 - a simulation's draws

@@ -46,7 +46,7 @@ class Gateway:
         self._limits = limits
         self.on_refused: Callable[[Request], None] = lambda _request: None
         self._there: list[Request] = []
-        self.num_undecided = 0
+        self._undecided: list[Request] = []
         self.router = router
         self._num_unanswered = num_unanswered
         self.replicas: list[Replica] = []
@@ -54,14 +54,16 @@ class Gateway:
 
     def submit(self, request: Request) -> None:
         if self._limits:
-            self.num_undecided += 1 + len(request.others)
+            self._undecided.append(request)
             self._env.process(self._let_in(request, self._limits))
         else:
             self._route(request)
 
     def _let_in(self, request: Request, limits: Modes) -> Generator[simpy.Event, Any, None]:
         yield Due(self._env, 0, ANSWERED)
-        self.num_undecided -= 1 + len(request.others)
+        if request not in self._undecided:  # aborted or lost meanwhile
+            return
+        self._undecided.remove(request)
         unfinished = [there for there in self._there if there.finish_s is None]
         request.rejected = refusal(limits, unfinished, 1 + len(request.others))
         if request.rejected:
@@ -69,6 +71,21 @@ class Gateway:
         else:
             self._there += [request, *request.others]
             self._route(request)
+
+    @property
+    def num_undecided(self) -> int:
+        """Answers that are asked for by requests which may yet be turned away."""
+        return sum(1 + len(request.others) for request in self._undecided)
+
+    def forget(self, *given_up: Request) -> bool:
+        """Nobody waits for these any more; whether they were still to be let in."""
+        was_undecided = given_up[0] in self._undecided
+        self._undecided = [request for request in self._undecided if request not in given_up]
+        self._there = [answer for answer in self._there if answer not in given_up]
+        return was_undecided
+
+    def lose_undecided(self) -> None:
+        self._undecided = []
 
     def _route(self, request: Request) -> None:
         """All answers come from one replica, but the engines of one server get theirs one by one."""

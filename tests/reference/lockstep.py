@@ -27,8 +27,8 @@ from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.modes import PLAIN, Modes
 from tests.reference.recorder import Recorder
-from tests.reference.replica import step_shape
-from tests.reference.request import Request
+from tests.reference.replica import Abort, step_shape
+from tests.reference.request import Request, RequestStatus
 from tests.reference.routers import ROUTERS
 from tests.reference.scheduler import Batch, Scheduler
 from tests.reference.waves import DUMMY_BATCH
@@ -53,6 +53,7 @@ class Rank:
         self._ranks = ranks
         self._num_usable_blocks = config.num_usable_blocks
         self.inbox: list[Request] = []
+        self.aborts: list[Abort] = []
         self.scheduler = Scheduler(config, modes)
         self.recorder = Recorder()
         self._adapters = Adapters(modes.loras) if modes.loras else None
@@ -65,6 +66,24 @@ class Rank:
         self.inbox += [request, *others]
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
+
+    def abort(self, request: Request, reason: str, now_s: float) -> None:
+        """As of a replica by itself."""
+        if request in self.inbox:
+            self.inbox.remove(request)
+            request.failed = reason
+        else:
+            self.aborts.append(Abort(request, reason, now_s))
+            if not self._ranks.woken.triggered:
+                self._ranks.woken.succeed()
+
+    def drain_aborts(self, before_s: float) -> None:
+        due = [abort for abort in self.aborts if abort.at_s < before_s]
+        self.aborts = [abort for abort in self.aborts if abort not in due]
+        for request, reason, _ in due:
+            if request.status is not RequestStatus.FINISHED:
+                self.scheduler.abort(request)
+                request.failed = reason
 
     def call(self, now_s: float, *, is_throttled: bool) -> Batch | None:
         """The scheduler's, which then hears what the worker told with an earlier batch without rows."""
@@ -205,6 +224,7 @@ class Ranks:
                     for request in rank.inbox:
                         rank.scheduler.add_request(request)
                     rank.inbox.clear()
+                    rank.drain_aborts(math.inf)
                 self._launch(is_throttled=counter % self._prefill_interval != 0)
                 counter += 1
                 if len(self._in_flight) == self._depth:
@@ -220,7 +240,7 @@ class Ranks:
         """Until a request comes; who transfers KV polls meanwhile."""
         for rank in self.ranks:
             rank.next_call_s = max(self._env.now, self._rested_s)
-        while not any(rank.inbox for rank in self.ranks):
+        while not any(rank.inbox or rank.aborts for rank in self.ranks):
             self.woken = self._env.event()
             next_s = min((rank.next_call_s for rank in self.ranks if rank.polls), default=math.inf)
             if next_s == math.inf:
@@ -301,6 +321,7 @@ class Ranks:
         for rank, batch in zip(self.ranks, step.batches, strict=True):
             if batch is None:
                 continue
+            rank.drain_aborts(self._env.now)
             sampled, finished = rank.scheduler.update(batch)
             for request in sampled:
                 rank.recorder.token(request, step.end_s)

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import simpy
@@ -23,7 +23,7 @@ from sim.cluster.faults import Fault
 from sim.cluster.lives import Life
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records, RequestRecords
-from sim.steptime.protocol import StepShape, StepTimeModel
+from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import ANSWERED, FLEET, Due
 from tests.reference.clients import Senders
@@ -49,17 +49,27 @@ class Paced:
             product *= factor
         return self._model.step_s(shape) * product
 
+    def agreed_s(self, shape: StepShape, agreed: Agreement) -> float:
+        product = 1.0
+        for factor in self.factors:
+            product *= factor
+        return cast("AgreedStepTime", self._model).agreed_s(shape, agreed) * product
+
     def decode_curve(self, num_decodes: int) -> Any:
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class Job:
-    """A request of the trace: its attempt under way, where that is, and what is known of attempts before."""
+    """A request of the trace: its attempt under way, where that is, and what is known of attempts before.
+
+    `sent_to` is the entry of the spot that was chosen.
+    """
 
     attempt: Request
     came_s: float
     spot: "Spot | None" = None
+    sent_to: Any = None
     num_lost: int = 0
     num_kept: int = 0
     first: Request | None = None  # the attempt whose first token stands
@@ -96,7 +106,9 @@ class Pool(NamedTuple):
 
 
 class ManagedFleet:
-    """Spots and jobs; `on_end` is told of each request that ends."""
+    """Spots and jobs; `on_end` is told of each request that ends. A spot has a `kind` of thing in it."""
+
+    kind = "replica"
 
     def __init__(
         self,
@@ -133,7 +145,7 @@ class ManagedFleet:
                 if place < count:
                     first.append(self.spots[-1])
         circuit = dynamics.recovery.circuit
-        self.breakers = [CircuitBreaker(circuit) for _ in self.spots] if circuit else []
+        self.breakers = [CircuitBreaker(circuit) for spot in self.spots for _ in self.entries(spot)] if circuit else []
         for spot in first:
             spot.started_s = env.now
             self.make_ready(spot)
@@ -177,31 +189,43 @@ class ManagedFleet:
     def dispatch(self) -> None:
         limit = self.dynamics.admission.max_concurrent
         while self.queue and (limit is None or len(self.order) < limit):
-            spots = [spot for spot in self.unbroken() if self.answers_requests(spot)]
-            if not spots:
+            entries = [entry for entry in self.unbroken() if self.answers_requests(entry)]
+            if not entries:
                 return
             by_priority = self.dynamics.admission.order == "priority"
             job = min(self.queue, key=lambda job: job.attempt.priority) if by_priority else self.queue[0]
             self.queue.remove(job)
-            self.send(job, spots)
+            self.send(job, entries)
 
-    def unbroken(self) -> list[Spot]:
+    def entries(self, spot: Spot) -> Sequence[Any]:
+        """Where requests are sent to a spot: it has but one, which is itself."""
+        return [spot]
+
+    def spot_of(self, entry: Any) -> Spot:
+        found: Spot = entry
+        return found
+
+    def unbroken(self) -> list[Any]:
         return [
-            spot
+            entry
             for spot in self.seeming()
-            if not self.breakers or self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN
+            for entry in self.entries(spot)
+            if not self.breakers or self.breakers[entry.number].state(self.env.now) is not Circuit.OPEN
         ]
 
     def answers_requests(self, spot: Spot) -> bool:  # noqa: ARG002 - all do
         return True
 
-    def send(self, job: Job, spots: list[Spot]) -> None:
+    def send(self, job: Job, entries: list[Any]) -> None:
         request = job.attempt
         for answer in answers([request]):
             answer.arrival_s = self.env.now
-        spot = self.choose(spots, self.chosen, self.draws, lambda spot: sum(job.spot is spot for job in self.order))
-        self.chosen.append(spot)
-        job.spot, job.where = spot, spot.number
+        entry = self.choose(
+            entries, self.chosen, self.draws, lambda entry: sum(job.sent_to is entry for job in self.order)
+        )
+        self.chosen.append(entry)
+        spot = self.spot_of(entry)
+        job.spot, job.sent_to, job.where = spot, entry, spot.number
         self.order.append(job)
         if spot.state == "ready":
             self.hand(job, spot)
@@ -213,11 +237,10 @@ class ManagedFleet:
         assert spot.replica
         spot.replica.submit(job.attempt, job.attempt.others)
 
-    def choose(
-        self, spots: list[Spot], chosen: list[Spot], draws: Random, num_in_flight: Callable[[Spot], int]
-    ) -> Spot:
-        """By the router's rule, among the spots that there are, given those chosen before."""
-        if sum(self.answers_requests(spot) == self.answers_requests(spots[0]) for spot in self.spots) == 1:
+    def choose(self, spots: list[Any], chosen: list[Any], draws: Random, num_in_flight: Callable[[Any], int]) -> Any:
+        """By the router's rule, among the entries that there are, given those chosen before."""
+        alike = [spot for spot in self.spots if self.answers_requests(spot) == self.answers_requests(spots[0])]
+        if sum(len(self.entries(spot)) for spot in alike) == 1:
             return spots[0]
         if self.router == "random":
             return spots[draws.randrange(len(spots))]
@@ -256,7 +279,7 @@ class ManagedFleet:
             return
         self.leave(job)
         if self.breakers:
-            self.breakers[spot.number].succeeded(self.env.now)
+            self.breakers[job.sent_to.number].succeeded(self.env.now)
         self.answers.append((self.env.now, job, spot.number))
         self.end(job, "completed")
         self.give_back(spot)
@@ -272,6 +295,10 @@ class ManagedFleet:
         self.give_back(spot)
         self.dispatch_soon()
 
+    def where(self, job: Job) -> int:
+        """The number of the replica that had it last."""
+        return job.where
+
     def leave(self, job: Job) -> None:
         self.order.remove(job)
         job.spot = None
@@ -279,15 +306,15 @@ class ManagedFleet:
     def lose_jobs(self, spot: Spot, jobs: list[Job]) -> None:
         for job in jobs:
             self.leave(job)
-            self.blame(spot)
-            self.lose_job(job, f"replica {spot.number} was lost")
+            self.blame(job.sent_to)
+            self.lose_job(job, f"{self.kind} {spot.number} was lost")
         self.dispatch_soon()
 
-    def blame(self, spot: Spot) -> None:
-        """The breaker of a spot hears of a loss."""
-        if self.breakers and self.breakers[spot.number].state(self.env.now) is not Circuit.OPEN:
-            self.breakers[spot.number].failed(self.env.now)
-            if self.breakers[spot.number].state(self.env.now) is Circuit.OPEN:
+    def blame(self, entry: Any) -> None:
+        """The breaker of an entry hears of a loss."""
+        if self.breakers and self.breakers[entry.number].state(self.env.now) is not Circuit.OPEN:
+            self.breakers[entry.number].failed(self.env.now)
+            if self.breakers[entry.number].state(self.env.now) is Circuit.OPEN:
                 self.at(self.dynamics.recovery.circuit_open_s, FLEET, self.dispatch_soon)
 
     def lose_job(self, job: Job, reason: str) -> None:
@@ -321,17 +348,17 @@ class ManagedFleet:
             self.queue.remove(job)
         spot = job.spot
         if spot is not None:
-            assert spot.replica
             self.leave(job)
-            self.abort(job, spot.replica, reason)
+            self.abort(job, spot, reason)
             self.give_back(spot)
         self.end(job, f"failed: {reason}")
         self.dispatch_soon()
 
-    def abort(self, job: Job, replica: Replica, reason: str) -> None:
+    def abort(self, job: Job, spot: Spot, reason: str) -> None:
+        assert spot.replica
         for answer in answers([job.attempt]):
             if answer.finish_s is None:
-                replica.abort(answer, reason)
+                spot.replica.abort(answer, reason)
 
     def queue_out(self, job: Job) -> None:
         if job in self.queue and not job.num_lost:
@@ -349,11 +376,15 @@ class ManagedFleet:
         spot.plan += 1
         spot.state = "ready"
         spot.ready_s.append(self.env.now)
+        self.fill(spot)
+        self.dispatch_soon()
+
+    def fill(self, spot: Spot) -> None:
+        """With a fresh replica."""
         recorder = Recorder()
         spot.replica = replica = self.replica(spot, recorder)
         spot.recorders.append((recorder, replica))
-        spot.process = self.env.process(_until_interrupted(replica))
-        self.dispatch_soon()
+        spot.process = self.env.process(until_interrupted(replica))
 
     def replica(self, spot: Spot, recorder: Recorder) -> Replica:
         return Replica(
@@ -387,10 +418,7 @@ class ManagedFleet:
             return
         jobs = []
         if state != "starting":
-            assert spot.process
-            assert spot.replica
-            spot.process.interrupt()
-            spot.replica.lose_undecided()
+            self.stop(spot)
             jobs = [job for job in self.order if job.spot is spot]
             spot.lost_s.append(self.env.now)
         if state == "draining":
@@ -402,6 +430,13 @@ class ManagedFleet:
             spot.noticed_s = recovery.noticed_s(self.env.now)
         self.lose_jobs(spot, jobs)
         self.give_back(spot)
+
+    def stop(self, spot: Spot) -> None:
+        """What is there is lost."""
+        assert spot.process
+        assert spot.replica
+        spot.process.interrupt()
+        spot.replica.lose_undecided()
 
     def give_back(self, spot: Spot) -> None:
         if spot.state == "draining" and not self.is_busy(spot):
@@ -462,9 +497,12 @@ class ManagedFleet:
             mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
         )
 
-    def shown(self, spot: Spot, window_s: float) -> Shown:
+    def metrics(self, spot: Spot) -> tuple[int, int, float]:
         assert spot.replica
-        metrics, now_s = spot.replica.metrics, self.env.now
+        return spot.replica.metrics
+
+    def shown(self, spot: Spot, window_s: float) -> Shown:
+        metrics, now_s = self.metrics(spot), self.env.now
         if not window_s:
             return Shown(*metrics)
         since_s = now_s - window_s
@@ -476,7 +514,7 @@ class ManagedFleet:
         return Shown(*metrics, sorted(ttfts), sorted(tpots))
 
 
-def _until_interrupted(replica: Replica) -> Process:
+def until_interrupted(replica: Any) -> Process:
     try:
         yield from replica.run()
     except simpy.Interrupt:
@@ -554,7 +592,7 @@ def ended_fleet(
         for spot in fleet.spots
         if spot.state != "empty"
     ]
-    where = [fleet.jobs[row].where if row in fleet.jobs else -1 for row in range(num_requests)]
+    where = [fleet.where(fleet.jobs[row]) if row in fleet.jobs else -1 for row in range(num_requests)]
     return Recorder().records(ended, Scheduler(fleet.config)).requests, where, (*fleet.lives, *there)
 
 

@@ -306,11 +306,11 @@ class ManagedPools(ManagedFleet):
         heard_s = now_s - now_s % (lease_s / 6)
         return max(way.prefilled_s + lease_s, heard_s + 2 / 3 * lease_s) - now_s
 
-    def abort(self, job: Job, replica: Replica, reason: str) -> None:
+    def abort(self, job: Job, spot: Spot, reason: str) -> None:
         way = next((way for way in self.ways if way.attempt is job.attempt and way.stage != "over"), None)
         self.drop(job, is_known=True)
         if way is None or way.is_delivered:
-            super().abort(job, replica, reason)
+            super().abort(job, spot, reason)
 
     def give_back(self, spot: Spot) -> None:
         super().give_back(spot)

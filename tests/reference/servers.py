@@ -17,7 +17,7 @@ from tests.reference.clients import Senders
 from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.lockstep import Ranks
-from tests.reference.modes import PLAIN
+from tests.reference.modes import PLAIN, Modes
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -35,8 +35,14 @@ class Ran(NamedTuple):
 class Balancer(VllmDataParallel):
     """Knows each answer by itself."""
 
+    given_up: tuple[Request, ...] = ()
+
     def in_flight(self, replica: int) -> list[Request]:
-        return [answer for answer, where in self.sent if where == replica and answer.finish_s is None]
+        return [
+            answer
+            for answer, where in self.sent
+            if where == replica and answer.finish_s is None and answer not in self.given_up
+        ]
 
 
 class Address:
@@ -142,10 +148,10 @@ class Independent(Replica):
     """An engine by itself, with what it records."""
 
     def __init__(
-        self, env: simpy.Environment, config: SchedulerConfig, step_time: StepTimeModel, finished: Any
+        self, env: simpy.Environment, config: SchedulerConfig, step_time: StepTimeModel, finished: Any, modes: Modes
     ) -> None:
         self.recorder = Recorder()
-        super().__init__(env, config, step_time, self.recorder, on_finished=finished)
+        super().__init__(env, config, step_time, self.recorder, on_finished=finished, modes=modes)
 
 
 def engines_of(
@@ -156,17 +162,24 @@ def engines_of(
     finished: Callable[[Request], None],
     in_lock_step: bool,
     rules: dict[str, Any],
+    *,
+    start: Callable[[Any], Any] | None = None,
+    modes: Modes = PLAIN,
 ) -> tuple[Sequence[Any], Ranks | StagedRanks | None]:
+    """Whoever is to `start` what runs gets it."""
     if not in_lock_step:
-        independent = [Independent(env, config, step_time, finished) for _ in range(count)]
+        independent = [Independent(env, config, step_time, finished, modes) for _ in range(count)]
         for engine in independent:
-            env.process(engine.run())
+            start(engine) if start else env.process(engine.run())
         return independent, None
     ranks: Ranks | StagedRanks
     if "times" in rules:  # those with stages
         ranks = StagedRanks(env, config, num_ranks=count, **rules)
     else:
-        ranks = Ranks(env, config, step_time, count, **rules)
+        ranks = Ranks(env, config, step_time, count, **{"modes": modes} | rules)
     ranks.finished = finished
-    ranks.start()
+    if start:
+        start(ranks)
+    else:
+        ranks.start()
     return ranks.ranks, ranks

@@ -114,6 +114,15 @@ def test_a_policy_is_asked_for_what_it_makes_of_the_pool() -> None:
     assert metrics["gpu_hours"] == pytest.approx(2 * metrics["duration"] / 3600)
 
 
+def test_a_policy_scales_servers_of_several_engines() -> None:
+    """Two servers of two engines take four times what an engine does, on four GPUs."""
+    found = slowly(SCALED, engine=replace(ENGINE, data_parallel_size=2)).summary
+    assert found["max_request_rate"] == pytest.approx(4 * EACH / 10, rel=0.15)
+    metrics = found["metrics"]
+    assert metrics["mean_replicas"] == pytest.approx(2, rel=0.01)
+    assert metrics["gpu_hours"] == pytest.approx(4 * metrics["duration"] / 3600, rel=0.01)
+
+
 @pytest.mark.parametrize("fleet", [ROLES, SCALED], ids=["roles", "autoscale"])
 def test_an_answer_is_what_simulate_finds(fleet: dict[str, Any]) -> None:
     """The fleet of the answer under the load that checks it has the figures that are printed for it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.cluster.options import option
+from sim.engine.metrics import Metrics
 from sim.specs.fleet_file import MOST_REPLICAS
 
 
@@ -47,6 +48,13 @@ class Autoscaler(ABC):
 
     interval_s: float
     window_s: float = 0.0
+
+    def together(self, engines: Sequence[Metrics]) -> Metrics:
+        """What it sees of a server with several engines, which has a series for each: as most queries do, the sum, and of usages the mean."""
+        if len(engines) == 1:
+            return engines[0]
+        waiting, running, usages = zip(*engines, strict=True)
+        return sum(waiting), sum(running), sum(usages) / len(usages)
 
     @abstractmethod
     def desired(self, observed: Observed) -> int:

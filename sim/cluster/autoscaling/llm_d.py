@@ -6,7 +6,8 @@ difference: latencies are measured ones, which it falls back to, with the waits 
 in place of its trained prediction.
 `wva`: llm-d-workload-variant-autoscaler v0.7.0, deploy/configmap-saturation-scaling.yaml, has the thresholds and when to scale
 up. By how much, and that it scales down when one replica fewer would leave as much to spare, is known and was not re-read. Its
-wish goes through a horizontal pod autoscaler.
+wish goes through a horizontal pod autoscaler. Of a server with several engines it sees the most that any shows, as its queries take
+`max by (pod)` of waiting requests and of KV cache usage.
 """
 
 import math
@@ -21,6 +22,7 @@ from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed
 from sim.cluster.autoscaling.behavior import BehaviorOptions
 from sim.cluster.autoscaling.hpa import Hpa, HpaOptions
 from sim.cluster.options import option
+from sim.engine.metrics import Metrics
 from sim.errors import ConfigError
 
 TTFT_BUCKETS_S = (
@@ -150,6 +152,11 @@ class Wva(Hpa):
     def __init__(self, options: WvaOptions) -> None:
         super().__init__(options.hpa)
         self._wva = options
+
+    def together(self, engines: Sequence[Metrics]) -> Metrics:
+        """The most of any, as its queries ask (`max by (pod)`)."""
+        waiting, running, usages = zip(*engines, strict=True)
+        return max(waiting), max(running), max(usages)
 
     def total(self, observed: Observed) -> float:
         current, ready = observed.num_replicas, observed.ready

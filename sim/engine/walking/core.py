@@ -240,7 +240,7 @@ class WalkingCore(LockStepCore):
         num_begun = self.num_begun(plan, now_s)
         self._leap(num_begun - 1)
         self.launch()
-        if cast("CallsPlan", plan).ahead.backs_s(num_begun - 1) < now_s:
+        if cast("CallsPlan", plan).ahead.backs_s(num_begun - 1) <= now_s:
             self.collect()
 
     def commit(self, plan: Plan) -> Sequence[Request]:

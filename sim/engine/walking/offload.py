@@ -169,7 +169,9 @@ class Offload(Connector):
         self._finished.append((progress, progress.num_computed, self._copies(progress)))
 
     def lose_all(self) -> list[Transfer]:
-        return [job for job in (*self._under_way, *self._asked) if job.kind == "load"]
+        loads: list[Transfer] = [job for job in (*self._under_way, *self._asked) if job.kind == "load"]
+        self._finished, self._offered, self._due, self._asked, self._under_way = [], [], [], [], []
+        return loads
 
     def _copies(self, progress: Progress) -> Ints:
         keyed = progress.request.keyed

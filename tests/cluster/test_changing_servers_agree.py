@@ -1,0 +1,154 @@
+"""Servers of several engines in fleets that change do what naive ones do."""
+
+from unittest.mock import patch
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sim.cluster.clients import Clients
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.fleet_plan import FleetPlan, Pool, ServerPlan
+from sim.cluster.records import ClusterRecords
+from sim.cluster.simulation import simulate
+from sim.engine import leaps
+from sim.engine.rank_group import LockStepRules
+from sim.errors import ConfigError
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+from tests.cluster.test_changes_agree import assert_same_run, dynamics
+from tests.cluster.test_clusters_agree import panel_bits
+from tests.cluster.test_conservation import assert_all_ended_once, assert_all_is_free, watched_engines
+from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
+from tests.cluster.test_parallel_sampling import prompts
+from tests.cluster.test_queue_limits import limits
+from tests.cluster.test_servers_agree import RULES, some_load
+from tests.configs import changed
+from tests.conformance.case import RecordedStepTime
+from tests.engine.test_engines_agree import Telling
+from tests.properties import engine_examples as examples
+from tests.reference.managed_servers import ServedByServers, Servers, simulate_changing_servers
+from tests.workloads import SINCE_0_12, configs, step_times
+
+routers = st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two"))
+starts = st.sampled_from((0.0, 3.0, 20.0))
+counts = st.tuples(st.integers(1, 3), st.integers(1, 3))
+some_limits: st.SearchStrategy[dict[str, int]] = st.one_of(st.just({}), limits)
+
+
+@examples(120)
+@given(
+    data=st.data(),
+    trace=prompts,
+    step_time=step_times,
+    limits=some_limits,
+    counts=counts,
+    router=routers,
+    start_up_s=starts,
+    changes=dynamics(),
+    panel_bits=panel_bits,
+)
+def test_servers_of_independent_engines(
+    data: st.DataObject,
+    trace: Trace,
+    step_time: RecordedStepTime,
+    limits: dict[str, int],
+    counts: tuple[int, int],
+    router: str,
+    *,
+    start_up_s: float,
+    changes: Dynamics,
+    panel_bits: tuple[int, ...],
+) -> None:
+    """As those of a dense model: who has which answer, every step, and the lives of servers."""
+    config = changed(data.draw(configs(trace)), **limits)
+    trace, clients = some_load(data, trace)
+    balancer = data.draw(st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3")))
+    pool = Pool(
+        config, Telling(step_time), counts[0] * counts[1], start_up_s, server=ServerPlan(counts[1], None, balancer)
+    )
+    try:
+        found = ran(trace, FleetPlan((pool,), router, changes), clients, panel_bits)
+    except ConfigError as error:  # the naive engines would go on for ever, as vLLM
+        assume("preempt each other for ever" not in str(error))
+        raise
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        Telling(step_time),
+        num_servers=counts[0],
+        start_up_s=start_up_s,
+        servers=Servers(counts[1], balancer, None),
+        router=router,
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+
+
+@examples(150)
+@given(
+    data=st.data(),
+    trace=prompts,
+    step_time=step_times,
+    limits=some_limits,
+    counts=counts,
+    router=routers,
+    balancer=st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3", None)),
+    start_up_s=starts,
+    changes=dynamics(),
+    per_other_ns=st.none() | st.integers(0, 2),
+    looks=st.tuples(st.sampled_from([1, 3, 16]), st.booleans()),
+    panel_bits=panel_bits,
+)
+def test_servers_whose_ranks_step_together(
+    data: st.DataObject,
+    trace: Trace,
+    step_time: RecordedStepTime,
+    limits: dict[str, int],
+    counts: tuple[int, int],
+    router: str,
+    *,
+    balancer: str | None,
+    start_up_s: float,
+    changes: Dynamics,
+    per_other_ns: int | None,
+    looks: tuple[int, bool],
+    panel_bits: tuple[int, ...],
+) -> None:
+    """Behind an address a server or a rank: also every dummy and wave of those that were there in turn."""
+    config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
+    trace, clients = some_load(data, trace)
+    timed: StepTimeModel = Telling(step_time) if per_other_ns is None else AgreedTime(step_time, per_other_ns)
+    dispatch = None if per_other_ns is None else DISPATCH
+    server = ServerPlan(counts[1], LockStepRules(*looks, dispatch=dispatch), balancer)
+    pool = Pool(config, timed, counts[0] * counts[1], start_up_s, server=server)
+    found = ran(trace, FleetPlan((pool,), router, changes), clients, panel_bits)
+    rules = RULES | {"sync_interval": looks[0], "looks_at_once": looks[1], "dispatch": dispatch}
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        timed,
+        num_servers=counts[0],
+        start_up_s=start_up_s,
+        servers=Servers(counts[1], balancer, rules),
+        router=router,
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+    assert_same_ranks(found, naive)
+
+
+def ran(trace: Trace, plan: FleetPlan, clients: Clients, bits: tuple[int, ...]) -> ClusterRecords:
+    """Every request ends once, and nobody holds a block in the end."""
+    with patch.object(leaps, "PANEL_BITS", bits), watched_engines() as engines:
+        found = simulate(trace, plan, clients=clients)
+    assert_all_ended_once(found)
+    assert_all_is_free(engines)
+    return found
+
+
+def assert_same_ranks(found: ClusterRecords, naive: ServedByServers) -> None:
+    for mine, lives in zip(found.ranks, naive.ranks, strict=True):
+        assert mine.num_waves == sum(ranks.num_waves for ranks in lives)
+        assert mine.dummy_steps == [sum(ranks.num_dummies[rank] for ranks in lives) for rank in range(mine.num_ranks)]

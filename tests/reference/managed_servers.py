@@ -1,0 +1,242 @@
+"""A naive fleet that changes and whose spots hold servers of several engines, with an address a server or an engine.
+
+A server begins, drains and is lost as one; an address knows nothing of what was there before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+
+from sim.cluster.clients import AT_THEIR_TIMES, Clients
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.lives import Life
+from sim.engine.config import SchedulerConfig
+from sim.engine.records import Records, RequestRecords
+from sim.steptime.protocol import StepTimeModel
+from sim.workload.trace import Trace
+from tests.reference.clients import Senders
+from tests.reference.cluster import Gateway, send
+from tests.reference.front_door import answers, let_in, make_requests
+from tests.reference.lockstep import Ranks
+from tests.reference.managed import Job, ManagedFleet, Pool, Spot, ended_fleet, until_interrupted
+from tests.reference.modes import PLAIN, Modes
+from tests.reference.request import Request
+from tests.reference.servers import balancer_of, engines_of
+
+
+class Servers(NamedTuple):
+    """What every server of the fleet is like."""
+
+    num_engines: int
+    balancer: str | None
+    rules: dict[str, Any] | None
+    modes: Modes = PLAIN
+
+
+@dataclass(eq=False)
+class Entry:
+    """An address of a spot, before some engines of whatever server is there."""
+
+    number: int
+    spot: Spot
+    first: int
+    pool: int
+    gateway: Gateway | None = None
+    engines: Sequence[Any] = ()
+
+
+@dataclass
+class Stay:
+    """What one server was made of."""
+
+    engines: Sequence[Any]
+    ranks: Ranks | None
+    processes: list[simpy.Process] = field(default_factory=list)
+
+
+class ManagedServers(ManagedFleet):
+    """`stays` are those of each spot, the last of which is there."""
+
+    kind = "server"
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        trace: Trace,
+        config: SchedulerConfig,
+        pools: Sequence[Pool],
+        router: str,
+        requests: list[Request],
+        dynamics: Dynamics,
+        servers: Servers,
+        *,
+        seed: int,
+    ) -> None:
+        self.trace, self.servers = trace, servers
+        self.all_entries: dict[Spot, list[Entry]] = {}
+        self.stays: dict[Spot, list[Stay]] = {}
+        self.gateways: list[Gateway] = []
+        self.sizes = servers.num_engines if servers.balancer else 1
+        self.at_end: dict[Job, int] = {}
+        super().__init__(env, config, pools, router, requests, dynamics, seed=seed)
+
+    def entries(self, spot: Spot) -> Sequence[Entry]:
+        count = self.servers.num_engines // self.sizes
+        if spot not in self.all_entries:
+            self.all_entries[spot] = [
+                Entry(spot.number * count + place, spot, place * self.sizes, spot.pool) for place in range(count)
+            ]
+        return self.all_entries[spot]
+
+    def spot_of(self, entry: Entry) -> Spot:
+        return entry.spot
+
+    # -- a server ----------------------------------------------------------------------------------------------------
+
+    def fill(self, spot: Spot) -> None:
+        servers = self.servers
+        processes: list[simpy.Process] = []
+
+        def finished(answer: Request) -> None:
+            self.finished(spot, answer)
+
+        def start(runs: Any) -> None:
+            processes.append(self.env.process(until_interrupted(runs)))
+
+        engines, ranks = engines_of(
+            self.env,
+            self.config,
+            spot.step_time,
+            servers.num_engines,
+            finished,
+            servers.rules is not None,
+            servers.rules or {},
+            start=start,
+            modes=servers.modes,
+        )
+        self.stays.setdefault(spot, []).append(Stay(engines, ranks, processes))
+        spot.replica = engines[0]
+        limits = PLAIN.with_limits_of(self.config.engine)
+        for entry in self.entries(spot):
+            balancer = balancer_of(servers.balancer, self.trace, self.config, self.sizes)
+            entry.gateway = Gateway(self.env, balancer, self.num_left, limits if limits.limits_queue else None)
+            entry.gateway.on_refused = lambda request: self.refused(spot, request)
+            entry.engines = engines[entry.first : entry.first + self.sizes]
+            entry.gateway.replicas = list(entry.engines)
+            self.gateways.append(entry.gateway)
+            if balancer.scrape_interval_s and self.sizes > 1:
+                self.env.process(entry.gateway.scrape(balancer.scrape_interval_s))
+
+    def stop(self, spot: Spot) -> None:
+        for process in self.stays[spot][-1].processes:
+            process.interrupt()
+        for entry in self.entries(spot):
+            assert entry.gateway
+            entry.gateway.lose_undecided()
+
+    def load(self, entry: Any) -> tuple[int, int]:
+        """Of an entry, or of all those of a spot."""
+        spot = entry.spot if isinstance(entry, Entry) else entry
+        if not spot.replica or spot.state != "ready":
+            return 0, 0
+        of = [entry] if isinstance(entry, Entry) else self.entries(spot)
+        loads = [engine.load for one in of for engine in one.engines]
+        undecided = sum(one.gateway.num_undecided for one in of if one.gateway)
+        return undecided + sum(waiting for waiting, _ in loads), sum(running for _, running in loads)
+
+    def metrics(self, spot: Spot) -> tuple[int, int, float]:
+        """A query that adds up a server's series, or takes the mean of shares."""
+        waiting, running, usages = zip(*(engine.metrics for engine in self.stays[spot][-1].engines), strict=True)
+        return sum(waiting), sum(running), sum(usages) / len(usages)
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def hand(self, job: Job, spot: Spot) -> None:  # noqa: ARG002 - the entry knows
+        job.sent_to.gateway.submit(job.attempt)
+
+    def abort(self, job: Job, spot: Spot, reason: str) -> None:  # noqa: ARG002 - the entry knows
+        gateway = job.sent_to.gateway
+        still_open = [answer for answer in answers([job.attempt]) if answer.finish_s is None]
+        if gateway.forget(*still_open):
+            for answer in still_open:
+                answer.failed = reason
+            return
+        gateway.router.given_up += tuple(still_open)
+        for answer in still_open:
+            engine = gateway.replicas[gateway.chosen[answer.index]]
+            if self.servers.rules is None:
+                engine.abort(answer, reason)
+            else:
+                engine.abort(answer, reason, self.env.now)
+
+    def leave(self, job: Job) -> None:
+        """That of its first answer that has not come, or of the first one."""
+        super().leave(job)
+        entry = job.sent_to
+        of = answers([job.attempt])
+        still_open = [answer for answer in of if answer.finish_s is None]
+        job.where = self.engine(entry, (still_open or of)[0])
+        self.at_end[job] = self.engine(entry, job.attempt)
+
+    def engine(self, entry: Entry, answer: Request) -> int:
+        """Its number in the fleet; of the first one behind the address if it came to none."""
+        assert entry.gateway
+        within = next((where for sent, where in entry.gateway.router.sent if sent is answer), 0)
+        return entry.spot.number * self.servers.num_engines + entry.first + within
+
+    def where(self, job: Job) -> int:
+        return job.where if job.attempt.finish_s is None else self.at_end[job]
+
+    def end(self, job: Job, outcome: str) -> None:
+        super().end(job, outcome)
+        for gateway in self.gateways:
+            gateway.one_answered()
+
+
+class ServedByServers(NamedTuple):
+    """As of a fleet of replicas, by engine; and of each spot whose engines step together what they were in turn."""
+
+    requests: RequestRecords
+    replica: list[int]
+    lives: tuple[Life, ...]
+    engines: list[list[Records]]
+    ranks: list[list[Ranks]]
+
+
+def simulate_changing_servers(
+    trace: Trace,
+    config: SchedulerConfig,
+    step_time: StepTimeModel,
+    *,
+    num_servers: int,
+    start_up_s: float,
+    servers: Servers,
+    router: str,
+    dynamics: Dynamics,
+    seed: int = 0,
+    clients: Clients = AT_THEIR_TIMES,
+) -> ServedByServers:
+    """Every step of every engine, and every decision of the gateway and of the balancers."""
+    if clients.users:
+        trace = replace(trace, arrival_s=np.zeros(len(trace)))
+    env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
+    requests = make_requests(trace, config)
+    pools = [Pool(step_time, num_servers, start_up_s)]
+    fleet = ManagedServers(env, trace, config, pools, router, requests, dynamics, servers, seed=seed)
+    senders = Senders(env, fleet.submit, clients.max_concurrency)
+    senders.expect(let_in(requests))
+    fleet.on_end = senders.tokens_back
+    send(env, senders, trace, requests, clients)
+    env.run()
+    ended, where, lives = ended_fleet(fleet, requests, len(trace))
+    stays = [fleet.stays.get(spot, []) for spot in fleet.spots]
+    engines = [
+        [stay.engines[number].recorder.records(answers(requests), stay.engines[number].scheduler) for stay in of_spot]
+        for of_spot in stays
+        for number in range(servers.num_engines)
+    ]
+    ranks = [[stay.ranks for stay in of_spot if stay.ranks] for of_spot in stays]
+    return ServedByServers(ended, where, lives, engines, ranks)
