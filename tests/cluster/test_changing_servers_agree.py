@@ -10,22 +10,30 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan, Pool, ServerPlan
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
 from sim.engine import leaps
+from sim.engine.config import SchedulerConfig
 from sim.engine.rank_group import LockStepRules
+from sim.engine.walking import vain_calls
+from sim.engine.walking.modes import Modes
 from sim.errors import ConfigError
+from sim.specs.kv_transfer import OffloadConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_changes_agree import assert_same_run, dynamics
 from tests.cluster.test_clusters_agree import panel_bits
 from tests.cluster.test_conservation import assert_all_ended_once, assert_all_is_free, watched_engines
 from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
+from tests.cluster.test_offload_agrees import POLLING_S, tiers
 from tests.cluster.test_parallel_sampling import prompts
 from tests.cluster.test_queue_limits import limits
+from tests.cluster.test_ranks_beside import revisits
 from tests.cluster.test_servers_agree import RULES, some_load
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
+from tests.reference.cluster import with_cpu_tier
 from tests.reference.managed_servers import ServedByServers, Servers, simulate_changing_servers
 from tests.workloads import SINCE_0_12, configs, step_times
 
@@ -152,3 +160,54 @@ def assert_same_ranks(found: ClusterRecords, naive: ServedByServers) -> None:
     for mine, lives in zip(found.ranks, naive.ranks, strict=True):
         assert mine.num_waves == sum(ranks.num_waves for ranks in lives)
         assert mine.dummy_steps == [sum(ranks.num_dummies[rank] for ranks in lives) for rank in range(mine.num_ranks)]
+
+
+@examples(100)
+@given(
+    workload=revisits(),
+    step_time=step_times,
+    tier=tiers,
+    counts=counts,
+    lock_step=st.booleans(),
+    router=routers,
+    changes=dynamics(),
+    concurrency=st.none() | st.integers(1, 4),
+)
+def test_servers_whose_engines_have_a_cpu_tier(
+    workload: tuple[Trace, SchedulerConfig],
+    step_time: RecordedStepTime,
+    tier: OffloadConfig,
+    counts: tuple[int, int],
+    router: str,
+    *,
+    lock_step: bool,
+    changes: Dynamics,
+    concurrency: int | None,
+) -> None:
+    """Each its own, which is lost with the server."""
+    (trace, config), timed, balancer = workload, Telling(step_time), "vllm_dp:interval_s=7"
+    assume(config.engine.enable_prefix_caching)
+    clients = Clients(Users(concurrency)) if concurrency else Clients()
+    server = ServerPlan(counts[1], LockStepRules() if lock_step else None, balancer)
+    modes = Modes(offload=tier, idle_sleep_s=POLLING_S)
+    pool = Pool(config, timed, counts[0] * counts[1], 3.0, modes=modes, server=server)
+    try:
+        with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
+            found = simulate(trace, FleetPlan((pool,), router, changes), clients=clients)
+    except ConfigError as error:
+        assume("for ever" not in str(error) and "again and again" not in str(error))
+        raise
+    polling = with_cpu_tier(config, tier, POLLING_S)
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        timed,
+        num_servers=counts[0],
+        start_up_s=3.0,
+        servers=Servers(counts[1], balancer, RULES if lock_step else None, polling),
+        router=router,
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+    assert_all_ended_once(found)
