@@ -267,6 +267,8 @@ def deploy_fleet(
             _refuse_cpu_tiers(pools)
             if dynamics:
                 _refuse_changing_ranks(pools)
+        if dynamics:
+            _refuse_changing_stages(pools)
         _refuse_stages_with_roles(pools)
         _check_drafters(pools)
         _refuse_what_ifs_beside_roles(pools)
@@ -286,6 +288,16 @@ def _refuse_changing_ranks(pools: Sequence[DeployedPool]) -> None:
             raise ConfigError(
                 f"{pool.name}: data_parallel_size {size} is simulated in pools with roles as long as they stay as they are, and in fleets"
                 " that change whose servers serve requests whole; use replicas in its place, or leave out the roles or what changes."
+            )
+
+
+def _refuse_changing_stages(pools: Sequence[DeployedPool]) -> None:
+    """Where servers come and go whose ranks step together."""
+    for pool in pools:
+        if pool.deployment.lock_step and pool.deployment.modes.num_stages > 1:
+            raise ConfigError(
+                f"{pool.name}: pipeline_parallel_size {pool.deployment.modes.num_stages} of ranks that step together is simulated for fleets"
+                " that stay as they are; use tensor_parallel_size in its place, or leave out what changes."
             )
 
 

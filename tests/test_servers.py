@@ -317,6 +317,12 @@ EXTERNAL = {"data_parallel_external_lb": True}
         ),
         (
             MOE,
+            {"pipeline_parallel_size": 2},
+            {"fleet": {"faults": [{"replica": 0, "at_s": 9.0}]}},
+            "pipeline_parallel_size 2 of ranks that step together is simulated for fleets that stay as they are",
+        ),
+        (
+            MOE,
             {},
             {"fleet": {"faults": [{"replica": 0, "at_s": 9.0}]}, "router": "vllm_dp"},
             "router vllm_dp is what shares out requests within each server",

@@ -22,7 +22,6 @@ from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
 from sim.cluster.servers import Front, ServerMaker, rank_names
 from sim.cluster.watch import Watch
-from sim.engine.rank_group import RankGroup
 from sim.engine.rank_records import RankRecords
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource
@@ -49,7 +48,7 @@ class ChangingFleet:
         self._address_pools = [place.pool for place in all_places for _ in place.addresses]
         autoscalers = {pool: policy.autoscaler() for pool, policy in dynamics.autoscale.items()}
         self._cores: list[list[Core]] = [[] for _ in self.pool_of]
-        self._groups: list[list[RankGroup]] = [[] for _ in all_places]
+        self._rank_records: list[list[RankRecords]] = [[] for _ in all_places]
         fleet = Fleet([plan.configs[pool] for pool in self._address_pools], source, seed, sends_again=True)
         self._fleet, self._seed = fleet, seed
         self._router = self._router_for(plan.router, is_prefill=False)
@@ -141,7 +140,7 @@ class ChangingFleet:
         names = rank_names(place.number, place.replicas)
         server = maker.server(self._pool(place), place.pool, place.replicas, place.addresses.start, front, names)
         if server.group:
-            self._groups[place.number].append(server.group)
+            self._rank_records[place.number].append(server.group.records)
         return ManagedServer(server)
 
     def _made(self, place: Place) -> RankCore:
@@ -180,8 +179,8 @@ class ChangingFleet:
             server = self._plan.pools[place.pool].server
             if server and server.lock_step:
                 found.append(RankRecords(server.num_engines, may_split=server.lock_step.dbo is not None))
-                for group in self._groups[place.number]:
-                    found[-1].add(group.records)
+                for records in self._rank_records[place.number]:
+                    found[-1].add(records)
         return tuple(found)
 
     @property

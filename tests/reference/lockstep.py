@@ -210,9 +210,9 @@ class Ranks:
         self.finished: Any = None
 
     def start(self) -> None:
-        self._env.process(self._run())
+        self._env.process(self.run())
 
-    def _run(self) -> Generator[simpy.Event, Any, None]:
+    def run(self) -> Generator[simpy.Event, Any, None]:
         while True:
             yield from self._pause()
             counter, is_over = 0, False

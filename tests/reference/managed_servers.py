@@ -106,7 +106,8 @@ class ManagedServers(ManagedFleet):
         def start(runs: Any) -> None:
             processes.append(self.env.process(until_interrupted(runs)))
 
-        engines, ranks = engines_of(
+        assert "times" not in (servers.rules or {}), "those with stages stay"
+        engines, found = engines_of(
             self.env,
             self.config,
             spot.step_time,
@@ -117,6 +118,7 @@ class ManagedServers(ManagedFleet):
             start=start,
             modes=servers.modes,
         )
+        ranks = found if isinstance(found, Ranks) else None
         self.stays.setdefault(spot, []).append(Stay(engines, ranks, processes))
         spot.replica = engines[0]
         limits = PLAIN.with_limits_of(self.config.engine)
