@@ -121,6 +121,7 @@ and each other GPU is left out here (`python -m benchmarks.closed_loops`). Media
 | what B200's power allows | 13.2 / 16.4 | 4.5 / 6.1 |
 | reading experts hides less, launches and served runs fitted again | 13.1 / 16.4 | 4.4 / 5.9 |
 | scripts of Kimi-K2.5 by date | 12.6 / 14.6 | 4.5 / 6.2 |
+| B200's hosts are slower for clients as well | 11.8 / 13.7 | 4.4 / 6.0 |
 
 Causes:
 

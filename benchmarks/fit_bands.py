@@ -38,9 +38,9 @@ QUEUES = (
     3.0  # a latency that grows so much faster than the step time tells of a queue, not of what is beyond step times
 )
 FITS: Mapping[str, tuple[int, tuple[float, ...]]] = {
-    "step": (88, (0.0, 0.1, 0.2, 0.3)),
+    "step": (90, (0.0, 0.1, 0.2, 0.3)),
     "ttft": (92, (0.0, 0.1, 0.2, 0.3)),
-    "tail": (84, (0.0, 0.5, 1.0, 2.0)),
+    "tail": (88, (0.0, 0.5, 1.0, 2.0)),
     "start": (80, (0.0,)),
     "blocks": (80, (0.0,)),
 }

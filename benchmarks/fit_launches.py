@@ -3,6 +3,7 @@
 Fitted to closed loops of Llama-3.1-70B whose arguments are known, a dense model of vLLM 0.10.2, whose prompts are longer than any graph:
 
 - what a launch outside of graphs takes on the hosts of H200s and of B200s, each to the first tokens of its 20 runs with prompts of 1,000, where it tells. All other GPUs have H200's.
+- the front end is Python on the same host: of B200's it takes as much longer than of H200's as a launch does.
 - how long the GPU waits for a layer's attention between two graphs, to the times per token of H200's, which had piecewise graphs of decodes.
 
 How many launches such a layer takes the host is fitted, as is that wait, to pairs of piecewise and full graphs on a B200 that users of vLLM measured (PAIRS).
@@ -65,15 +66,16 @@ class Launches(NamedTuple):
     def of(self, gpu: str) -> "Host":
         """Those of one GPU's host."""
         launch_us = self.b200_us if gpu == BLACKWELL else self.h200_us
-        return Host(launch_us, self.of_layer * launch_us, self.gap_us)
+        return Host(launch_us, self.of_layer * launch_us, self.gap_us, launch_us / self.h200_us)
 
 
 class Host(NamedTuple):
-    """As profiles have them."""
+    """As profiles have them; `front_end` is how many times as long it takes as on the hosts it was fitted on."""
 
     launch_us: float
     layer_us: float
     gap_us: float
+    front_end: float
 
 
 BOUNDS = {"h200_us": (20.0, 120.0), "b200_us": (20.0, 120.0), "of_layer": (0.5, 3.0), "gap_us": (0.0, 20.0)}
@@ -114,7 +116,7 @@ def _is_short(run: Run) -> bool:
 
 
 def _rounded(host: Host) -> dict[str, float]:
-    return {name: round(value, 1) for name, value in host._asdict().items()}
+    return {name: round(value, 2 if name == "front_end" else 1) for name, value in host._asdict().items()}
 
 
 def _best(start: Launches, name: str, loss: Callable[[Launches], float]) -> Launches:
@@ -157,8 +159,15 @@ def _piecewise_ms(pair: Pair, launches: Launches) -> float:
 
 
 def _with(gpu: HardwareProfile, host: Host) -> HardwareProfile:
-    launch_s, layer_s, gap_s = (value * US for value in host)
-    fits = replace(gpu.operators.host, launch_s=launch_s, layer_s=layer_s, gap_s=gap_s)
+    front_end = load_gpu(OTHERS).operators.host
+    fits = replace(
+        gpu.operators.host,
+        launch_s=host.launch_us * US,
+        layer_s=host.layer_us * US,
+        gap_s=host.gap_us * US,
+        front_end_s=host.front_end * front_end.front_end_s,
+        front_end_request_s=host.front_end * front_end.front_end_request_s,
+    )
     return replace(gpu, operators=replace(gpu.operators, host=fits))
 
 

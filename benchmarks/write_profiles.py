@@ -403,16 +403,21 @@ def _elementwise(fits: Fits, gpu: Gpu, profile: dict[str, Any]) -> dict[str, Any
 def _host(served: dict[str, Any], gpu: str) -> dict[str, Any]:
     launches = json.loads(LAUNCH_FITS.read_text(encoding="utf-8"))
     launched = launches.get(gpu, launches[OTHER_HOSTS])
+    slower = (
+        f"; the front end takes {launched['front_end']} times as long, as a launch does"
+        if launched["front_end"] != 1
+        else ""
+    )
     return {
         "basis": "generic",
         "source": f"0.3 ms a step (0.1-1.0 seen) and 4 us a request against real vLLM steps; {served['source']}; "
-        f"launches {launched['source']}",
+        f"launches {launched['source']}{slower}",
         "step_us": 300.0,
         "request_us": 4.0,
         "exposed_us": served["exposed_us"],
         **{name: launched[name] for name in ("launch_us", "layer_us", "gap_us")},
-        "front_end_us": served["front_end_us"],
-        "front_end_request_us": served["front_end_request_us"],
+        "front_end_us": round(launched["front_end"] * served["front_end_us"], 0),
+        "front_end_request_us": round(launched["front_end"] * served["front_end_request_us"], 1),
     }
 
 

@@ -203,10 +203,15 @@ def test_missing_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_fitted_numbers_are_those_of_the_fits() -> None:
-    """No fitted number was typed: each profile of a measured GPU equals what fit_kernels.py, fit_clocks.py and fit_serving.py wrote."""
-    kernels, clocks, served = (
+    """No fitted number was typed: each profile of a measured GPU equals what fit_kernels.py, fit_clocks.py, fit_launches.py and fit_serving.py wrote."""
+    kernels, clocks, launches, served = (
         json.loads(path.read_text(encoding="utf-8"))
-        for path in (write_profiles.KERNEL_FITS, write_profiles.CLOCK_FITS, write_profiles.SERVING_FITS)
+        for path in (
+            write_profiles.KERNEL_FITS,
+            write_profiles.CLOCK_FITS,
+            write_profiles.LAUNCH_FITS,
+            write_profiles.SERVING_FITS,
+        )
     )
     for name, gpu in write_profiles.GPUS.items():
         if gpu.is_chip and gpu.chip:
@@ -217,7 +222,9 @@ def test_fitted_numbers_are_those_of_the_fits() -> None:
             assert [gemm.compute_efficiency, gemm.memory_efficiency] == [round(share * compute, 3), memory]
             assert decode.per_wave_s == pytest.approx(fits["decode attention"]["per_wave_us"] * 1e-6)
             assert operators.sampler.sort_bytes_per_logit == served["sampler"]["sort_bytes_per_logit"]
-            assert operators.host.front_end_s == pytest.approx(served["host"]["front_end_us"] * 1e-6)
+            hosts = launches.get(name, {"front_end": 1.0})
+            front_end_us = round(hosts["front_end"] * served["host"]["front_end_us"])
+            assert operators.host.front_end_s == pytest.approx(front_end_us * 1e-6)
 
 
 @needs_shared
