@@ -171,7 +171,7 @@ def test_a_request_that_is_not_there(crowded: sim.Result) -> None:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """A run whose trace is a file."""
-    (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100,8\n0.1,200,8\n0.2,300,8\n")
+    (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100,8\n0.1,200,8\n0.2,3000,8\n")
     engine = sim.EngineConfig(max_num_seqs=2, cudagraph_capture_sizes=(1, 2))
     run = sim.simulate(
         "Llama-3.1-8B",
