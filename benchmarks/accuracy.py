@@ -226,6 +226,7 @@ def _with_launches(text: str) -> str:
     told = {
         "launch_us": others["launch_us"],
         "b200_launch_us": b200["launch_us"],
+        "b200_front_end": b200["front_end"],
         "gap_us": others["gap_us"],
         "of_layer": round(others["layer_us"] / others["launch_us"], 2),
         "h200_ttft": mape["h200-sxm"]["ttft"],

@@ -106,13 +106,24 @@ class Ranks(Generic[GroupT]):
         """What a rank holds of a request's prompt."""
         return self._group.num_cached_blocks(rank.number, request)
 
+    def catch_up(self, now_s: float) -> None:
+        """A request comes: of those that live, the clock sees to what is due before."""
+
+    def finish(self) -> None:
+        """No more requests will come: of those that live, the clock sees to the rest."""
+
     def metrics(self, rank: Rank) -> Metrics:
         """What a rank showed at the balancer's last scrape."""
+        self._show()
         return self._group.shown[rank.number]
 
     def seen(self, engine: int) -> Metrics:
         """What a rank showed when the fleet's router looked last."""
+        self._show()
         return self._seen[engine]
+
+    def _show(self) -> None:
+        """Keep what those that live showed at the last scrapes, before they are asked and before anything changes."""
 
     def _tell(self, finished: Sequence[Finished]) -> None:
         for rank, requests in finished:
@@ -175,14 +186,6 @@ class LiveRanks(Ranks[RankGroup]):
     def load(self, rank: Rank) -> tuple[int, int]:
         return rank.core.load
 
-    def metrics(self, rank: Rank) -> Metrics:
-        self._show()
-        return super().metrics(rank)
-
-    def seen(self, engine: int) -> Metrics:
-        self._show()
-        return super().seen(engine)
-
     def look(self) -> None:
         self._group.poll_before(self._env.now)
 
@@ -196,12 +199,6 @@ class LiveRanks(Ranks[RankGroup]):
 
     def _with_inboxes(self, shown: Sequence[Metrics]) -> list[Metrics]:
         return [with_waiting(of_rank, len(rank.inbox)) for of_rank, rank in zip(shown, self.replicas, strict=True)]
-
-    def catch_up(self, now_s: float) -> None:
-        """The clock sees to that."""
-
-    def finish(self) -> None:
-        """The clock sees to that."""
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         self._show()

@@ -11,7 +11,6 @@ import simpy
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At
 from sim.cluster.lock_step import Listener, Rank, Ranks
-from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.engine.staged_group import StagedGroup
 from sim.engine.staged_loop import CALL
@@ -65,25 +64,11 @@ class LiveStagedRanks(StagedRanks):
         self._idle = env.event()
         env.process(self._serve())
 
-    def catch_up(self, now_s: float) -> None:
-        """The clock sees to that."""
-
-    def finish(self) -> None:
-        """The clock sees to that."""
-
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         self._show()
         self._group.take(rank.number, answers, self._env.now)
         if not self._idle.triggered:
             self._idle.succeed()
-
-    def metrics(self, rank: Rank) -> Metrics:
-        self._show()
-        return super().metrics(rank)
-
-    def seen(self, engine: int) -> Metrics:
-        self._show()
-        return super().seen(engine)
 
     def _show(self) -> None:
         looks = self._looks

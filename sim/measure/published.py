@@ -64,8 +64,8 @@ def scripted(run: Run) -> dict[str, Any] | None:
     first = {**bounded, "gpu_memory_utilization": 0.95, "block_size": 32, "enable_expert_parallel": True}
     minimax_fp4 = {**bounded, "max_num_seqs": concurrency} if "nightly" in run.engine_version else wide
     minimax_fp8 = first if run.vllm_version == "0.17.0" else {**wide, **in_one, "block_size": 32}
-    kimi_fp4 = {**bounded, "kv_cache_dtype": "fp8"} if _is_before_long_graphs(run) else wide
-    kimi_fp4 = {**kimi_fp4, **in_one, "max_num_seqs": concurrency, "enable_expert_parallel": False}
+    of_the_day = {**bounded, "kv_cache_dtype": "fp8"} if _is_before_long_graphs(run) else wide
+    kimi_fp4 = {**of_the_day, **in_one, "max_num_seqs": concurrency, "enable_expert_parallel": False}
     kimi_int4 = {**bounded, "gpu_memory_utilization": 0.95, "max_num_seqs": concurrency}
     gpt_oss: dict[str, Any] = {**bounded, "max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 2048}
     marlin = {**gpt_oss, "max_num_seqs": concurrency, "moe_backend": "marlin"}

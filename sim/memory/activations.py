@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sim.memory.parameters import ProfilingParameters
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import Experts, Layer, ModelSpec
+from sim.specs.mxfp4 import MXFP4
 from sim.specs.sharding import layer_on_rank
 from sim.specs.stages import Stage
 
@@ -72,7 +73,7 @@ def workspace_numbers_per_token(experts: Experts) -> int:
 
     The mxfp4 kernels fuse SwiGLU and the reduction over experts, and keep none.
     """
-    if experts.weight.name == "mxfp4":
+    if experts.weight.name == MXFP4:
         return 0
     gate_up = (experts.num_matrices - 1) * experts.intermediate_size
     return experts.num_experts_per_tok * (max(gate_up, experts.hidden_size) + experts.intermediate_size)

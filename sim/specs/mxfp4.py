@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 
 from sim.specs.engine import ResolvedEngine
 from sim.specs.hardware import HardwareProfile
+from sim.specs.kernels import HOPPER
 from sim.specs.model import Experts, ceil_div
 from sim.specs.releases import parse_version
 
 MXFP4 = "mxfp4"
-HOPPER, BLACKWELL = "9.0", "10."  # compute capabilities of H100 to H200 and of B200 and B300
+B200 = "10."  # how compute capabilities of B200 and B300 begin
 WEIGHTS_A_BYTE, WEIGHTS_A_SCALE = 2, 32
 
 BRINGS_TRITON_KERNELS = (0, 12, 0)  # wheels before have none, and Hopper gets Marlin (vllm-project/vllm #28788)
@@ -50,7 +51,7 @@ class Mxfp4Layout(NamedTuple):
         version = parse_version(engine.vllm_version)
         if gpu.architecture == "CPU":
             return cls("cpu", 32, 32)
-        if engine.moe_backend != "marlin" and gpu.compute_capability.startswith(BLACKWELL):
+        if engine.moe_backend != "marlin" and gpu.compute_capability.startswith(B200):
             return cls("flashinfer", 128 if version >= NARROW_FLASHINFER else 256, 256)
         if engine.moe_backend != "marlin" and gpu.compute_capability == HOPPER and version >= BRINGS_TRITON_KERNELS:
             is_wide = WIDE_VALUES <= version < NARROW_VALUES_AGAIN

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
+from sim.specs.kernels import HOPPER
 from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
-from sim.specs.mxfp4 import BLACKWELL, HOPPER, MXFP4
+from sim.specs.mxfp4 import B200, MXFP4
 from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
@@ -269,7 +270,7 @@ def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
     MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py).
     """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
-    has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, BLACKWELL))
+    has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, B200))
     return is_narrow and not has_its_own
 
 
