@@ -1,4 +1,4 @@
-"""The order of events: by time and, at one instant, by kind.
+"""The order of events: by time and, at one instant, by kind and then by replica or in the order of creation.
 
 SimPy's own timeouts are relative, and `now + (t - now)` is not always `t`; these events happen exactly at their time.
 """
@@ -7,18 +7,28 @@ from collections.abc import Callable
 from heapq import heappush
 
 import simpy
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
-ARRIVAL = EventPriority(0)
-"""Requests come first, so that a pass of the same instant sees them."""
-ANSWER = EventPriority(1)
-"""Then tokens come back; SimPy's own events are of this kind."""
-FLEET = EventPriority(2)
+ARRIVAL = EventPriority(NORMAL + 1)
+"""Requests come first, so that a pass of the same instant sees them; only SimPy's own events come before: what a thing triggers happens before the next."""
+ANSWER = EventPriority(ARRIVAL + 1)
+"""Then tokens come back, those of several replicas in order of their numbers (`at_replica`)."""
+TRANSFER = EventPriority(1 << 29)
+"""Then transfers begin and end, so that a batch that comes back at once tells of none that it asked for."""
+FLEET = EventPriority(TRANSFER + 1)
 """Then replicas come, go and fail, and requests time out."""
-ASK = EventPriority(3)
+ASK = EventPriority(TRANSFER + 2)
 """Then clients and routers act on answers, after all tokens of the instant have come back."""
-PASS = EventPriority(4)
-"""Engines schedule last."""
+PASS = EventPriority(TRANSFER + 3)
+"""Engines schedule last, also in order of their numbers."""
+
+
+def at_replica(kind: EventPriority, number: int) -> EventPriority:
+    """ANSWER or PASS as the kind of one replica's events.
+
+    Those of several at one instant happen in order of their numbers: when an event was created depends on how many steps were planned at once.
+    """
+    return EventPriority(kind + number)
 
 
 class At(simpy.Event):

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable
 
 import simpy
+from simpy.events import NORMAL
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, ASK, call_at
+from sim.cluster.clock import ASK, call_at
 from sim.engine.request import Request
 from sim.workload.trace import Trace
 
@@ -83,7 +84,7 @@ class Lines:
             self._num_free[line] += 1
             return
         request = self._waiting[line].popleft()
-        call_at(self._env, self._env.now, ANSWER, lambda: self._send(request))
+        call_at(self._env, self._env.now, NORMAL, lambda: self._send(request))
 
 
 class Holding:

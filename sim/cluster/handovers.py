@@ -7,13 +7,14 @@ at once; a pull that has begun ends well though the lease ends meanwhile.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, FLEET, At, call_at
+from sim.cluster.clock import FLEET, TRANSFER, At, call_at
 from sim.cluster.leases import Lease
 from sim.cluster.network import Network
 from sim.cluster.replica import Replica
@@ -160,15 +161,14 @@ class Handovers:
             call_at(self._env, transfer.start_s + self._lease.duration_s, FLEET, lambda: self._expire(handover))
 
     def _pull(self, handover: Handover[Any], transfer: Transfer) -> Process:
-        try:
+        with suppress(simpy.Interrupt):  # one of the two is gone
             if transfer.start_s > self._env.now or handover.is_lost:  # the batch that asks does not tell of it
-                yield At(self._env, transfer.start_s, ANSWER)
+                yield At(self._env, transfer.start_s, TRANSFER)
             if not handover.is_lost:
                 yield from self._move(handover, transfer)
-        except simpy.Interrupt:  # one of the two is gone
-            if handover.is_dropped:
-                return
         handover.pulling = None
+        if handover.is_dropped:
+            return
         if handover.is_lost:
             self._fail(handover, transfer)
         transfer.end_s = self._env.now

@@ -14,7 +14,7 @@ import numpy as np
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, At
+from sim.cluster.clock import TRANSFER, At
 from sim.cluster.gateway import Gateway
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
@@ -126,13 +126,13 @@ class Pulls:
     def _pull(self, pull: Pull, transfer: Transfer) -> Process:
         env = self._network.env
         if transfer.start_s > env.now:
-            yield At(env, transfer.start_s, ANSWER)
+            yield At(env, transfer.start_s, TRANSFER)
         begun_s = env.now
         load = self._load(pull.num_tokens - transfer.num_tokens, pull.num_tokens)
         yield from self._network.pull(pull.source, pull.receiver, load)
         if self._options.via == "host" and load.num_bytes:
             copied_s = load.num_bytes / self._kv.num_gpus / self._host_bytes_per_s
-            yield At(env, env.now + copied_s, ANSWER)
+            yield At(env, env.now + copied_s, TRANSFER)
         transfer.end_s = env.now
         self._replicas[pull.receiver].wake()
         self._table.write(transfer, pull.source, begun_s, load.num_bytes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, At
+from sim.cluster.clock import TRANSFER, At
 from sim.cluster.gateway import Gateway
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
@@ -174,7 +174,7 @@ class KVStore:
     def _move(self, moved: Moved, sender: int, receiver: int, num_blocks: int) -> Process:
         env = self._network.env
         if moved.start_s > env.now:
-            yield At(env, moved.start_s, ANSWER)
+            yield At(env, moved.start_s, TRANSFER)
         yield from self._network.pull(sender, receiver, Load(num_blocks * self.block_bytes, len(moved.keys)))
 
 

@@ -10,7 +10,7 @@ from math import inf
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, At
+from sim.cluster.clock import TRANSFER, At
 
 
 class Port:
@@ -96,7 +96,7 @@ class Links:
         self._next_end = None
         if self._transfers:
             first_end_s = min(transfer.end_s for transfer in self._transfers)
-            self._next_end = At(self._env, first_end_s, ANSWER)
+            self._next_end = At(self._env, first_end_s, TRANSFER)
             self._next_end.callbacks.append(self._end)
 
     def _end(self, event: simpy.Event) -> None:

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At
+from sim.cluster.clock import ANSWER, PASS, At, at_replica
 from sim.cluster.replica import HALT
 from sim.engine.core import Abort, EngineCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
@@ -165,7 +165,8 @@ class LazyRanks(Ranks[RankGroup]):
 class LiveRanks(Ranks[RankGroup]):
     """Ranks as a process, which sleeps while their next steps are certain, wakes on arrivals, and reports requests as they finish.
 
-    Invariant: while there are steps ahead, the process sleeps until their end; what comes cuts them to those that have begun.
+    Invariant: while there are steps ahead, the process sleeps until their end; what comes cuts them to those that have begun. In the fleet
+    the `first` rank has that number.
     """
 
     def __init__(
@@ -174,10 +175,12 @@ class LiveRanks(Ranks[RankGroup]):
         cores: Sequence[RankCore],
         group: RankGroup,
         on_finished: Listener,
-        looks: Ticks | None = None,
+        looks: Ticks | None,
+        first: int,
     ) -> None:
         super().__init__(cores, group, on_finished, looks)
         self._env = env
+        self._called, self._back = at_replica(PASS, first), at_replica(ANSWER, first)
         self._is_woken = self._has_aborts = False
         self._next_step_time: StepTimeModel | None = None
         self._idle = env.event()
@@ -275,7 +278,7 @@ class LiveRanks(Ranks[RankGroup]):
             if group.is_paused:
                 yield from self._sleep()
             if group.now_s > env.now or env.peek() <= env.now:  # else no request can arrive before the step
-                yield At(env, max(env.now, group.now_s), PASS)
+                yield At(env, max(env.now, group.now_s), self._called)
             self._show()
             self._see_what_came()
             group.ahead = group.plan()
@@ -298,13 +301,13 @@ class LiveRanks(Ranks[RankGroup]):
     def _poll(self) -> Process:
         """Ranks hold KV for others: their next calls, and until the next ones may hear of something."""
         env, group = self._env, self._group
-        yield At(env, max(env.now, group.now_s), PASS)
+        yield At(env, max(env.now, group.now_s), self._called)
         if any(rank.inbox for rank in self.replicas):
             return
         self._show()
         group.poll()
         if group.ends_s:
-            yield At(env, group.ends_s[0], ANSWER)
+            yield At(env, group.ends_s[0], self._back)
             self._show()
             self._tell(group.collect())
         if group.polls and group.next_transfer_end_s > env.now:
@@ -322,19 +325,19 @@ class LiveRanks(Ranks[RankGroup]):
         is_launched = group.launch()
         self._tell(group.ended())
         if is_launched and group.is_full:
-            yield At(self._env, group.ends_s[0], ANSWER)
+            yield At(self._env, group.ends_s[0], self._back)
             self._show()
             self._tell(group.collect())
 
     def _leap(self, plan: StepsAhead) -> Process:
         """Sleep until the plan is done, or what had begun of it when a request came."""
         try:
-            yield At(self._env, plan.end_s, ANSWER)
+            yield At(self._env, plan.end_s, self._back)
         except simpy.Interrupt as interrupt:
             if interrupt.cause is HALT:
                 raise
             plan = self._group.ahead = self._group.cut(plan, self._env.now)
-            yield At(self._env, plan.end_s, ANSWER)
+            yield At(self._env, plan.end_s, self._back)
         self._show()
         self._is_woken = False
         if self._has_aborts:  # one that is due may change what the last step brings back

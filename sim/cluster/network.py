@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, At
+from sim.cluster.clock import TRANSFER, At
 from sim.cluster.links import Links, Port
 from sim.memory.transfers import Load
 
@@ -71,7 +71,7 @@ class Network:
         met_s = self._met_s.setdefault((sender, receiver), env.now + costs.handshake_s)
         ready_s = max(env.now, met_s) + costs.latency_s + costs.descriptor_s * load.num_descriptors
         if ready_s > env.now:
-            yield At(env, ready_s, ANSWER)
+            yield At(env, ready_s, TRANSFER)
         if load.num_bytes:
             yield from self._links.moved((self._out[sender], self._in[receiver]), load.num_bytes)
 

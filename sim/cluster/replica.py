@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, Self
 
 import simpy
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At, call_at
+from sim.cluster.clock import ANSWER, PASS, At, at_replica, call_at
 from sim.cluster.endless import check_holds_nobody
 from sim.engine.core import Abort
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
@@ -156,15 +156,16 @@ class ReportingReplica:
 
     def _course(self) -> Course:
         """All that it does, from its first pass on."""
-        core = self._core
-        now_s = yield core.now_s, PASS
+        core, number = self._core, self.number_in_fleet
+        back, called = at_replica(ANSWER, number), at_replica(PASS, number)
+        now_s = yield core.now_s, called
         while True:
             self._see_what_came(now_s)
             finished: Sequence[Request] = ()
             plan = self._plan = core.plan()
             if plan is not None:
                 if plan.end_s >= self._alone_until_s:
-                    yield plan.end_s, ANSWER
+                    yield plan.end_s, back
                     plan = self._plan or plan  # it may have been cut
                 self._plan, self._now_s = None, plan.end_s
                 finished = core.commit(plan)
@@ -173,7 +174,7 @@ class ReportingReplica:
             elif core.num_in_flight:
                 self._now_s = core.next_collect_s
                 if self._now_s >= self._alone_until_s:
-                    yield self._now_s, ANSWER
+                    yield self._now_s, back
                 finished = core.collect()
             else:
                 check_holds_nobody(core, self.number_in_fleet)
@@ -184,7 +185,7 @@ class ReportingReplica:
                 core.skip_calls((yield core.quiet_until_s, None))
             now_s = core.now_s
             if now_s >= self._alone_until_s:
-                now_s = yield now_s, PASS
+                now_s = yield now_s, called
 
     def _cut(self, now_s: float) -> Plan | None:
         """Something comes: what the plan comes to, if passes of it that have not begun are to see that."""
@@ -354,14 +355,14 @@ class LiveReplica(ReportingReplica):
             now_s = env.now
             if kind is None:
                 yield self._rest(at_s)
-            elif kind is ANSWER or at_s > now_s or env.peek() <= now_s:  # else no request can arrive before the pass
+            elif kind < PASS or at_s > now_s or env.peek() <= now_s:  # else no request can arrive before the pass
                 try:
                     yield At(env, max(now_s, at_s), kind)
                 except simpy.Interrupt as interrupt:
                     if interrupt.cause is HALT:
                         raise
                     assert self._plan is not None, "it was cut"
-                    yield At(env, self._plan.end_s, ANSWER)
+                    yield At(env, self._plan.end_s, kind)
             self._show()
             at_s, kind = course.send(env.now)
 
@@ -369,5 +370,5 @@ class LiveReplica(ReportingReplica):
         """Happens then, or when something comes."""
         self._idle = self._env.event()
         if until_s < math.inf:
-            call_at(self._env, until_s, ANSWER, self.wake)
+            call_at(self._env, until_s, NORMAL, self.wake)
         return self._idle

@@ -275,10 +275,10 @@ class ServerMaker:
         staged = [core for core in cores.values() if isinstance(core, StagedRank)]
         if staged and rules:
             group = self._staged_group(pool, rules, staged, interval_s, log)
-            engines = self._staged(staged, group, tell, looks)
+            engines = self._staged(staged, group, tell, looks, replicas.start)
         elif rules:
             group = self._group(pool, rules, list(cores.values()), interval_s, log)
-            engines = self._in_lock_step(list(cores.values()), group, tell, looks)
+            engines = self._in_lock_step(list(cores.values()), group, tell, looks, replicas.start)
         else:
             engines = self._independent(cores, pool_number, tell, interval_s, looks)
         for address in addresses:
@@ -341,14 +341,18 @@ class ServerMaker:
             log=log,
         )
 
-    def _staged(self, cores: Sequence[StagedRank], group: StagedGroup, tell: Tell, looks: Ticks | None) -> Engines:
+    def _staged(
+        self, cores: Sequence[StagedRank], group: StagedGroup, tell: Tell, looks: Ticks | None, first: int
+    ) -> Engines:
         if self._is_live:
-            return LiveStagedRanks(self._env, cores, group, tell, looks)
+            return LiveStagedRanks(self._env, cores, group, tell, looks, first)
         return LazyStagedRanks(cores, group, tell, looks)
 
-    def _in_lock_step(self, cores: Sequence[RankCore], group: RankGroup, tell: Tell, looks: Ticks | None) -> Engines:
+    def _in_lock_step(
+        self, cores: Sequence[RankCore], group: RankGroup, tell: Tell, looks: Ticks | None, first: int
+    ) -> Engines:
         if self._is_live:
-            return LiveRanks(self._env, cores, group, tell, looks)
+            return LiveRanks(self._env, cores, group, tell, looks, first)
         return LazyRanks(cores, group, tell, looks)
 
     def _independent(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import simpy
 
 from sim.cluster.arrivals import Process
-from sim.cluster.clock import ANSWER, PASS, At
+from sim.cluster.clock import ANSWER, PASS, At, at_replica
 from sim.cluster.lock_step import Listener, Rank, Ranks
 from sim.engine.request import Request
 from sim.engine.staged_group import StagedGroup
@@ -49,7 +49,10 @@ class LazyStagedRanks(StagedRanks):
 
 
 class LiveStagedRanks(StagedRanks):
-    """Ranks as a process, which sleeps until one of them does something; what they all do before anything else can happen is done at once."""
+    """Ranks as a process, which sleeps until one of them does something; what they all do before anything else can happen is done at once.
+
+    In the fleet the `first` rank has that number.
+    """
 
     def __init__(
         self,
@@ -57,10 +60,12 @@ class LiveStagedRanks(StagedRanks):
         cores: Sequence[StagedRank],
         group: StagedGroup,
         on_finished: Listener,
-        looks: Ticks | None = None,
+        looks: Ticks | None,
+        first: int,
     ) -> None:
         super().__init__(cores, group, on_finished, looks)
         self._env = env
+        self._called, self._back = at_replica(PASS, first), at_replica(ANSWER, first)
         self._idle = env.event()
         env.process(self._serve())
 
@@ -86,7 +91,7 @@ class LiveStagedRanks(StagedRanks):
             group.leap(min(env.peek(), group.next_scrape_s, self._looks.next_s if self._looks else math.inf))
             loop = group.following
             if loop.at_s > env.now or env.peek() <= env.now:  # else nothing can come before
-                yield At(env, loop.at_s, PASS if loop.next == CALL else ANSWER)
+                yield At(env, loop.at_s, self._called if loop.next == CALL else self._back)
             self._show()
             finished = group.act(loop)
             if finished:

@@ -108,8 +108,10 @@ def naive(
     logs: list[list[LogRow]] = [[] for _ in range(num_replicas)]
     recorders = [NaiveRecorder(log.append) for log in logs]
     service.replicas = [
-        NaiveReplica(env, config, step_time, recorder, on_finished=lambda request: service.ended([request]))
-        for recorder in recorders
+        NaiveReplica(
+            env, config, step_time, recorder, number=number, on_finished=lambda request: service.ended([request])
+        )
+        for number, recorder in enumerate(recorders)
     ]
     for replica in service.replicas:
         env.process(replica.run())

@@ -18,6 +18,7 @@ from sim.cluster.replica import Replica
 from sim.cluster.routers import table
 from sim.cluster.routers.router import Fleet, Router, RouterOptions
 from sim.cluster.simulation import simulate
+from sim.cluster.users import Users
 from sim.engine import leaps
 from sim.engine.rank_group import LockStepRules
 from sim.engine.request import Request
@@ -41,24 +42,27 @@ Seen = list[tuple[float, int, list[int]]]
 
 @dataclass(frozen=True)
 class Looking(RouterOptions):
-    """Sends requests in turn, and looks at all caches before; a router that `listens` has replicas catch up in another way."""
+    """Sends requests from the `first` replica on to others by a `stride`, and looks at all caches before; replicas catch up in another way if it `listens`."""
 
     seen: ClassVar[Seen]
     listens: bool = option(False)
+    first: int = option(0)
+    stride: int = option(1)
 
     def router(self, fleet: Fleet) -> Router:  # noqa: ARG002 - an interface
-        return LookingRouter(self.seen, listens=self.listens)
+        return LookingRouter(self)
 
 
 class LookingRouter(Router):
-    def __init__(self, seen: Seen, *, listens: bool) -> None:
-        self.listens = listens
-        self._seen = seen
+    def __init__(self, options: Looking) -> None:
+        self.listens = options.listens
+        self._seen = options.seen
+        self._options = options
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         held = [replica.num_cached_blocks(request) for replica in replicas]
         self._seen.append((request.arrival_s, request.index, held))
-        return replicas[(len(self._seen) - 1) % len(replicas)]
+        return replicas[(self._options.first + self._options.stride * (len(self._seen) - 1)) % len(replicas)]
 
 
 class NaiveLooking(naive.Router):
@@ -70,7 +74,8 @@ class NaiveLooking(naive.Router):
         size = self.config.block_size
         held = [max(_num_held(engine, request) for engine in replica.engines) // size for replica in replicas]
         self.seen.append((request.arrival_s, request.index, held))
-        return (len(self.seen) - 1) % len(replicas)
+        first, stride = self.options.get("first", 0), self.options.get("stride", 1)
+        return int(first + stride * (len(self.seen) - 1)) % len(replicas)
 
 
 def _num_held(replica: NaiveReplica, request: NaiveRequest) -> int:
@@ -124,7 +129,32 @@ def test_blocks_that_a_pass_under_way_fills_are_there(clients: Clients) -> None:
     assert Looking.seen[1][2] == [6, 0]
 
 
+def test_of_answers_at_one_instant_that_of_the_first_replica_is_acted_on_first() -> None:
+    """Two users without think time, the first at replica 1: both answers come after two steps of a second, and the user at replica 0 goes on first."""
+    trace = Trace(
+        request_id=tuple("abcdef"),
+        arrival_s=np.zeros(6),
+        prompt_tokens=np.ones(6, dtype=int),
+        output_tokens=np.full(6, 2),
+        segments=[((row, 1),) for row in range(6)],
+        session_id=tuple("aabbcc"),
+    )
+    config = scheduler_config(num_gpu_blocks=20, block_size=1, async_scheduling=False)
+    step_time = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
+    clients = Clients(Users(2))
+    with looking():
+        simulate(trace, FleetPlan.alike(config, step_time, 2, "looking:first=1"), clients=clients)
+        simulate_cluster(trace, config, step_time, num_replicas=2, router="looking:first=1", clients=clients)
+    assert [(at_s, row) for at_s, row, _ in Looking.seen] == [(0, 0), (0, 2), (2, 3), (2, 1), (4, 4), (6, 5)]
+
+
 some_traces = st.one_of(conversations(), traces())
+routers = st.builds(
+    "looking:listens={},first={},stride={}".format,
+    st.sampled_from(("true", "false")),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
 
 
 @examples(150)
@@ -133,7 +163,7 @@ some_traces = st.one_of(conversations(), traces())
     trace=some_traces,
     step_time=step_times,
     num_replicas=st.integers(2, 3),
-    listens=st.booleans(),
+    router=routers,
     panel_bits=panel_bits,
 )
 def test_replicas(
@@ -141,19 +171,16 @@ def test_replicas(
     trace: Trace,
     step_time: RecordedStepTime,
     num_replicas: int,
-    *,
-    listens: bool,
+    router: str,
     panel_bits: tuple[int, ...],
 ) -> None:
     """That catch up when they are asked, when a request comes, or live on the clock, as clients wait."""
     config = data.draw(configs(trace))
     trace, clients = (trace, Clients(open_loop=True)) if data.draw(st.booleans()) else data.draw(closed_loops(trace))
-    plan = FleetPlan.alike(config, Telling(step_time), num_replicas, f"looking:listens={listens}".lower())
+    plan = FleetPlan.alike(config, Telling(step_time), num_replicas, router)
     with looking(), patch.object(leaps, "PANEL_BITS", panel_bits):
         simulate(trace, plan, clients=clients)
-        simulate_cluster(
-            trace, config, Telling(step_time), num_replicas=num_replicas, router="looking", clients=clients
-        )
+        simulate_cluster(trace, config, Telling(step_time), num_replicas=num_replicas, router=router, clients=clients)
 
 
 @examples(60)
@@ -163,7 +190,7 @@ def test_replicas(
     step_time=step_times,
     counts=st.tuples(st.integers(2, 3), st.integers(1, 3)),
     server=st.sampled_from([ServerPlan(0, LockStepRules()), ServerPlan(0, LockStepRules(), None), ServerPlan(0)]),
-    listens=st.booleans(),
+    router=routers,
 )
 def test_engines_of_servers(
     data: st.DataObject,
@@ -171,12 +198,11 @@ def test_engines_of_servers(
     step_time: RecordedStepTime,
     counts: tuple[int, int],
     server: ServerPlan,
-    *,
-    listens: bool,
+    router: str,
 ) -> None:
     """Ranks that step together, or engines that know nothing of each other."""
     config = data.draw(configs(trace, versions=SINCE_0_12))
     trace, clients = (trace, Clients(open_loop=True)) if data.draw(st.booleans()) else data.draw(closed_loops(trace))
-    server, router = server._replace(num_engines=counts[1]), f"looking:listens={listens}".lower()
+    server = server._replace(num_engines=counts[1])
     with looking():
         assert_answers_are_those_of_naive_ones(trace, config, step_time, counts[0], server, router, clients)

@@ -106,7 +106,7 @@ def assert_same_run(found: ClusterRecords, expected: ServedChanging | ServedBySe
     router=st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two")),
     start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
     changes=dynamics(),
-    users=st.sampled_from((None, None, Users(3, 1.0))),
+    users=st.sampled_from((None, Users(3, 1.0), Users(3))),
     panel_bits=panel_bits,
 )
 def test_fleets_that_change(
@@ -151,7 +151,7 @@ def policies(draw: st.DrawFn, num_pools: int, *, more_backoff_s: float = 0.0) ->
     data=st.data(),
     workload=workloads(),
     router=st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two")),
-    users=st.sampled_from((None, Users(3, 1.0))),
+    users=st.sampled_from((None, Users(3, 1.0), Users(3))),
 )
 def test_each_pool_has_its_policy(data: st.DataObject, workload: Workload, router: str, users: Users | None) -> None:
     """Pools of other speed and start-up behind one router, each scaled by what it is sent itself."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,14 +15,20 @@ from sim.cluster.clients import Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import Disaggregation, FleetPlan
 from sim.cluster.leases import Lease
+from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
+from sim.memory.kv_cache import KVGroup
+from sim.memory.transfers import ReplicaKV
 from tests.cluster.test_changes_agree import policies
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, costs, fleets
-from tests.configs import changed
+from tests.configs import changed, scheduler_config
+from tests.makers import ONE_SECOND, Ask, make_trace
 from tests.properties import engine_examples as examples
+from tests.reference.disaggregation import Pool
 from tests.reference.managed_pools import Rules, simulate_managed_pools
+from tests.reference.modes import Script
 
 rules = st.builds(
     Rules,
@@ -80,6 +87,13 @@ def test_fleets_that_change(
     clients = Clients(users)
     if changes.recovery.lost != "fail":
         fleet = without_caches(fleet)
+    assert_same_run(fleet, changes, how, start_up_s, router, clients)
+
+
+def assert_same_run(
+    fleet: Fleet, changes: Dynamics, how: Rules, start_up_s: float, router: str, clients: Clients
+) -> ClusterRecords:
+    """Returns what was found."""
     found = run(fleet, changes, how, start_up_s, router, clients)
     expected = simulate_managed_pools(
         *(fleet.trace, (fleet.prefill, fleet.decode), changes, how),
@@ -101,3 +115,23 @@ def test_fleets_that_change(
         np.testing.assert_allclose([handovers.pull_start_s[row], handovers.pull_end_s[row]], [start_s, end_s])
         assert handovers.pulled_bytes[row] == num_bytes
     assert (handovers.num_failed, handovers.num_expired) == (expected.num_failed, expected.num_expired)
+    return found
+
+
+@pytest.mark.parametrize(("receiver_lost_s", "sender_lost_s"), [(2, 2), (2, 3), (3, 2)])
+def test_both_ends_of_a_pull_are_lost(receiver_lost_s: int, sender_lost_s: int) -> None:
+    """A pull from 1 to 5 s: once the sender is lost there is no KV left whose lease could end at 10 s."""
+    trace = make_trace([Ask("lost", 1, 1), Ask("served", 1, 1, 20.0)])
+    config = scheduler_config(
+        num_gpu_blocks=3, block_size=1, max_model_len=3, async_scheduling=False, enable_prefix_caching=False
+    )
+    kv = ReplicaKV((KVGroup("full", None, 1, 1, 8),), 1)
+    pool = Pool(config, ONE_SECOND, kv, 1, scripts=[Script()] * 2)
+    fleet = Fleet(trace, pool, pool)
+    losses = [{"at_s": receiver_lost_s, "replica": 1}, {"at_s": sender_lost_s, "replica": 0}]
+    changes = Dynamics.parse({"faults": [loss | {"for_s": 0} for loss in losses], "recovery": {"lost": "fail"}})
+    how = Rules(NetworkCosts(2, 0, 0), lease_s=9.0, is_renewed=False, idle_sleep_s=POLLING_S)
+    found = assert_same_run(fleet, changes, how, 0.0, "round_robin", Clients())
+    assert list(found.merged.requests.failed) == [0]
+    assert found.handovers is not None
+    assert (found.handovers.num_failed, found.handovers.num_expired) == (int(sender_lost_s < receiver_lost_s), 0)

@@ -84,7 +84,7 @@ def ranks_in_lock_step(data: Mapping[str, Any], engine: str) -> tuple[list[Any],
     rules = LockStepRules(parallel.get("sync_interval", 16), prefill_interval=interval)
     depth = config.num_batches_in_flight
     group = router.group = RankGroup(cores, step_time, rules, num_batches_in_flight=depth, start_s=0.0, log=log)
-    gateway.replicas = LiveRanks(env, cores, group, gateway.answered).replicas
+    gateway.replicas = LiveRanks(env, cores, group, gateway.answered, None, 0).replicas
     env.process(arrivals(env, source, gateway.submit))
     env.run()
     return router.routes, _iterations(rows, parallel["ranks"])

@@ -24,10 +24,16 @@ class Door(Protocol[ArrivalT_contra]):
     def submit(self, request: ArrivalT_contra) -> None: ...
 
 
+BEFORE_ALL = EventPriority(URGENT - 1)
+"""Metrics are asked for before anything happens at an instant."""
+ARRIVAL = EventPriority(NORMAL + 1)
+"""Whatever one of these things sets going has happened before the next: SimPy has lower numbers for that."""
+
+
 class Due(simpy.Event):
     """A timeout with a priority: arrivals happen ahead of everything else at their instant, so that its passes see them."""
 
-    def __init__(self, env: simpy.Environment, delay: float, priority: EventPriority = URGENT) -> None:
+    def __init__(self, env: simpy.Environment, delay: float, priority: EventPriority = ARRIVAL) -> None:
         self.env = env
         self.callbacks = []
         self._ok = True
@@ -35,14 +41,24 @@ class Due(simpy.Event):
         env.schedule(self, priority, delay)
 
 
-BEFORE_ALL = EventPriority(URGENT - 1)
-"""Metrics are asked for before anything happens at an instant."""
-FLEET = EventPriority(NORMAL + 1)
+TRANSFER = EventPriority(1 << 29)
+"""KV begins and ends to move when all that comes back at an instant has come back; the network is the product's, which has the same number for it."""
+FLEET = EventPriority(TRANSFER + 1)
 """Replicas come and go, and requests time out, when all that comes back at an instant has come back."""
-ANSWERED = EventPriority(NORMAL + 2)
+ANSWERED = EventPriority(FLEET + 1)
 """Clients act when all that comes back at an instant has come back."""
-AFTER_ALL = EventPriority(NORMAL + 3)
+AFTER_ALL = EventPriority(FLEET + 2)
 """Scheduling passes come last: whoever gets an answer at an instant and asks again at once is seen by its passes."""
+
+
+def back_from(replica: int) -> EventPriority:
+    """Tokens come back from one replica after the other, by their numbers."""
+    return EventPriority(ARRIVAL + 1 + replica)
+
+
+def called_at(replica: int) -> EventPriority:
+    """The scheduler of one replica is called after that of the other, by their numbers."""
+    return EventPriority(AFTER_ALL + replica)
 
 
 def arrivals(

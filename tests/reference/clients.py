@@ -33,8 +33,10 @@ class Senders:
         self.ended = {request.index: self._env.event() for request in requests}
 
     def tokens_back(self, request: Request) -> None:
-        """A replica has finished with a request."""
-        self._tokens_back[request.index].succeed()
+        """A replica has finished with a request; whoever sent it acts on that in the order in which answers came."""
+        acts = Due(self._env, 0, ANSWERED)
+        assert acts.callbacks is not None, "it has not happened yet"
+        acts.callbacks.append(self._tokens_back[request.index].trigger)
 
     def send(self, request: Request) -> Process:
         """In flight as soon as there is room, first come, first served, until whoever sent it acts on its end."""
@@ -46,7 +48,6 @@ class Senders:
         self._tokens_back[request.index] = self._env.event()
         self._submit(request)
         yield self._tokens_back[request.index]
-        yield Due(self._env, 0, ANSWERED)
         if self.hold_s and self.hold_s[request.index]:
             yield Due(self._env, self.hold_s[request.index], ANSWERED)
         self._in_flight -= 1

@@ -180,11 +180,12 @@ def simulate_cluster(
             config,
             step_time,
             recorder,
+            number=number,
             modes=modes if is_one_server else limited,
             on_finished=finished,
             on_refused=refused,
         )
-        for recorder in recorders
+        for number, recorder in enumerate(recorders)
     ]
     for replica in gateway.replicas:
         env.process(replica.run())

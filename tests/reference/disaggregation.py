@@ -19,7 +19,7 @@ from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import ANSWERED, Due, arrivals
+from tests.reference.arrivals import ANSWERED, TRANSFER, Due, arrivals
 from tests.reference.cluster import Gateway
 from tests.reference.connector import Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
@@ -167,16 +167,17 @@ class Cluster:
         self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts))
         self._routers = [_router(pool, trace) for pool in pools]
         self._gateways: list[Gateway] = []
-        self._prefill, self._decode = (self._made(pool, trace) for pool in pools)
+        self._prefill = self._made(pools[0], trace, 0)
+        self._decode = self._made(pools[1], trace, pools[0].num_engines)
         for pool in pools:
             for _ in range(pool.num_engines):
                 self._network.add(pool.kv.num_gpus)
 
-    def _made(self, pool: Pool, trace: Trace) -> "Side":
-        """The servers of a pool."""
+    def _made(self, pool: Pool, trace: Trace, first: int) -> "Side":
+        """The servers of a pool, whose engines have numbers from the first one's on."""
         engines: list[Any] = []
         for _ in range(pool.num_replicas):
-            engines += self._server(pool)
+            engines += self._server(pool, first + len(engines))
         for engine in engines:
             engine.scheduler.connector = Pulled(self, pool.config, engine.scheduler.kv)
         size = pool.behind_address
@@ -184,27 +185,35 @@ class Cluster:
             return Side(engines, engines, 1)
         assert pool.server is not None, "several engines"
         addresses = []
-        for first in range(0, len(engines), size):
+        for place in range(0, len(engines), size):
             balancer = balancer_of(pool.server.balancer, trace, pool.config, size)
             gateway = Gateway(self.env, balancer, len(let_in(self.served.requests)), None)
-            addresses.append(Address(gateway, engines[first : first + size]))
+            addresses.append(Address(gateway, engines[place : place + size]))
             self._gateways.append(gateway)
             self.env.process(gateway.scrape(balancer.scrape_interval_s or 0.0))
         return Side(engines, addresses, size)
 
-    def _server(self, pool: Pool) -> Sequence[Any]:
+    def _server(self, pool: Pool, first: int) -> Sequence[Any]:
         modes = pool.modes(NIXL, self._idle_sleep_s)
         count = pool.server.num_engines if pool.server else 1
         if pool.server and pool.server.rules is not None:
             together = HandingRanks(
-                self.env, pool.config, pool.step_time, modes, count, self._finished, **pool.server.rules
+                self.env, pool.config, pool.step_time, modes, count, self._finished, first=first, **pool.server.rules
             )
             self.env.process(together.run())
             self.served.ranks.append(together)
             return together.ranks
         engines = [
-            Replica(self.env, pool.config, pool.step_time, Recorder(), modes=modes, on_finished=self._finished)
-            for _ in range(count)
+            Replica(
+                self.env,
+                pool.config,
+                pool.step_time,
+                Recorder(),
+                number=first + rank,
+                modes=modes,
+                on_finished=self._finished,
+            )
+            for rank in range(count)
         ]
         for engine in engines:
             self.env.process(engine.run())
@@ -251,7 +260,7 @@ class Cluster:
     def pull(self, job: Job, start_s: float) -> Process:
         """What a decode replica asks for, from when its batch begins."""
         if start_s > self.env.now:
-            yield Due(self.env, start_s - self.env.now)
+            yield Due(self.env, start_s - self.env.now, TRANSFER)
         pull = self.served.pulls[job.request.index]
         pull.start_s = self.env.now
         num_tokens = self._pools[1].num_handed_over(job.request)

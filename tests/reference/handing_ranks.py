@@ -13,7 +13,7 @@ import simpy
 from sim.engine.config import SchedulerConfig
 from sim.steptime.protocol import StepShape, StepTimeModel
 from tests.reference.adapters import Adapters
-from tests.reference.arrivals import AFTER_ALL, Due
+from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.modes import Modes
 from tests.reference.replica import Process, step_shape
 from tests.reference.request import Request, RequestStatus
@@ -55,7 +55,7 @@ class Step:
         ranks.free_s = start_s + max(ranks.step_time.step_s(shape) for shape in self._shapes)
         for begins in self._begins:
             begins(start_s, ranks.free_s)
-        yield env.timeout(ranks.free_s - env.now)
+        yield Due(env, ranks.free_s - env.now, back_from(ranks.first))
         self.done.succeed()
 
 
@@ -190,8 +190,10 @@ class HandingRanks:
         sync_interval: int,
         looks_at_once: bool,
         prefill_interval: int = 1,
+        first: int,
     ) -> None:
         self.env = env
+        self.first = first
         self.step_time = step_time
         self.idle_sleep_s = modes.idle_sleep_s
         self.on_finished = on_finished
@@ -226,7 +228,7 @@ class HandingRanks:
         """Until a request comes; ranks that hold KV for others poll."""
         while not any(rank.inbox for rank in self.ranks):
             if any(rank.has_work for rank in self.ranks):
-                yield Due(self.env, 0, AFTER_ALL)
+                yield Due(self.env, 0, called_at(self.first))
                 if not any(rank.inbox for rank in self.ranks):
                     yield from self._together(None, is_throttled=False)
             else:
@@ -234,6 +236,6 @@ class HandingRanks:
                 yield self.woken
 
     def _together(self, step: Step | None, *, is_throttled: bool) -> Process:
-        yield Due(self.env, 0, AFTER_ALL)
+        yield Due(self.env, 0, called_at(self.first))
         rounds = [self.env.process(rank.go_round(step, is_throttled=is_throttled)) for rank in self.ranks]
         yield self.env.all_of(rounds)

@@ -13,7 +13,7 @@ from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import Due
+from tests.reference.arrivals import TRANSFER, Due
 from tests.reference.cluster import Gateway, Served
 from tests.reference.connector import Job, Remote
 from tests.reference.front_door import let_in, make_requests
@@ -97,7 +97,7 @@ class Cluster:
 
     def pull(self, job: Job, start_s: float) -> Process:
         if start_s > self.env.now:
-            yield Due(self.env, start_s - self.env.now)
+            yield Due(self.env, start_s - self.env.now, TRANSFER)
         pull = self.gateway.pulls[job.request.index]
         num_local = pull.num_tokens - job.num_tokens
         via_host = self._sharing.options.via == "host"
@@ -107,7 +107,7 @@ class Cluster:
             load = self._kv.pulled(num_local, pull.num_tokens, sender_gpus=self._kv.num_gpus)
         yield from self._network.pull(pull.source, pull.receiver, load)
         if via_host:
-            yield Due(self.env, load.num_bytes / self._kv.num_gpus / self._sharing.host_bytes_per_s)
+            yield Due(self.env, load.num_bytes / self._kv.num_gpus / self._sharing.host_bytes_per_s, TRANSFER)
         job.end_s = self.env.now
 
 

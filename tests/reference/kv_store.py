@@ -13,7 +13,7 @@ from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import Load, ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import Due, arrivals
+from tests.reference.arrivals import TRANSFER, Due, arrivals
 from tests.reference.cluster import Gateway, Served
 from tests.reference.connector import Event, Job, over_by
 from tests.reference.front_door import answers, let_in, make_requests
@@ -174,7 +174,7 @@ class Cluster:
 
     def _move(self, job: Job, start_s: float, replica: int) -> Process:
         if start_s > self.env.now:
-            yield Due(self.env, start_s - self.env.now)
+            yield Due(self.env, start_s - self.env.now, TRANSFER)
         is_load = job.name == "load"
         num_blocks = job.num_tokens // self._block_size if is_load else len(job.keys) * self.chunk_blocks
         way = (self._there, replica) if is_load else (replica, self._there)
@@ -231,7 +231,8 @@ def serve(
     """Replicas whose connectors are made one by one, behind a gateway."""
     recorders = [Recorder() for _ in range(num_replicas)]
     gateway.replicas = [
-        Replica(env, config, step_time, recorder, modes=modes, on_finished=gateway.answered) for recorder in recorders
+        Replica(env, config, step_time, recorder, number=number, modes=modes, on_finished=gateway.answered)
+        for number, recorder in enumerate(recorders)
     ]
     for replica in gateway.replicas:
         replica.scheduler.connector = connector(replica)

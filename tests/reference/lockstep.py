@@ -21,7 +21,7 @@ from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.adapters import Adapters
-from tests.reference.arrivals import AFTER_ALL, Due
+from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.clients import Senders
 from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import let_in, make_requests
@@ -190,9 +190,11 @@ class Ranks:
         dispatch: GraphDispatch | None,
         dbo: tuple[int, int] | None,
         modes: Modes = PLAIN,
+        first: int = 0,
     ) -> None:
         modes = replace(modes, throttle_interval=prefill_interval if prefill_interval > 1 else 0)
         self._env = env
+        self._first = first
         self._step_time = step_time
         self._sync_interval = sync_interval
         self._looks_at_once = looks_at_once
@@ -219,7 +221,7 @@ class Ranks:
             while not is_over:
                 if self._rested_s > self._env.now:
                     yield self._env.timeout(self._rested_s - self._env.now)
-                yield Due(self._env, 0, AFTER_ALL)
+                yield Due(self._env, 0, called_at(self._first))
                 for rank in self.ranks:
                     for request in rank.inbox:
                         rank.scheduler.add_request(request)
@@ -229,7 +231,7 @@ class Ranks:
                 counter += 1
                 if len(self._in_flight) == self._depth:
                     step = self._in_flight.popleft()
-                    yield self._env.timeout(max(0.0, step.end_s - self._env.now))
+                    yield Due(self._env, max(0.0, step.end_s - self._env.now), back_from(self._first))
                     self._collect(step)
                 looks = counter % self._sync_interval == 0 or (counter == 1 and self._looks_at_once)
                 is_over = looks and not any(rank.scheduler.has_requests for rank in self.ranks)
@@ -247,7 +249,7 @@ class Ranks:
                 yield self.woken
                 continue
             yield self.woken | self._env.timeout(next_s - self._env.now)
-            yield Due(self._env, 0, AFTER_ALL)
+            yield Due(self._env, 0, called_at(self._first))
             for rank in self.ranks:
                 if not any(other.inbox for other in self.ranks) and rank.polls and rank.next_call_s <= self._env.now:
                     rank.poll(self._env.now)

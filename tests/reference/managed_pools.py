@@ -19,7 +19,7 @@ from sim.cluster.network import Network, NetworkCosts
 from sim.engine.kv_cache_manager import longest_that_fits
 from sim.workload.trace import Trace
 from tests.reference import managed
-from tests.reference.arrivals import ANSWERED, FLEET, Due
+from tests.reference.arrivals import ANSWERED, FLEET, TRANSFER, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import send
 from tests.reference.connector import Job as Transfer
@@ -130,6 +130,7 @@ class ManagedPools(ManagedFleet):
             config,
             spot.step_time,
             recorder,
+            number=spot.number,
             modes=self.pools[spot.pool].modes(transfers, self.rules.idle_sleep_s),
             on_finished=lambda request: self.finished(spot, request),
         )
@@ -224,7 +225,7 @@ class ManagedPools(ManagedFleet):
     def pulled(self, way: Way, transfer: Transfer, start_s: float) -> Process:
         try:
             if start_s > self.env.now:
-                yield Due(self.env, start_s - self.env.now)
+                yield Due(self.env, start_s - self.env.now, TRANSFER)
             if not way.is_lost:
                 begun_s, num_tokens = self.env.now, self.pools[way.receiver.pool].num_handed_over(transfer.request)
                 kvs = [self.pools[spot.pool].kv for spot in (way.sender, way.receiver)]
@@ -265,9 +266,7 @@ class ManagedPools(ManagedFleet):
                 self.drop(job, is_known=False)
             super().lose_jobs(spot, jobs)
             return
-        for way in [
-            way for way in self.ways if way.sender is spot and way.is_kept and way.stage in {"held", "pulling"}
-        ]:
+        for way in [way for way in self.ways if way.sender is spot and way.is_kept and way.stage != "prefilling"]:
             way.is_lost, way.is_kept = True, False
             if way.pulling and way.stage == "pulling":
                 way.pulling.interrupt()

@@ -115,6 +115,7 @@ class ManagedServers(ManagedFleet):
             finished,
             servers.rules is not None,
             servers.rules or {},
+            servers.num_engines * spot.number,
             start=start,
             modes=servers.modes,
         )

@@ -92,8 +92,8 @@ def simulate_pools(
     senders.expect(let_in(requests))
     recorders = [Recorder() for _ in members]
     replicas = [
-        Replica(env, *member, recorder, on_finished=senders.tokens_back)
-        for member, recorder in zip(members, recorders, strict=True)
+        Replica(env, *member, recorder, number=number, on_finished=senders.tokens_back)
+        for number, (member, recorder) in enumerate(zip(members, recorders, strict=True))
     ]
     for replica in replicas:
         env.process(replica.run())

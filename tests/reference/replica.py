@@ -18,7 +18,7 @@ from sim.errors import ConfigError
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.adapters import Adapters
-from tests.reference.arrivals import AFTER_ALL, ANSWERED, Due, arrivals
+from tests.reference.arrivals import ANSWERED, Due, arrivals, back_from, called_at
 from tests.reference.connector import Job
 from tests.reference.device import Device
 from tests.reference.front_door import let_in, make_requests
@@ -59,12 +59,14 @@ class Replica:
         step_time: StepTimeModel,
         recorder: Recorder,
         *,
+        number: int = 0,
         modes: Modes = PLAIN,
         max_passes: int | None = None,
         on_finished: Callable[[Request], object] | None = None,
         on_refused: Callable[[Request], None] | None = None,
     ) -> None:
         self._env = env
+        self._number = number
         self._on_refused = on_refused
         self._undecided: list[Request] = []
         self._modes = modes
@@ -169,7 +171,7 @@ class Replica:
         on its way and nothing can be scheduled, only an arrival changes that: the process waits for it.
         """
         while self._passes_left != 0:
-            yield Due(self._env, 0, AFTER_ALL)
+            yield Due(self._env, 0, called_at(self._number))
             self._drain_inbox()
             batch = None
             if self.scheduler.has_work:
@@ -260,7 +262,7 @@ class Replica:
 
     def _collect(self, oldest: Launched) -> Process:
         if oldest.end_s > self._env.now:
-            yield self._env.timeout(oldest.end_s - self._env.now)
+            yield Due(self._env, oldest.end_s - self._env.now, back_from(self._number))
         self._tell_time()
         self._drain_aborts(self._env.now)
         sampled, finished = self.scheduler.update(oldest.batch)

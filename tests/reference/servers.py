@@ -114,7 +114,8 @@ def simulate_servers(
         senders.tokens_back(request)
 
     served = [
-        engines_of(env, config, step_time, num_engines, finished, in_lock_step, rules) for _ in range(num_servers)
+        engines_of(env, config, step_time, num_engines, finished, in_lock_step, rules, num_engines * number)
+        for number in range(num_servers)
     ]
     engines = [engine for some, _ in served for engine in some]
     for number, each in enumerate(inner):
@@ -148,10 +149,16 @@ class Independent(Replica):
     """An engine by itself, with what it records."""
 
     def __init__(
-        self, env: simpy.Environment, config: SchedulerConfig, step_time: StepTimeModel, finished: Any, modes: Modes
+        self,
+        env: simpy.Environment,
+        config: SchedulerConfig,
+        step_time: StepTimeModel,
+        finished: Any,
+        modes: Modes,
+        number: int,
     ) -> None:
         self.recorder = Recorder()
-        super().__init__(env, config, step_time, self.recorder, on_finished=finished, modes=modes)
+        super().__init__(env, config, step_time, self.recorder, number=number, on_finished=finished, modes=modes)
 
 
 def engines_of(
@@ -162,21 +169,22 @@ def engines_of(
     finished: Callable[[Request], None],
     in_lock_step: bool,
     rules: dict[str, Any],
+    first: int,
     *,
     start: Callable[[Any], Any] | None = None,
     modes: Modes = PLAIN,
 ) -> tuple[Sequence[Any], Ranks | StagedRanks | None]:
     """Whoever is to `start` what runs gets it."""
     if not in_lock_step:
-        independent = [Independent(env, config, step_time, finished, modes) for _ in range(count)]
+        independent = [Independent(env, config, step_time, finished, modes, first + rank) for rank in range(count)]
         for engine in independent:
             start(engine) if start else env.process(engine.run())
         return independent, None
     ranks: Ranks | StagedRanks
     if "times" in rules:  # those with stages
-        ranks = StagedRanks(env, config, num_ranks=count, **rules)
+        ranks = StagedRanks(env, config, num_ranks=count, first=first, **rules)
     else:
-        ranks = Ranks(env, config, step_time, count, **{"modes": modes} | rules)
+        ranks = Ranks(env, config, step_time, count, first=first, **{"modes": modes} | rules)
     ranks.finished = finished
     if start:
         start(ranks)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import simpy
-from simpy.events import EventPriority
 
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.engine.config import SchedulerConfig
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import Agreement, StepShape
 from sim.workload.trace import Trace
-from tests.reference.arrivals import AFTER_ALL, Due
+from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.cluster import Served
 from tests.reference.lockstep import serve
 from tests.reference.modes import Modes
@@ -77,7 +76,7 @@ class Step:
         env.process(self._end(self.stages[-1][1]))
 
     def _end(self, end_s: float) -> Process:
-        yield self._ranks.env.timeout(end_s - self._ranks.env.now)
+        yield Due(self._ranks.env, end_s - self._ranks.env.now, back_from(self._ranks.first))
         self.done.succeed()
 
 
@@ -122,7 +121,7 @@ class StagedRank:
             counter, is_over = 0, False
             yield from ranks.wave_begins()
             while not is_over:
-                yield Due(ranks.env, 0, EventPriority(AFTER_ALL + self._number))  # of those at one instant in order
+                yield Due(ranks.env, 0, called_at(ranks.first + self._number))
                 for request in self.inbox:
                     self.scheduler.add_request(request)
                 self.inbox.clear()
@@ -202,8 +201,10 @@ class StagedRanks:
         looks_at_once: bool,
         prefill_interval: int,
         dispatch: GraphDispatch | None,
+        first: int = 0,
     ) -> None:
         self.env = env
+        self.first = first
         self.times = times
         self.idle_sleep_s = modes.idle_sleep_s
         self.is_async = config.engine.async_scheduling
