@@ -13,6 +13,7 @@ import simpy
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, at_replica
 from sim.cluster.replica import HALT
+from sim.engine.balancer import Balancers
 from sim.engine.core import Abort, EngineCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.rank_group import Finished, RankGroup, StepsAhead
@@ -142,6 +143,11 @@ class LazyRanks(Ranks[RankGroup]):
             self._seen = self._group.metrics(looks.last_s)
         self._now_s = now_s
         self._tell(self._group.catch_up(now_s))
+
+    def serve(self, answers: Sequence[Request], balancers: Balancers) -> Sequence[Finished]:
+        """Requests come, and the balancers choose a rank for each; who has finished by now and was not told of."""
+        self._now_s = answers[0].arrival_s
+        return self._group.serve(answers, balancers)
 
     def take(self, rank: Rank, answers: Sequence[Request]) -> None:
         for request in answers:

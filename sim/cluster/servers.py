@@ -25,6 +25,7 @@ from sim.cluster.replica import Listener, LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.routers.table import router_for, router_options
+from sim.cluster.routers.vllm_dp import VllmDataParallel
 from sim.cluster.staged_ranks import LazyStagedRanks, LiveStagedRanks
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.rank_group import LockStepRules, RankGroup
@@ -195,6 +196,20 @@ class Address:
         self._on_answered(self.number, finished)
 
 
+class LazyAddress(Address):
+    """That of ranks which catch up as requests come: what one asks of them and of their balancer is a single call, compiled as they are."""
+
+    def lead_to(self, engines: Engines, replicas: range) -> None:
+        super().lead_to(engines, replicas)
+        assert isinstance(engines, LazyRanks)
+        assert isinstance(self.balancer, VllmDataParallel)
+        self._ranks, self._balancers = engines, self.balancer.balancers
+
+    def submit(self, *answers: Request) -> None:
+        for _, finished in self._ranks.serve(answers, self._balancers):
+            self._on_answered(self.number, finished)
+
+
 class Server(NamedTuple):
     """Its engines, by their numbers in the fleet; what has them catch up; their group, if they step together; and its addresses."""
 
@@ -299,7 +314,9 @@ class ServerMaker:
             limits=QueueLimits.of(pool.config.engine),
             sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
         )
-        return self._kind(number, pool_number, gateway, front.answered, behind)
+        catches_up = pool.server and pool.server.lock_step and pool.modes.num_stages == 1 and not self._is_live
+        kind = LazyAddress if catches_up and isinstance(balancer, VllmDataParallel) else self._kind
+        return kind(number, pool_number, gateway, front.answered, behind)
 
     def _clock(self) -> float:
         return self._env.now

@@ -82,6 +82,11 @@ class Balancers:
         """What some engines show at an update, by their numbers."""
         for engine, metrics in shown:
             self._counts[engine] = metrics
+        self.update_all(self._counts)
+
+    def update_all(self, shown: Sequence[Metrics]) -> None:
+        """What all engines show at an update."""
+        self._counts = list(shown)
         for balancer in self._balancers:
             balancer.update(self._counts)
 

@@ -1,7 +1,7 @@
 """The batch that one scheduling pass puts together."""
 
 from sim.engine.request import Request, admission_order
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import StepShape, shape_of
 
 
 class Chunk:
@@ -83,4 +83,4 @@ class Batch:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
         if num_tokens:
-            self.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)
+            self.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

@@ -21,7 +21,7 @@ from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import DecodeSteps, Leap, after, end_s, num_launched_before
 from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import Metrics
-from sim.engine.plans import IDLE, DecodesAhead, LeapPlan, Plan
+from sim.engine.plans import IDLE, UNCERTAIN, DecodesAhead, LeapPlan, Plan
 from sim.engine.progress import num_returned_tokens
 from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords
@@ -78,6 +78,7 @@ class EngineCore(LockStepCore):
         self._ahead = Leap(1, start_s, 0.0, 0.0, 0.0)
         self._num_held = self._most_held = self._num_held_blocks = 0
         self._scheduled: Batch | None = None
+        self._is_steady = False
         self._scheduler = Scheduler(config, num_keys)
         self._planner = self._scheduler.leap_planner
         self.state = self._scheduler.state
@@ -416,15 +417,20 @@ class EngineCore(LockStepCore):
         return self.state.has_requests
 
     @property
-    def decodes(self) -> DecodesAhead | None:
+    def decodes(self) -> DecodesAhead:
         """The next passes that only decode for certain, up to the first after which a request may finish."""
         if not self.state.has_requests and not self._ends_s:
             return IDLE
-        num_passes = 0 if self.state.prefills else self._num_certain(foreseen=True)
+        num_passes = self._num_decoding
         if num_passes == 0:
-            return None
+            return UNCERTAIN
         step, decodes = self._num_launched, self.state.decodes
-        return DecodesAhead(self._planner.num_to_release(step, num_passes), decodes.count, decodes.context_sum(step))
+        return self._planner.num_to_release(step, num_passes), decodes.count, decodes.context_sum(step)
+
+    @property
+    def _num_decoding(self) -> int:
+        """How many passes are certain to run the present decodes and no prompt."""
+        return 0 if self.state.prefills else self._num_certain(foreseen=True)
 
     def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
         """Do passes that only decode, at the times of the slowest rank; returns the requests that finish with the last of them."""
@@ -434,6 +440,10 @@ class EngineCore(LockStepCore):
         """Schedule a pass of this rank, which `run` launches; None if it computes nothing."""
         assert not is_throttled, "an engine that leaps defers no prefills"
         self.now_s = now_s
+        self._scheduled = None
+        self._is_steady = self._num_decoding > 0
+        if self._is_steady:
+            return self._planner.shape(self._num_launched, 0)
         self._scheduled = self._schedule()
         return self._scheduled.shape if self._scheduled else None
 
@@ -443,6 +453,11 @@ class EngineCore(LockStepCore):
 
     def run(self, start_s: float, duration_s: float) -> bool:
         """Launch what was scheduled; False if nothing was."""
+        if self._is_steady:
+            self._commit(Leap(1, start_s, duration_s, 0.0, 0.0), 1, 0)
+            self._device_free_s = start_s + duration_s
+            self._ends_s.append(self._device_free_s)
+            return True
         if self._scheduled is None:
             return False
         self._launch(self._scheduled, start_s, duration_s)
@@ -515,8 +530,9 @@ class EngineCore(LockStepCore):
         last.at_s = self.now_s
         if self._log:
             self._log.collected(state, batch, finished)
-        for request in finished:
-            self._recorder.request(request, request.max_tokens, self.now_s)
+        if finished:
+            for request in finished:
+                self._recorder.request(request, request.max_tokens, self.now_s)
         return finished
 
     def _release(self, batch: int, *, is_full: bool) -> Sequence[Request]:

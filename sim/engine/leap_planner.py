@@ -11,7 +11,7 @@ from sim.engine.request import Request
 from sim.engine.scheduler_state import SchedulerState
 from sim.engine.unlimited import UNLIMITED
 from sim.engine.windows import Windows
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import StepShape, shape_of
 
 
 class LeapPlanner:
@@ -114,7 +114,7 @@ class LeapPlanner:
         """The work of a steady pass, for the step-time model."""
         num_decodes, context_tokens = self._decodes.count, self._decodes.context_sum(step)
         chunks = (self.filling_chunk(num_chunk_tokens),) if num_chunk_tokens else ()
-        return StepShape(num_decodes, context_tokens, chunks, num_decodes)
+        return shape_of(num_decodes, context_tokens, chunks, num_decodes)
 
     def num_blocks(self, step: int, num_passes: int, num_chunk_tokens: int) -> int:
         """Blocks that `num_passes` steady passes from `step` on take."""

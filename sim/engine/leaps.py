@@ -6,6 +6,7 @@ panel the ends of any number of steps follow from one formula. A parabola that i
 ones over narrower panels. Where none of these holds, at a knee of the curve, steps are taken one at a time.
 """
 
+from sim.steptime.attention import DecodeCurve as AttentionCurve
 from sim.steptime.protocol import DecodeCurve
 
 PANEL_BITS: tuple[int, ...] = (3, 4, 5, 6)
@@ -105,6 +106,13 @@ class DecodeSteps:
         self.num_decodes = num_decodes
         self._panels: list[dict[int, Panel]] = [{} for _ in PANEL_BITS]  # by their first context
         self._latest = self._before = NO_PANEL
+
+    def at(self, context_tokens: float) -> float:
+        """A single step, by the curve itself."""
+        curve = self.curve
+        if isinstance(curve, AttentionCurve):  # whose method compiled code calls at once, and a protocol's by its name
+            return curve.at(context_tokens)
+        return curve.at(context_tokens)
 
     def seconds(self, context_tokens: float) -> float:
         """A single step, by the parabola of its panel where there is one."""

@@ -56,7 +56,7 @@ class LockStepCore:
         raise NotImplementedError
 
     @property
-    def decodes(self) -> DecodesAhead | None:
+    def decodes(self) -> DecodesAhead:
         """The next passes that only decode for certain, up to the first after which a request may finish."""
         raise NotImplementedError
 
@@ -82,6 +82,10 @@ class LockStepCore:
 
     def pause(self, now_s: float) -> None:
         """A wave of steps is over; told to those that transfer KV."""
+
+    def add_request(self, request: Request) -> None:
+        """Add a request at its time of arrival; the next pass sees it, also a pass at this very instant."""
+        raise NotImplementedError
 
     def poll_before(self, until_s: float) -> None:
         """While all pause: of one that keeps KV in host memory, the calls before that time, each of which computes nothing."""

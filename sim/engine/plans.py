@@ -28,16 +28,12 @@ class LeapPlan(Plan):
         self.num_chunk_tokens = num_chunk_tokens
 
 
-class DecodesAhead:
-    """Passes that run so many decodes, or none, and nothing else; the sum of their contexts after the first of them."""
+DecodesAhead = tuple[int, int, int]
+"""So many passes that run so many decodes, or none, and nothing else; the sum of their contexts after the first of them.
 
-    __slots__ = ("context_tokens", "num_decodes", "num_passes")
-
-    def __init__(self, num_passes: int, num_decodes: int, context_tokens: int) -> None:
-        self.num_passes = num_passes
-        self.num_decodes = num_decodes
-        self.context_tokens = context_tokens
-
-
-IDLE = DecodesAhead(UNLIMITED, 0, 0)
+A plain tuple, which compiled code hands over without making an object.
+"""
+IDLE: DecodesAhead = (UNLIMITED, 0, 0)
 """Nothing happens in any pass."""
+UNCERTAIN: DecodesAhead = (0, 0, 0)
+"""The next pass may do something else."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sim.engine.balancer import Balancers
 from sim.engine.leaps import Leap, end_s, num_launched_before
 from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
@@ -49,6 +50,14 @@ class RankLogger(Protocol):
 
 Finished = tuple[int, Sequence[Request]]
 """A rank, and requests that it has finished."""
+
+
+def latest(times_s: list[float]) -> float:
+    """The most of them: a loop, since compiled code calls `max` of a list for several times as much."""
+    latest_s = times_s[0]
+    for time_s in times_s:
+        latest_s = max(latest_s, time_s)
+    return latest_s
 
 
 class StepsAhead:
@@ -158,11 +167,11 @@ class RankGroup:
         shapes = [shape or self._steps.dummy for shape in found]
         agreement = self._steps.agreement(shapes)
         seconds = self._steps.seconds(shapes, agreement)
-        called_s, duration_s = self.now_s, max(seconds)
+        called_s, duration_s = self.now_s, latest(seconds)
         if self._transfers_kv:
             self._rest()
         met_s = max(self.now_s, self._prepared_s)
-        self._prepared_s = max([core.prepare(met_s, self._device_free_s) for core in self.cores])
+        self._prepared_s = latest([core.prepare(met_s, self._device_free_s) for core in self.cores])
         start_s = max(self._prepared_s, self._device_free_s)
         ran = [core.run(start_s, duration_s) for core in self.cores]
         if not self._transfers_kv and self._is_stuck:
@@ -251,12 +260,12 @@ class RankGroup:
         contexts: list[int] = []
         num_passes = UNLIMITED
         for core in self.cores:
-            decodes = core.decodes
-            if decodes is None:
+            num_certain, num_decodes, context_tokens = core.decodes
+            if num_certain == 0:
                 return None
-            num_passes = min(num_passes, decodes.num_passes)
-            counts.append(decodes.num_decodes)
-            contexts.append(decodes.context_tokens)
+            num_passes = min(num_passes, num_certain)
+            counts.append(num_decodes)
+            contexts.append(context_tokens)
         if num_passes == UNLIMITED:
             num_passes = self._num_before_look
         ranks = self._steps.decoding(counts)
@@ -375,6 +384,21 @@ class RankGroup:
         told = self.advance(scrapes.last_s, keeps_plan=True)
         self.shown = self.metrics(scrapes.last_s)
         return told + self.advance(now_s, keeps_plan=keeps_plan)
+
+    def serve(self, answers: Sequence[Request], balancers: Balancers) -> list[Finished]:
+        """Requests come: catch up, tell the balancers, and give each to the rank that they choose; who has finished by now."""
+        now_s = answers[0].arrival_s
+        told = self.catch_up(now_s)
+        for rank, finished in told:
+            for request in finished:
+                balancers.answered(request, rank)
+        if balancers.updates.passed(now_s):
+            balancers.update_all(self.shown)
+        for request in answers:
+            self.cores[balancers.choose(request)].add_request(request)
+            if self.is_paused:
+                self.begin(now_s)
+        return told
 
     def advance(self, until_s: float, *, keeps_plan: bool = False) -> list[Finished]:
         """Do all steps that begin before that time; who has finished before it, and was not told of.

@@ -21,6 +21,7 @@ from sim.steptime.protocol import (
     StepShape,
     StepTimeModel,
     num_tokens_of,
+    shape_of,
 )
 
 MOST_KEPT = 1 << 14
@@ -56,20 +57,19 @@ class RanksDecoding:
     Contexts grow by a rank's decodes a step; those of one that idles stay 0.
     """
 
-    __slots__ = ("agreement", "counts", "curves", "steps")
+    __slots__ = ("agreement", "counts", "steps")
 
     def __init__(self, counts: list[int], agreement: Agreement | None, steps: list[DecodeSteps]) -> None:
         self.counts = counts
         self.agreement = agreement
         self.steps = steps
-        self.curves = [one.curve for one in steps]
 
     def leap(self, contexts: list[int], max_steps: int, start_s: float) -> tuple[Leap, list[float]]:
         """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; and each rank's first."""
         seconds: list[float] = []
         slowest, slowest_s = 0, -1.0
-        for rank, curve in enumerate(self.curves):
-            rank_s = curve.at(contexts[rank])
+        for rank, steps in enumerate(self.steps):
+            rank_s = steps.at(contexts[rank])
             seconds.append(rank_s)
             if rank_s > slowest_s:
                 slowest, slowest_s = rank, rank_s
@@ -95,12 +95,12 @@ class RanksDecoding:
 
     def _is_slowest(self, slowest: int, least_s: float, contexts: list[int], step: int) -> bool:
         """Whether no other rank takes longer for that step, counted from 0, for which this one takes `least_s` or more."""
-        counts, curves = self.counts, self.curves
-        for rank, curve in enumerate(curves):
+        counts = self.counts
+        for rank, steps in enumerate(self.steps):
             if rank != slowest:
-                rank_s = curve.at(contexts[rank] + step * counts[rank])
+                rank_s = steps.at(contexts[rank] + step * counts[rank])
                 if rank_s > least_s:
-                    least_s = curves[slowest].at(contexts[slowest] + step * counts[slowest])
+                    least_s = self.steps[slowest].at(contexts[slowest] + step * counts[slowest])
                     if rank_s > least_s:
                         return False
         return True
@@ -117,6 +117,7 @@ class RankSteps:
         self._dispatch = dispatch
         self._dbo = dbo
         self._graphs: dict[int, tuple[int, int]] = {}
+        self._agreements: dict[int, Agreement] = {}
         self._decoding: dict[tuple[int, ...], RanksDecoding] = {}
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
 
@@ -139,10 +140,19 @@ class RankSteps:
         if self._dbo is not None and all_split and fewest > num_padded // 2:
             return Agreement("full" if least == FULL else "none", num_padded, num_padded * len(shapes), 2)
         if least == 0:
-            return Agreement("none", 0, num_tokens)
+            return self._agreed(0, num_tokens, len(shapes))
         if least == FULL and self._captures_split(dispatch, num_padded):
             return Agreement("none", num_padded, num_padded * len(shapes))
-        return Agreement(LEAST_FIRST[least], num_padded, num_padded * len(shapes))
+        return self._agreed(least, num_padded, len(shapes))
+
+    def _agreed(self, least: int, num_tokens: int, num_ranks: int) -> Agreement:
+        """Without a graph on so many tokens of all ranks, with one on so many of each: an object each, as compiled code is slow to make named tuples."""
+        key = len(LEAST_FIRST) * num_tokens + least
+        found = self._agreements.get(key)
+        if found is None:
+            each, of_all = (num_tokens, num_tokens * num_ranks) if least else (0, num_tokens)
+            found = self._agreements[key] = Agreement(LEAST_FIRST[least], each, of_all)
+        return found
 
     def _captures_split(self, dispatch: GraphDispatch, num_tokens: int) -> bool:
         """Whether the only full graph of that size is of two micro-batches."""
@@ -175,7 +185,7 @@ class RankSteps:
         return found
 
     def _new_decoding(self, counts: list[int]) -> RanksDecoding:
-        shapes = [StepShape(count, 0, (), count) if count else self.dummy for count in counts]
+        shapes = [shape_of(count, 0, (), count) if count else self.dummy for count in counts]
         agreement = self.agreement(shapes)
         return RanksDecoding(counts, agreement, [self._steps_of(count, agreement) for count in counts])
 

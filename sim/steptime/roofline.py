@@ -19,7 +19,7 @@ from sim.steptime.lora import LoraWork
 from sim.steptime.micro_batches import MicroBatches, SplitLayers
 from sim.steptime.options import DEFAULT_STEP_TIMES, Composition, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, split, step_parts
-from sim.steptime.protocol import Agreement, FloatArray, GraphKind, StepShape
+from sim.steptime.protocol import Agreement, FloatArray, GraphKind, StepShape, num_tokens_of, shape_of
 from sim.steptime.protocol import DecodeCurve as AnyDecodeCurve
 from sim.steptime.sampling import SamplingWork
 from sim.steptime.token_work import TimesKernels, TokenWork
@@ -217,10 +217,10 @@ class RooflineStepTime:
 
     def _batch_of(self, shape: StepShape, agreement: Agreement | None) -> Batch:
         if agreement is None:
-            return self._batch(shape.num_tokens, self._graphs.is_uniform(shape))
+            return self._batch(num_tokens_of(shape), self._graphs.is_uniform(shape))
         graph, num_agreed, num_all_tokens, _ = agreement
         work = self._token_work
-        tokens_s = work.own_s(num_agreed or shape.num_tokens) + work.experts_s(num_all_tokens)
+        tokens_s = work.own_s(num_agreed or num_tokens_of(shape)) + work.experts_s(num_all_tokens)
         return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
@@ -229,7 +229,7 @@ class RooflineStepTime:
         return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
     def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
-        shape = StepShape(num_decodes, 0, (), num_decodes, num_drafts)
+        shape = shape_of(num_decodes, 0, (), num_decodes, num_drafts)
         (tokens_s, waits_s, launches_s), after_s = self._batch_of(shape, agreement), self._after_s(num_decodes)
         attention = self._attention.decode(num_decodes, num_drafts)
         step = DecodeCurve(

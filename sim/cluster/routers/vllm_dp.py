@@ -39,10 +39,10 @@ class VllmDataParallel(Router):
         self.scrape_interval_s = interval_s
         self._num_engines = num_engines
         self._clock = clock
-        self._balancers = Balancers(num_engines, num_clients, interval_s)
+        self.balancers = Balancers(num_engines, num_clients, interval_s)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
-        balancers, updates = self._balancers, self._balancers.updates
+        balancers, updates = self.balancers, self.balancers.updates
         if updates.passed(self._clock() if self._clock else request.arrival_s):
             balancers.update([(replica.number, replica.metrics(updates.last_s)) for replica in replicas])
         if len(replicas) == self._num_engines:
@@ -51,4 +51,4 @@ class VllmDataParallel(Router):
         return replicas[place_of(chosen, replicas)]
 
     def answered(self, request: Request, replica: int) -> None:
-        self._balancers.answered(request, replica)
+        self.balancers.answered(request, replica)

@@ -16,7 +16,7 @@ from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import Leap
 from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import Metrics
-from sim.engine.plans import IDLE, DecodesAhead, Plan
+from sim.engine.plans import IDLE, UNCERTAIN, DecodesAhead, Plan
 from sim.engine.records import EngineRecords
 from sim.engine.replica_rows import Shown
 from sim.engine.request import Request, RequestStatus
@@ -406,9 +406,9 @@ class WalkingCore(LockStepCore):
         return self.state.has_requests
 
     @property
-    def decodes(self) -> DecodesAhead | None:
+    def decodes(self) -> DecodesAhead:
         """No pass is certain but those in which nothing happens; with adapters that does not hold of dummy batches either."""
-        return None if self.has_requests or self.num_in_flight or self.state.adapters is not None else IDLE
+        return UNCERTAIN if self.has_requests or self.num_in_flight or self.state.adapters is not None else IDLE
 
     def leap(self, leap: Leap, num_passes: int) -> Sequence[Request]:
         """There are no plans."""

@@ -17,7 +17,7 @@ ranks of a server poll at the same instants; older versions are taken to do as 0
 import math
 from collections.abc import Sequence
 
-from sim.engine.plans import DecodesAhead
+from sim.engine.plans import UNCERTAIN, DecodesAhead
 from sim.engine.request import Request
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.core import WalkingCore
@@ -60,8 +60,8 @@ class TransferringRank(WalkingRank):
         return self._connector.next_end_s if self._connector is not None else math.inf
 
     @property
-    def decodes(self) -> DecodesAhead | None:
-        return None if self.has_transfers else super().decodes
+    def decodes(self) -> DecodesAhead:
+        return UNCERTAIN if self.has_transfers else super().decodes
 
     @property
     def next_collect_s(self) -> float:

@@ -21,7 +21,7 @@ from sim.engine.walking.static_batching import StaticBatching
 from sim.engine.walking.swapping import SwapIn, SwappingState
 from sim.engine.walking.throttle import Throttle
 from sim.errors import EngineCrashError
-from sim.steptime.protocol import StepShape
+from sim.steptime.protocol import shape_of
 
 NONE_ACCEPTED = bytes(1)
 
@@ -128,7 +128,7 @@ class Scheduler:
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if not batch.is_empty:
-            batch.shape = StepShape(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
+            batch.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks
 

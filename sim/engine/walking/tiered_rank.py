@@ -10,7 +10,7 @@ Deliberate difference: a request wakes ranks that sleep between two calls while 
 
 import math
 
-from sim.engine.plans import DecodesAhead
+from sim.engine.plans import UNCERTAIN, DecodesAhead
 from sim.engine.records import EngineRecords
 from sim.engine.walking.rank import TransferringRank
 
@@ -33,8 +33,8 @@ class TieredRank(TransferringRank):
         return False
 
     @property
-    def decodes(self) -> DecodesAhead | None:
-        return None if self.state.has_work else super().decodes
+    def decodes(self) -> DecodesAhead:
+        return UNCERTAIN if self.state.has_work else super().decodes
 
     def _looks_s(self, returns_s: float) -> float:
         """Stores copy what is computed, and loads come behind them in the worker's queue."""
