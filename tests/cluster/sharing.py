@@ -1,9 +1,7 @@
 """Fleets whose replicas share KV, on whole seconds."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import simpy
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -38,9 +36,8 @@ class Workload(NamedTuple):
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Few blocks on the GPU, so that what was there is often elsewhere alone; no two replicas schedule at one instant."""
+    """Few blocks on the GPU, so that what was there is often elsewhere alone."""
     trace = draw(traces())
-    trace = replace(trace, arrival_s=trace.arrival_s + np.arange(len(trace)) / 1024)
     given = draw(st.none() | drafts(trace))
     spare = LEAST_SPARE_BLOCKS if given else 4
     config = tight_config(draw, trace, least_spare=spare, scheduler_reserve_full_isl=st.booleans())
