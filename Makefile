@@ -38,13 +38,13 @@ floors: .venv/installed-dev  ## imports go down only
 	$(BIN)/lint-imports
 
 units: compiled  ## the tests, README examples among them, of the package as its wheel installs it; `interpreted` has tested the naive engine
-	EXAMPLES=0.15 ENGINE_EXAMPLES=0.08 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -k 'not [reference and not -reference]'
+	EXAMPLES=0.15 $(COMPILED) $(BIN)/$(PYTEST) --import-mode=append -k 'not [reference and not -reference]'
 
 collected: .venv/installed-dev  # pytest rewrites the assertions of each file here, once, and not in three processes at the same time
 	$(BIN)/python -m pytest -q --collect-only > /dev/null
 
-interpreted: collected  ## the engine's tests, most examples of them, on its sources, which is what runs in a checkout; beside the compiler, so in one process
-	EXAMPLES=0.15 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not all_recordings'
+interpreted: collected  ## the engine's tests on its sources, which is what runs in a checkout; beside the compiler, so in one process
+	EXAMPLES=0.15 ENGINE_EXAMPLES=0.02 $(BIN)/python -m pytest -q tests/engine tests/cluster tests/steptime tests/conformance -k 'not every_version and not all_recordings'
 
 compiled: build/compiled/.done  ## the package as its wheel for this platform installs it, in build/compiled, optimized less
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 EFFORT = float(os.environ.get("EXAMPLES", "1"))
 """A share of the counts that tests name: `make thorough` takes twenty times as many, `make test` a seventh."""
 ENGINE_EFFORT = float(os.environ.get("ENGINE_EXAMPLES", EFFORT))
-"""The same for the engine's tests: `make test` takes a seventh where its sources run, a twelfth where they are compiled."""
+"""The same for the engine's tests: `make test` takes a seventh where it is compiled, a fiftieth where its sources run."""
 
 
 def examples(count: int, *, steps: int = 50, effort: float = EFFORT) -> settings:
