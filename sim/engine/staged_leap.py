@@ -68,8 +68,9 @@ class RankAhead:
         if self.num_decodes:
             self._run_batch(ahead, stages_s)
         else:
-            ahead.ends_s.append(max(self.call_s, self.last_end_s))
-        ahead.num_taken.append(self.num_taken)
+            ahead.ends_s[ahead.num_before + number] = max(self.call_s, self.last_end_s)
+        if self.num_taken:
+            ahead.taken += (number, self.num_taken)
         ahead.num_calls = number + 1
         ahead.back_s = max(self.call_s, ahead.ends_s[number])
         self.num_free -= self.num_taken
@@ -82,7 +83,7 @@ class RankAhead:
         if number < ahead.lag or start_s != ahead.ends_s[number - ahead.lag]:
             ahead.others.append(number)
             ahead.others_s.append(start_s)
-        ahead.ends_s.append(end_s)
+        ahead.ends_s[ahead.num_before + number] = end_s
         self.loop.core.ran(stages_s)
         turn.slot.sampled_s = self.last_end_s = end_s
         turn.context_tokens += turn.num_decodes

@@ -20,7 +20,7 @@ from sim.steptime.prefill import (
     prefill_terms,
     prefill_work,
 )
-from sim.steptime.protocol import FloatArray
+from sim.steptime.protocol import FloatArray, StepShape
 
 
 class DecodeCurve:
@@ -112,6 +112,8 @@ class AttentionWork:
         self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
         self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
         self.decode = cache(self._time_decode)
+        self._latest = StepShape(0, 0, (), 0)
+        self._latest_s = (0.0, 0.0)
 
     def _time_decode(self, num_decodes: int, num_drafts: int = 0) -> DecodeCurve:
         """Seconds of attention alone, by the decodes' summed context; a constant 0 without decodes."""
@@ -127,6 +129,13 @@ class AttentionWork:
             for count, attention, _ in self._layers
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))
+
+    def of_step(self, shape: StepShape) -> tuple[float, float]:
+        """`seconds` of a step; the latest is kept, as stages with the same layers ask one after the other."""
+        if shape is not self._latest:
+            num_decodes, context_tokens, chunks, _, num_drafts = self._latest = shape
+            self._latest_s = self.seconds(num_decodes, context_tokens, chunks, num_drafts)
+        return self._latest_s
 
     def seconds(
         self, num_decodes: int, context_tokens: float, chunks: tuple[tuple[int, int], ...], num_drafts: int

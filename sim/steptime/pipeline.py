@@ -19,7 +19,15 @@ from sim.steptime.operators import ACTIVATION_BYTES
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.parts import BOUNDS, DecodeParts, OperatorTime, StepParts, step_parts
 from sim.steptime.perturbed import ScaledCurve
-from sim.steptime.protocol import Agreement, DecodeCurve, FloatArray, StagedStepTime, StepShape, StepTimeModel
+from sim.steptime.protocol import (
+    Agreement,
+    DecodeCurve,
+    FloatArray,
+    StagedStepTime,
+    StepShape,
+    StepTimeModel,
+    num_tokens_of,
+)
 from sim.steptime.roofline import RooflineStepTime
 from sim.steptime.weight_offload import OffloadedStepTime, with_host_weights
 
@@ -51,7 +59,7 @@ class Message:
 
     def seconds(self, after_stage: int, shape: StepShape) -> float:
         """From the end of a stage to the beginning of the next; tokens that a CUDA graph pads with are sent as well."""
-        return self._timed(after_stage, shape.num_tokens, not shape.chunks)
+        return self._timed(after_stage, num_tokens_of(shape), not shape.chunks)
 
     def agreed_s(self, after_stage: int, shape: StepShape, agreement: Agreement) -> float:
         """That of a rank in lock step with others, which may pad more."""

@@ -202,7 +202,7 @@ class RooflineStepTime:
         decode = (shape._replace(chunks=(), num_sampled=shape.num_sampled - num_prefills_sampled), agreement)
         if self._composition == "two_pass":
             return prefill, decode
-        return (max(prefill, decode, key=lambda one: self._pass_s(*one)),)
+        return (prefill if self._pass_s(*prefill) >= self._pass_s(*decode) else decode,)
 
     def _pass_s(self, shape: StepShape, agreement: Agreement | None) -> float:
         """Seconds of one forward pass on the GPU, waiting for launches included."""
@@ -213,7 +213,7 @@ class RooflineStepTime:
 
     def _attention_s(self, shape: StepShape) -> tuple[float, float]:
         """Seconds of attention for the chunks and for the decodes."""
-        return self._attention.seconds(shape.num_decodes, shape.decode_context_tokens, shape.chunks, shape.num_drafts)
+        return self._attention.of_step(shape)
 
     def _batch_of(self, shape: StepShape, agreement: Agreement | None) -> Batch:
         if agreement is None:

@@ -1,23 +1,19 @@
 """The rows of batches that calls worked out together, kept as what they have in common and their times until they are put away."""
 
 from collections.abc import Callable
-from functools import cache
 from struct import Struct, pack
-from typing import Final
 
 import numpy as np
 
-from sim.engine.columns import Ints
+from sim.engine.columns import Floats, Ints
 from sim.engine.leap_block import COUNTS, Column, LeapBlock
 from sim.engine.leap_log import LeapLog
 from sim.engine.narrow import ROWS_AT_ONCE, Narrow, Rows, Shared
-from sim.engine.walking.calls_ahead import NUM_FACTS, CallsAhead
+from sim.engine.walking.calls_ahead import NUM_FACTS, NUM_SHARED, CallsAhead
 
 CALLS_AT_ONCE = 4 * ROWS_AT_ONCE
-FLOAT_BYTES: Final = 8
-NUM_SHARED = 7
-"""The row of the first of some calls, their number, running requests, waiting ones, free blocks, where starts and ends begin among the times;
-then the facts of each slot."""
+PACKERS: dict[int, Callable[..., bytes]] = {}
+"""By how many times they pack."""
 
 
 class CallLog(LeapLog):
@@ -26,6 +22,7 @@ class CallLog(LeapLog):
     def __init__(self) -> None:
         super().__init__()
         self._num_slots = 1
+        self._num_before = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -34,33 +31,32 @@ class CallLog(LeapLog):
         self._num_back = bytearray()
         self._packed_rows: list[int] = []
         self._shared: list[int] = []
-        self._num_taken: list[int] = []
-        self._times_s = bytearray()
-        self._other_rows: list[int] = []
-        self._others_s = bytearray()
+        self._taken: list[int] = []
+        self._times_s: list[bytes] = []
+        self._others: list[int] = []
+        self._others_s: list[float] = []
 
     def next_goes_back(self, num_back: int) -> None:
         """How many batches, of the row that is added next."""
         self._num_back.append(num_back)
         self._packed_rows.append(self._num_rows)
-        self._num_taken.append(0)
         self._num_rows += 1
 
     def add_calls(self, ahead: CallsAhead, num_running: int, num_waiting: int) -> None:
         """Record the batches of all of them that are not empty."""
         row, num_calls = self._num_rows, ahead.num_calls
-        starts_at = len(self._times_s) // FLOAT_BYTES - ahead.lag
-        self._times_s += _packer(len(ahead.ends_s))(*ahead.ends_s)
+        self._num_slots, self._num_before = ahead.num_slots, ahead.num_before
+        shared = ahead.shared
+        shared[0], shared[1], shared[2] = row, num_calls, len(ahead.taken) // 2
+        shared[3], shared[4], shared[5] = num_running, num_waiting, ahead.num_free
+        self._shared.extend(shared)
+        self._times_s.append(_packed(ahead.ends_s[: ahead.num_before + num_calls]))
         if ahead.durations_s:
-            self._times_s += _packer(num_calls)(*ahead.durations_s)
-        ends_at = len(self._times_s) // FLOAT_BYTES - num_calls
-        self._shared.extend([row, num_calls, num_running, num_waiting, ahead.num_free, starts_at, ends_at])
-        self._shared.extend(ahead.facts)
+            self._times_s.append(_packed(ahead.durations_s))
+        self._taken.extend(ahead.taken)
         if ahead.others:
-            self._other_rows.extend([row + number for number in ahead.others])
-            self._others_s += _packer(len(ahead.others_s))(*ahead.others_s)
-        self._num_taken.extend(ahead.num_taken)
-        self._num_slots = ahead.num_slots
+            self._others.extend([row + number for number in ahead.others])
+            self._others_s.extend(ahead.others_s)
         self._num_rows += num_calls
         if self._num_rows >= CALLS_AT_ONCE:
             self._flush()
@@ -78,29 +74,26 @@ class CallLog(LeapLog):
 
     def _block(self, packed: Rows, packed_back: Ints) -> LeapBlock:
         """What rows share is in a table, with a place for each slot in some calls, and then one for each packed row."""
-        num_slots, num_rows, packed_rows = self._num_slots, self._num_rows, _ints(self._packed_rows)
+        num_slots, packed_rows = self._num_slots, _ints(self._packed_rows)
         shared = _ints(self._shared).reshape(-1, NUM_SHARED + NUM_FACTS * num_slots)
-        begins, num_calls, num_running, num_waiting, num_free, starts_at, ends_at = shared[:, :NUM_SHARED].T
+        begins, num_calls, nums_of_taken, num_running, num_waiting, num_free = shared[:, :NUM_SHARED].T
         facts = shared[:, NUM_SHARED:].reshape(-1, num_slots, NUM_FACTS).transpose(2, 0, 1)
         counts, contexts, num_back = np.ascontiguousarray(facts)
-        leap = np.repeat(np.arange(len(shared)), np.diff(begins[1:], prepend=0, append=num_rows))
-        call = np.arange(num_rows) - begins.take(leap)
-        rounds = call // num_slots
-        places = call + (leap - rounds) * num_slots
+        rows, num_rows = np.arange(self._num_rows), np.diff(begins[1:], prepend=0, append=self._num_rows)
+        rounds = (rows - begins.repeat(num_rows)) // num_slots
+        places = rows + (num_slots * np.arange(len(begins)) - begins).repeat(num_rows) - num_slots * rounds
         num_decodes = counts.take(places, mode="clip")
         context_tokens = contexts.take(places, mode="clip") + rounds * num_decodes
-        taken = np.cumsum(_ints(self._num_taken))
-        free = (num_free + np.append(0, taken)[begins]).take(leap) - taken
-        goes_back = (counts > 0).sum(axis=1).take(leap)
+        taken = np.zeros(self._num_rows, np.int64)
+        takers, nums_taken = _ints(self._taken).reshape(-1, 2).T
+        taken[takers + begins.repeat(nums_of_taken)] = nums_taken
+        taken = np.cumsum(taken)
+        free = (num_free + np.append(0, taken)[begins]).repeat(num_rows) - taken
+        goes_back = np.count_nonzero(counts, axis=1).repeat(num_rows)
         for number in range(num_slots):  # its slot's last batch was launched before these calls
-            firsts = begins[num_calls > number] + number
-            goes_back[firsts] = num_back.take(places[firsts])
-        times_s = np.frombuffer(self._times_s)
-        starts_s = times_s.take(call + starts_at.take(leap), mode="clip")
-        starts_s[_ints(self._other_rows)] = np.frombuffer(self._others_s)
-        durations_s = times_s.take(call + ends_at.take(leap), mode="clip")
-        if num_slots > 1:
-            durations_s -= starts_s
+            is_long = num_calls > number
+            goes_back[begins[is_long] + number] = num_back[is_long, number]
+        starts_s, durations_s = self._starts_and_durations_s(rows, num_rows, begins, num_calls)
 
         starts_s[packed_rows], durations_s[packed_rows] = packed["start_s"], packed["linear_s"]
         context_tokens[packed_rows], free[packed_rows] = packed["decode_context_tokens"], packed["num_free_blocks"]
@@ -108,9 +101,10 @@ class CallLog(LeapLog):
         places[packed_rows] = counts.size + np.arange(len(packed))
         if not counts.all():
             num_decodes[packed_rows] = 1
-            ran = num_decodes > 0
-            places, context_tokens, free, goes_back = places[ran], context_tokens[ran], free[ran], goes_back[ran]
-            starts_s, durations_s = starts_s[ran], durations_s[ran]
+            ran = np.flatnonzero(num_decodes)
+            places, context_tokens = places.take(ran, mode="clip"), context_tokens.take(ran, mode="clip")
+            free, goes_back = free.take(ran, mode="clip"), goes_back.take(ran, mode="clip")
+            starts_s, durations_s = starts_s.take(ran, mode="clip"), durations_s.take(ran, mode="clip")
 
         of_calls = {
             "num_decodes": counts,
@@ -132,10 +126,28 @@ class CallLog(LeapLog):
         block.note_num_back(goes_back)
         return block
 
+    def _starts_and_durations_s(
+        self, rows: Ints, num_rows: Ints, begins: Ints, num_calls: Ints
+    ) -> tuple[Floats, Floats]:
+        """Those of the rows, of which so many belong to each of some calls: theirs, and what follows until the next."""
+        has_stages = self._num_slots > 1
+        num_times = self._num_before + num_calls * (1 if has_stages else 2)
+        firsts = np.cumsum(num_times) - num_times
+        ends = rows + (firsts + self._num_before - begins).repeat(num_rows)
+        times_s = np.frombuffer(b"".join(self._times_s))
+        starts_s = times_s.take(ends - self._num_slots, mode="clip")
+        starts_s[_ints(self._others)] = self._others_s
+        if has_stages:
+            return starts_s, times_s.take(ends, mode="clip") - starts_s
+        return starts_s, times_s.take(ends + num_calls.repeat(num_rows), mode="clip")
 
-@cache
-def _packer(count: int) -> Callable[..., bytes]:
-    return Struct(f"{count}d").pack
+
+def _packed(times_s: list[float]) -> bytes:
+    count = len(times_s)
+    packer = PACKERS.get(count)
+    if packer is None:
+        packer = PACKERS[count] = Struct(f"{count}d").pack
+    return packer(*times_s)
 
 
 def _ints(values: list[int]) -> Ints:

@@ -16,19 +16,28 @@ from sim.engine.walking.modes import Modes
 from sim.engine.walking.rotation import Rotation, Slot
 
 MOST_CALLS: Final = 1_024
+MOST_PLANNED: Final = 64
+"""Calls of a plan, which whoever comes cuts."""
 TimesS = tuple[list[float], list[float], list[float]]
 """Until when each stage is taken, how long it has run, and until when each slot samples."""
 NO_TIMES: TimesS = ([], [], [])
-NOT_TOLD: list[float] = []
+NUM_SHARED: Final = 6
+"""The row of the first of some calls, their number, how many of them take blocks, running requests, waiting ones and free blocks; then come the
+facts of each slot.
+"""
 NUM_FACTS: Final = 3
-"""Of each slot that are told of some calls."""
+"""Its decodes in the first of its calls, the sum of their contexts after it, and how many batches it comes after the slot's last one."""
 
 
 class Turn:
-    """A slot while its calls are worked out: its decodes, the sum of their contexts after the next call, and the blocks that they begin by round."""
+    """A slot while its calls are worked out: its decodes, the sum of their contexts after the next call, and the blocks that they begin by round.
 
-    __slots__ = ("boundaries", "context_tokens", "decodes", "num_decodes", "round", "slot")
+    Behind it comes the turn of the slot that is `following`.
+    """
+
+    __slots__ = ("boundaries", "context_tokens", "decodes", "following", "num_decodes", "round", "slot")
     decodes: DecodesAlone
+    following: "Turn"
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -39,37 +48,51 @@ class Turn:
 
 
 class CallsAhead:
-    """So many calls from `first_call` on; of the first of each slot, in order, the facts: its decodes, the sum of their contexts after it, and
-    how many batches it comes after its slot's last one.
+    """So many calls from `first_call` on; `shared` is what they have in common, with the facts of each slot in the order of its first call.
 
-    Of `num_free` blocks `num_left` are left. For each call: how many its batch takes, less what windows give back, in a plan when it is made,
-    and, of a device with a single stage, how long it runs. The batches in flight before, and then theirs, end at `ends_s`; each call waits for the
-    next of these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits
-    for; that of one among `others` begins at the time in `others_s`. The call after them is made at `next_s`, and the device of a plan
-    then stands at `times_s`.
+    Of `num_free` blocks `num_left` are left; `taken` has, by turns, the numbers of calls whose batches take blocks and how many, less what windows
+    give back. The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
+    these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits for; that of
+    one among `others` begins at the time in `others_s`. Told besides are when each call of a plan is made, and how long each batch runs of a device
+    with a single stage. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
     """
 
     __slots__ = (
-        "back_s", "called_s", "durations_s", "ends_s", "facts", "first_call", "is_plan", "lag", "next_s", "num_calls", "num_free", "num_left", "num_slots",
-        "num_taken", "others", "others_s", "times_s",
+        "back_s", "called_s", "durations_s", "ends_s", "first_call", "is_plan", "lag", "next_s", "num_before", "num_calls", "num_free", "num_left",
+        "num_slots", "others", "others_s", "shared", "taken", "times_s",
     )  # fmt: skip
 
-    def __init__(self, first_call: int, num_slots: int, ends_s: list[float], num_free: int, *, is_plan: bool) -> None:
-        self.first_call = first_call
+    def __init__(self, most: int, num_slots: int, num_before: int, *, is_plan: bool) -> None:
         self.num_slots = num_slots
-        self.lag = num_slots - len(ends_s)
-        self.facts: list[int] = []
+        self.num_before = num_before
+        self.lag = num_slots - num_before
         self.is_plan = is_plan
-        self.num_calls = 0
-        self.num_free = self.num_left = num_free
-        self.ends_s = ends_s
+        self.ends_s = [0.0] * (num_before + most)
+        self.shared = [0] * (NUM_SHARED + NUM_FACTS * num_slots)
+        self.taken: list[int] = []
         self.others: list[int] = []
         self.others_s: list[float] = []
-        self.durations_s = NOT_TOLD if num_slots > 1 else []
-        self.called_s = [] if is_plan else NOT_TOLD
-        self.num_taken: list[int] = []
-        self.back_s = self.next_s = -inf
+        self.durations_s: list[float] = []
+        self.called_s: list[float] = []
         self.times_s = NO_TIMES
+        self.begin(0, 0)
+
+    def begin(self, first_call: int, num_free: int) -> None:
+        """None so far."""
+        self.first_call = first_call
+        self.num_calls = 0
+        self.num_free = self.num_left = num_free
+        self.back_s = self.next_s = -inf
+        if self.taken:
+            self.taken = []
+        if self.others:
+            self.others, self.others_s = [], []
+        if self.durations_s:
+            self.durations_s = []
+
+    def num_taken(self, num_calls: int) -> int:
+        """Blocks that the batches of the first so many calls take."""
+        return sum(self.taken[at + 1] for at in range(0, len(self.taken), 2) if self.taken[at] < num_calls)
 
     def num_begun(self, now_s: float) -> int:
         """How many of a plan are made before that time."""
@@ -80,19 +103,19 @@ class CallsAhead:
         return max(self.called_s[number], self.ends_s[number])
 
     def num_decodes(self, number: int) -> int:
-        return self.facts[NUM_FACTS * (number % self.num_slots)]
+        return self.shared[NUM_SHARED + NUM_FACTS * (number % self.num_slots)]
 
     def start_s(self, number: int) -> float:
         """When its batch begins."""
         if self.num_decodes(number) == 0:
             return self.end_s(number)
-        if number in self.others:
+        if self.others and number in self.others:
             return self.others_s[self.others.index(number)]
         return self.ends_s[number - self.lag]
 
     def end_s(self, number: int) -> float:
         """When its batch ends."""
-        return self.ends_s[len(self.ends_s) - self.num_calls + number]
+        return self.ends_s[self.num_before + number]
 
 
 class LookAhead:
@@ -106,6 +129,9 @@ class LookAhead:
         self._token_budget = config.token_budget
         self._idle_sleep_s = modes.idle_sleep_s
         self.turns = [Turn(slot) for slot in rotation.slots]
+        for number, turn in enumerate(self.turns):
+            turn.following = self.turns[(number + 1) % len(self.turns)]
+        self._ahead: CallsAhead | None = None
 
     @property
     def times_s(self) -> TimesS:
@@ -150,33 +176,36 @@ class LookAhead:
                 return min(limit, number + 1)
         return limit
 
-    def calls(self, first_call: int, ends_s: list[float], num_free: int, *, is_plan: bool) -> CallsAhead:
+    def calls(self, first_call: int, in_flight: list[Batch], num_free: int, *, is_plan: bool) -> CallsAhead:
         """Those to be worked out next, none so far."""
         rotation, turns = self.rotation, self.turns
-        ahead = CallsAhead(first_call, len(turns), ends_s, num_free, is_plan=is_plan)
-        place, at, number, facts = (
-            rotation.place(first_call),
-            rotation.round(first_call),
-            rotation.num_launched,
-            ahead.facts,
-        )
-        for _ in turns:
-            turn = turns[place]
-            decodes = turn.slot.decodes
+        ahead = self._ahead
+        if is_plan or ahead is None:
+            ahead = CallsAhead(MOST_PLANNED if is_plan else MOST_CALLS, len(turns), len(in_flight), is_plan=is_plan)
+            if not is_plan:
+                self._ahead = ahead
+        ahead.begin(first_call, num_free)
+        for place, batch in enumerate(in_flight):
+            ahead.ends_s[place] = batch.end_s
+        turn = turns[rotation.place(first_call)]
+        at, number, shared = rotation.round(first_call), rotation.num_launched, ahead.shared
+        for place in range(NUM_SHARED, len(shared), NUM_FACTS):
+            slot = turn.slot
+            decodes = slot.decodes
             num_decodes, context_tokens = decodes.count, decodes.context_sum(at)
-            facts.append(num_decodes)
-            facts.append(context_tokens)
-            facts.append(number - turn.slot.last_number)
-            turn.num_decodes = num_decodes
+            shared[place] = num_decodes
+            shared[place + 1] = context_tokens
+            shared[place + 2] = number - slot.last_number
             if num_decodes:
                 number += 1
                 turn.context_tokens = float(context_tokens)
                 turn.decodes = self._device.decodes(num_decodes)
                 turn.boundaries = decodes.block_boundaries
                 turn.round = at % self._block_size
-            place += 1
-            if place == ahead.num_slots:
-                place, at = 0, at + 1
+            turn.num_decodes = num_decodes
+            turn = turn.following
+            if turn is turns[0]:
+                at += 1
         return ahead
 
     def work_out(
@@ -187,50 +216,50 @@ class LookAhead:
         The last one is the first whose batch is back at `told_s` or later. None leaves so many blocks free that somebody may be admitted.
         """
         device, windows = self._device, self.rotation.windows
-        num_groups, block_size = self._num_groups, self._block_size
         first_stage, last_stage = device.stages[0], device.stages[-1]
         is_plan, has_stages = ahead.is_plan, device.has_stages
-        ends_s, nums_taken = ahead.ends_s, ahead.num_taken
-        turns, num_slots = self.turns, ahead.num_slots
-        place = self.rotation.place(ahead.first_call)
-        num_calls, num_free, back_s, lag = 0, ahead.num_free, ahead.back_s, ahead.lag
+        ends_s, num_slots = ahead.ends_s, ahead.num_slots
+        turn = self.turns[self.rotation.place(ahead.first_call)]
+        num_calls, num_free, back_s, lag, num_before = 0, ahead.num_free, ahead.back_s, ahead.lag, ahead.num_before
+        may_admit = windows is not None or num_free >= num_blocks_to_admit
         while num_calls < most and now_s < until_s and back_s < told_s:
-            turn = turns[place]
-            slept_s = 0.0
-            num_taken = num_passed = 0
+            slept_s = duration_s = 0.0
             if turn.num_decodes:
-                num_taken = turn.boundaries[turn.round] * num_groups
-                if windows is not None:
-                    num_passed = windows.num_blocks(ahead.first_call + num_calls, 1)
-                if num_taken > num_free or num_free - num_taken + num_passed >= num_blocks_to_admit:
-                    break
-                num_taken -= num_passed
-                num_free -= num_taken
+                num_taken = turn.boundaries[turn.round]
+                if num_taken or may_admit:
+                    num_taken *= self._num_groups
+                    num_passed = windows.num_blocks(ahead.first_call + num_calls, 1) if windows is not None else 0
+                    if num_taken > num_free or num_free - num_taken + num_passed >= num_blocks_to_admit:
+                        break
+                    num_taken -= num_passed
+                    num_free -= num_taken
+                    ahead.taken.append(num_calls)
+                    ahead.taken.append(num_taken)
                 slot = turn.slot
+                sampled_s = slot.sampled_s
                 start_s = max(now_s, first_stage.free_s)
-                start_s = max(start_s, slot.sampled_s)
+                start_s = max(start_s, sampled_s)
                 duration_s = turn.decodes.run(turn.context_tokens, start_s)
                 turn.context_tokens += turn.num_decodes
-                turn.round = turn.round + 1 if turn.round + 1 < block_size else 0
+                turn.round = turn.round + 1 if turn.round + 1 < self._block_size else 0
                 end_s = slot.sampled_s = last_stage.free_s
-                if num_calls < lag or start_s != ends_s[num_calls - lag]:
+                if num_calls < num_slots:  # what the slot's last batch was is known in the calls behind
+                    sampled_s = ends_s[num_calls - lag] if num_calls >= lag else -inf
+                if start_s != sampled_s:
                     ahead.others.append(num_calls)
                     ahead.others_s.append(start_s)
             else:
                 end_s = max(now_s, last_stage.free_s)
-                duration_s = 0.0
                 slept_s = self._idle_sleep_s
-            ends_s.append(end_s)
-            waited_for_s = ends_s[num_calls]
-            nums_taken.append(num_taken)
+            ends_s[num_before + num_calls] = end_s
             if not has_stages:
                 ahead.durations_s.append(duration_s)
             if is_plan:
                 ahead.called_s.append(now_s)
-            back_s = max(now_s, waited_for_s)
+            back_s = max(now_s, ends_s[num_calls])
             now_s = back_s + slept_s
             num_calls += 1
-            place = place + 1 if place + 1 < num_slots else 0
+            turn = turn.following
         ahead.num_calls, ahead.num_left = num_calls, num_free
         ahead.back_s, ahead.next_s = back_s, now_s
         if is_plan:

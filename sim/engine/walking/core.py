@@ -22,7 +22,7 @@ from sim.engine.replica_rows import Shown
 from sim.engine.request import Request, RequestStatus
 from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.batch import Batch
-from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, LookAhead
+from sim.engine.walking.calls_ahead import MOST_CALLS, MOST_PLANNED, CallsAhead, LookAhead
 from sim.engine.walking.connector import Connector, Transfer
 from sim.engine.walking.device import Device
 from sim.engine.walking.modes import PLAIN, Modes
@@ -35,9 +35,6 @@ from sim.engine.walking.stored import Stored
 from sim.engine.walking.vain_calls import VainCalls
 from sim.specs.engine import batches_in_flight
 from sim.steptime.protocol import StepShape, StepTimeModel
-
-MOST_PLANNED = 64
-"""Calls of a plan, which whoever comes cuts."""
 
 
 class CallsPlan(Plan):
@@ -217,7 +214,7 @@ class WalkingCore(LockStepCore):
     def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
         """Those just before a time within a plan that was not committed."""
         ahead = cast("CallsPlan", plan).ahead
-        num_free = ahead.num_free - sum(ahead.num_taken[: self.num_begun(plan, time_s)])
+        num_free = ahead.num_free - ahead.num_taken(self.num_begun(plan, time_s))
         return self.state.num_waiting, self.state.num_running, 1.0 - num_free / self._num_usable_blocks
 
     def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int:
@@ -225,7 +222,7 @@ class WalkingCore(LockStepCore):
         ahead, num_begun = cast("CallsPlan", plan).ahead, self.num_begun(plan, time_s)
         assert self._rotation is not None, "somebody counts"
         num_passed = self._rotation.num_passed_blocks(ahead.first_call, num_begun)
-        return self.state.slots.kv.num_found_after(request, sum(ahead.num_taken[:num_begun]) + num_passed)
+        return self.state.slots.kv.num_found_after(request, ahead.num_taken(num_begun) + num_passed)
 
     def num_begun(self, plan: Plan, now_s: float) -> int:
         """How many of the planned calls, at least one, are made before that time."""
@@ -281,8 +278,7 @@ class WalkingCore(LockStepCore):
         most = min(most, look_ahead.num_certain(first_call, in_flight, is_plan=is_plan))
         if most == 0 or not self._scheduler.only_decodes:
             return None
-        ends_s = [batch.end_s for batch in in_flight]
-        ahead = look_ahead.calls(first_call, ends_s, state.num_free_blocks, is_plan=is_plan)
+        ahead = look_ahead.calls(first_call, in_flight, state.num_free_blocks, is_plan=is_plan)
         told_s = self._connector.next_end_s if self._connector is not None else math.inf
         look_ahead.work_out(ahead, most, until_s, told_s, self.now_s, self._scheduler.num_blocks_to_admit)
         return ahead if ahead.num_calls else None
@@ -482,6 +478,8 @@ class WalkingCore(LockStepCore):
             self._recorder.came_back(batch)
             if self._log:
                 self._log.collected(self.state, batch, finished)
+        if self._counts_alone and not (batch.rows or batch.preempted):
+            self._scheduler.reuse(batch)
         return requests
 
     @property

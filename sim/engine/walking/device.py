@@ -1,5 +1,6 @@
 """The device: stages in a row, each of which runs one batch after the other."""
 
+from itertools import pairwise
 from typing import cast
 
 from sim.engine.leaps import DecodeSteps
@@ -43,20 +44,21 @@ class WholeDecodes(DecodesAlone):
 
 
 class StageDecodes:
-    """Those of a stage: how long it takes by the sum of contexts, and how long its message to the next."""
+    """Those of a stage: how long it takes by the sum of contexts, and how long its message to the `following` one."""
 
-    __slots__ = ("hop_s", "stage", "steps")
+    __slots__ = ("following", "hop_s", "stage", "steps")
 
     def __init__(self, stage: Stage, steps: DecodeSteps, hop_s: float) -> None:
         self.stage = stage
         self.steps = steps
         self.hop_s = hop_s
+        self.following: StageDecodes | None = None
 
 
 class StagedDecodes(DecodesAlone):
     """Those of several stages."""
 
-    __slots__ = ("stages",)
+    __slots__ = ("_first", "stages")
 
     def __init__(self, times: StagedStepTime, stages: list[Stage], num_decodes: int) -> None:
         shape = StepShape(num_decodes, 0, (), num_decodes)
@@ -65,14 +67,19 @@ class StagedDecodes(DecodesAlone):
             hop_s = times.hop_s(number, shape) if stage is not stages[-1] else 0.0
             steps = DecodeSteps(times.stage_curve(number, num_decodes), num_decodes)
             self.stages.append(StageDecodes(stage, steps, hop_s))
+        for one, following in pairwise(self.stages):
+            one.following = following
+        self._first = self.stages[0]
 
     def run(self, context_tokens: float, start_s: float) -> float:
         end_s = ready_s = start_s
-        for one in self.stages:
+        one: StageDecodes | None = self._first
+        while one is not None:  # compiled, half the time of a list
             stage, stage_s = one.stage, one.steps.seconds(context_tokens)
             end_s = stage.free_s = max(ready_s, stage.free_s) + stage_s
             stage.busy_s += stage_s
             ready_s = end_s + one.hop_s
+            one = one.following
         return end_s - start_s
 
 

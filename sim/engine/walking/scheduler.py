@@ -202,6 +202,12 @@ class Scheduler:
     def pass_over(self, batch: Batch) -> None:
         """A batch is back that has no rows and finishes nobody."""
         self._outputs.pass_over(int(not batch.did_nothing))
+        self.reuse(batch)
+
+    def reuse(self, batch: Batch) -> None:
+        """A batch that has no rows is back, and done with."""
+        if batch.ended:
+            batch.ended = []
         self.state.spare_batches.append(batch)
 
     def abort(self, request: Request) -> None:

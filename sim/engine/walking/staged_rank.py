@@ -167,8 +167,9 @@ class StagedRank(WalkingRank):
         """The next ones, none so far; None of a rank that idles."""
         if self.is_idle or self._look_ahead is None:
             return None
-        ends_s = [batch.end_s for batch in self._in_flight]
-        return self._look_ahead.calls(self.state.num_calls + 1, ends_s, self.state.num_free_blocks, is_plan=False)
+        return self._look_ahead.calls(
+            self.state.num_calls + 1, self._in_flight, self.state.num_free_blocks, is_plan=False
+        )
 
     @property
     def turns(self) -> list[Turn]:
