@@ -46,3 +46,14 @@ def test_without_dual_batches_no_step_is_split() -> None:
     steps = RankSteps(NO_TIME, DISPATCH, dummy_batch())
     assert steps.agreement([decodes(60), decodes(60)]) == Agreement("full", 64, 128)
     assert steps.agreement([prompt(2000), prompt(1500)]) == Agreement("none", 0, 3500)
+
+
+def test_ranks_agree_anew_on_each_step() -> None:
+    """Of as many tokens too, where one has a prompt, or more than a graph holds."""
+    steps = RankSteps(NO_TIME, DISPATCH, dummy_batch())
+    full, piecewise, none = Agreement("full", 64, 128), Agreement("piecewise", 64, 128), Agreement("none", 0, 64 + 2000)
+    for _ in range(2):
+        assert steps.agreement([decodes(60), decodes(60)]) == full
+        assert steps.agreement([decodes(60), prompt(60)]) == piecewise
+        assert steps.agreement([decodes(64), prompt(2000)]) == none
+        assert steps.agreement([prompt(64), decodes(1)]) == piecewise
