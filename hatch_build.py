@@ -9,7 +9,9 @@ import os
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from itertools import groupby
 from pathlib import Path
+from shutil import copyfile
 from textwrap import shorten
 from typing import Any
 
@@ -88,8 +90,38 @@ def compile_engine(root: Path, scratch: Path) -> Path:
     gc.freeze()  # mypyc's trees, through which Python would otherwise look for ten seconds when it ends
     for extension in extensions:
         extension.extra_compile_args = [*extension.extra_compile_args, *ROUNDING, *UNWARNED]  # they share one list
-    build = build_ext(Distribution({"ext_modules": extensions}))
+    library, *parts = extensions
+    folders = groupby(sorted(parts, key=lambda part: part.name), key=lambda part: part.name.rpartition(".")[0])
+    in_folder = [list(parts) for _, parts in folders]
+    build = build_ext(Distribution({"ext_modules": [library, *(joined(parts) for parts in in_folder)]}))
     build.build_lib, build.build_temp = str(scratch / "lib"), str(scratch / "temp")
     build.ensure_finalized()
     build.run()
+    for first, *others in in_folder:
+        for part in others:
+            copyfile(build.get_ext_fullpath(first.name), build.get_ext_fullpath(part.name))
     return scratch / "lib"
+
+
+def joined(parts: list[Any]) -> Any:
+    """One library that hands out all of a folder's modules, by mypyc's own function; it is compiled once, and then copied under each one's name."""
+    first = parts[0]
+    source = Path(first.sources[0])
+    init, library = f"init_{first.name.replace('.', '___')}", "sim._engine__mypyc"
+    hand_out = source.read_text(encoding="utf-8").partition("\n// distutils")[0]
+    for one, any_one in (
+        (
+            f"PyMODINIT_FUNC\nPyInit_{first.name.rpartition('.')[2]}(void)",
+            "static PyObject *hand_out(const char *init, const char *capsule_name)",
+        ),
+        (f'"{library}.{init}"', "capsule_name"),
+        (f'"{init}"', "init"),
+    ):
+        assert one in hand_out, one
+        hand_out = hand_out.replace(one, any_one)
+    inits = [
+        f'PyMODINIT_FUNC PyInit_{name.rpartition(".")[2]}(void) {{ return hand_out("init_{full}", "{library}.init_{full}"); }}'
+        for name, full in ((part.name, part.name.replace(".", "___")) for part in parts)
+    ]
+    source.write_text("\n".join([hand_out, *inits, ""]), encoding="utf-8")
+    return first
