@@ -264,7 +264,7 @@ def deploy_fleet(
         router_options(chosen := asked.router or router or DEFAULT_ROUTER)
         dynamics = Dynamics.parse(asked.changes).check([pool.num_servers for pool in pools]) if asked.changes else None
         if any(pool.role != "both" for pool in pools):
-            _refuse_cpu_tiers(pools)
+            _check_cpu_tiers(pools)
             if dynamics:
                 _refuse_changing_ranks(pools)
         if dynamics:
@@ -301,12 +301,21 @@ def _refuse_changing_stages(pools: Sequence[DeployedPool]) -> None:
             )
 
 
-def _refuse_cpu_tiers(pools: Sequence[DeployedPool]) -> None:
+def _check_cpu_tiers(pools: Sequence[DeployedPool]) -> None:
+    """Where pools have roles."""
     for pool in pools:
-        if pool.deployment.offload is not None:
+        deployment = pool.deployment
+        if pool.role == "both" or deployment.offload is None:
+            continue
+        if deployment.lock_step:
             raise ConfigError(
-                f"{pool.name}: kv_offloading_size is simulated for fleets whose replicas serve requests whole; leave it out, or leave"
-                " out the roles."
+                f"{pool.name}: kv_offloading_size is simulated in pools with a role for engines that step alone, got data_parallel_size"
+                f" {deployment.engine.data_parallel_size} of experts; use replicas in its place, or leave one of the two out."
+            )
+        if not deployment.engine.enable_prefix_caching:
+            raise ConfigError(
+                f"{pool.name}: kv_offloading_size in pools with a role is simulated with prefix caching, which tells who takes a block that"
+                " is being stored; enable it, or leave kv_offloading_size out."
             )
 
 

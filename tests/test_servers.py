@@ -270,6 +270,31 @@ def test_independent_engines_of_servers_hand_kv_over() -> None:
     assert ((found.requests["replica"] - 2) // 3).tolist() == [0, 1] * 60
 
 
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        (
+            {"enable_prefix_caching": False},
+            "prompts: kv_offloading_size in pools with a role is simulated with prefix caching",
+        ),
+        (
+            {"data_parallel_size": 2, "enable_expert_parallel": True},
+            "prompts: kv_offloading_size is simulated in pools with a role for engines that step alone",
+        ),
+    ],
+)
+def test_a_cpu_tier_beside_a_role_says_what_it_needs(engine: dict[str, Any], why: str) -> None:
+    prompts = {"name": "prompts", "role": "prefill", "engine": {"kv_offloading_size": 4, **engine}}
+    with pytest.raises(ConfigError, match=why):
+        sim.simulate(
+            "Qwen3-30B-A3B",
+            "h100-sxm",
+            "chat",
+            limit=1,
+            fleet={"pools": [prompts, {"name": "answers", "role": "decode"}]},
+        )
+
+
 def test_beside_roles_a_server_keeps_its_limits() -> None:
     """It serves requests whole; of twenty that come to it at once it takes two in."""
     pools = [{"role": "prefill"}, {"role": "decode"}, {"name": "whole", "engine": {"max_num_queued_reqs": 2}}]

@@ -12,6 +12,7 @@ from sim.fleet import DeployedFleet, DeployedPool
 from sim.metrics.cuda_graphs import cudagraph_step_fraction
 from sim.metrics.lives import life_figures, lives_of, mean_gpus, replicas_over_time
 from sim.metrics.lock_step import lock_step_figures
+from sim.metrics.offload import loads_figures
 from sim.metrics.replicas import replica_figures
 from sim.metrics.summary import max_kv_cache_usage, summary_of
 from sim.metrics.utilization import utilization
@@ -23,6 +24,8 @@ def fleet_summary(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     figures = summary_of(fleet.first, run.merged)
     if fleet.num_replicas > 1 or run.lives:
         figures["gpu_busy_fraction"] = run.busy_fraction
+    if any(pool.deployment.offload for pool in fleet.pools):
+        figures["kv_offload"] = loads_figures(run.merged)
     figures |= lock_step_figures(run.ranks)
     return figures | _over_pools(fleet.pools, run) if fleet.is_unlike else figures
 

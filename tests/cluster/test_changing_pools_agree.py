@@ -58,17 +58,17 @@ def run(
 
 
 def without_caches(fleet: Fleet) -> Fleet:
-    """A naive cache keeps what an attempt left there for the next one at the same replica; the product's only what others share."""
+    """And so without CPU tiers. A naive cache keeps what an attempt left there for the next one at the same replica; the product's only what others share."""
     prefill, decode = (
-        replace(pool, config=changed(pool.config, enable_prefix_caching=False))
+        replace(pool, config=changed(pool.config, enable_prefix_caching=False), offload=None)
         for pool in (fleet.prefill, fleet.decode)
     )
-    return fleet._replace(prefill=prefill, decode=decode)
+    return fleet._replace(prefill=prefill, decode=decode, tiers=(None, None))
 
 
 @examples(150)
 @given(
-    fleet=fleets(),
+    fleet=fleets(with_tiers=True),
     changes=policies(2, more_backoff_s=0.25),
     how=rules,
     start_up_s=st.sampled_from((0.0, 3.0, 20.0)),

@@ -24,11 +24,12 @@ from tests.cluster.test_changes_agree import assert_same_run, dynamics
 from tests.cluster.test_clusters_agree import panel_bits
 from tests.cluster.test_conservation import assert_all_ended_once, assert_all_is_free, watched_engines
 from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
-from tests.cluster.test_offload_agrees import POLLING_S, tiers
+from tests.cluster.test_offload_agrees import POLLING_S
 from tests.cluster.test_parallel_sampling import prompts
 from tests.cluster.test_queue_limits import limits
 from tests.cluster.test_ranks_beside import revisits
 from tests.cluster.test_servers_agree import RULES, some_load
+from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling

@@ -1,12 +1,16 @@
 """Prefill here, decode there: each request's way through both pools."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.cluster import fleet_plan
 from sim.cluster.network import NetworkCosts
 from sim.cluster.simulation import simulate
+from sim.engine.walking.modes import Modes
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
+from sim.specs.kv_transfer import OffloadConfig
 from sim.workload.trace import Trace
 from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
@@ -39,6 +43,29 @@ def test_a_lone_request_is_prefilled_pulled_and_decoded() -> None:
     assert (pull.prefill_end_s, pull.start_s, pull.end_s, pull.num_bytes) == (10.0, 10.0, 33.0, 40)
     assert request.first_token_s == 44.0  # heard of at 33 s, scheduled at the next call a second later
     assert request.finish_s == 64.0
+
+
+def test_a_prompt_that_the_prefill_side_has_on_its_cpu_is_loaded_there() -> None:
+    """The GPU has room for one prompt of five blocks; the first comes back from the CPU, three blocks in 6 s (its last is computed again), before 10 s of step."""
+    costs, kv = NetworkCosts(bytes_per_s=1000.0, latency_s=0.0, descriptor_s=0.0), KV
+    tier = OffloadConfig(20, 0, 2, 0, 0, reports_at_start=True)
+    trace = a_trace((0.0, 80, 1), (200.0, 80, 1), (400.0, 80, 1))
+    trace = replace(trace, segments=(((1, 80),), ((2, 80),), ((1, 80),)))
+    prefill_end_s = {}
+    for cpu in (None, tier):
+        prompts = a_pool(num_gpu_blocks=7, enable_prefix_caching=True)
+        pools = (
+            fleet_plan.Pool(prompts.config, STEP, role="prefill", kv=kv, modes=Modes(offload=cpu)),
+            fleet_plan.Pool(a_pool(enable_prefix_caching=False).config, STEP, role="decode", kv=kv),
+        )
+        plan = fleet_plan.FleetPlan(
+            pools, "round_robin", disaggregation=fleet_plan.Disaggregation(costs, "always", "round_robin")
+        )
+        found = simulate(trace, plan)
+        assert found.handovers is not None
+        prefill_end_s[cpu] = found.handovers.prefill_end_s.round(2).tolist()
+    assert prefill_end_s[None] == [10.0, 210.0, 410.0]
+    assert prefill_end_s[tier] == [10.0, 210.0, 418.0]
 
 
 def test_a_prompt_with_little_to_compute_stays() -> None:

@@ -19,13 +19,16 @@ from sim.engine.config import KVGroup as SchedulerKVGroup
 from sim.engine.request_table import RequestTable
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
+from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.lora import LoraSlots
 from sim.workload.trace import Trace
 from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts, modes_of, naive_scripts, naive_speculation
+from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
 from tests.engine.test_modes_agree import LORAS, with_adapters
 from tests.properties import engine_examples as examples
+from tests.reference.cluster import cpu_of
 from tests.reference.disaggregation import Disaggregated, Pool, simulate_disaggregated
 from tests.reference.modes import Loras
 from tests.workloads import configs, step_times, tight_config, traces
@@ -42,32 +45,34 @@ costs = st.builds(
 
 
 class Fleet(NamedTuple):
-    """A trace, the pool that prefills and the pool that decodes; both draft alike, if they do, and have the same slots for adapters."""
+    """A trace, the pool that prefills and the pool that decodes, each with a CPU tier or none; both draft alike, if they do, and have the same slots for adapters."""
 
     trace: Trace
     prefill: Pool
     decode: Pool
     drafts: Drafts | None = None
     loras: Loras | None = None
+    tiers: tuple[OffloadConfig | None, OffloadConfig | None] = (None, None)
 
     def planned(self, number: int, start_up_s: float = 0.0) -> fleet_plan.Pool:
         """Its pool of that number as the product has it."""
         pool, role = (self.prefill, self.decode)[number], ROLES[number]
-        modes = replace(modes_of(self.drafts), lora=LoraSlots(*astuple(self.loras)) if self.loras else None)
+        lora = LoraSlots(*astuple(self.loras)) if self.loras else None
+        modes = replace(modes_of(self.drafts), lora=lora, offload=self.tiers[number])
         return fleet_plan.Pool(
             pool.config, pool.step_time, pool.num_replicas, start_up_s, role=role, kv=pool.kv, modes=modes
         )
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Fleet:
+def fleets(draw: st.DrawFn, *, with_tiers: bool = False) -> Fleet:
     """With hardly more blocks than the largest request needs, or, where layers have windows, blocks for everybody at once."""
     trace = draw(traces())
     drafting, loras = draw(st.none() | drafts(trace)), draw(st.none() | LORAS)
     if loras:
         names = draw(st.lists(st.sampled_from(("", "one", "two", "three")), min_size=len(trace), max_size=len(trace)))
         trace = with_adapters(trace, names)
-    pools = []
+    pools, cpus = [], []
     for _ in range(2):
         if drafting:
             config = tight_config(draw, trace, least_spare=LEAST_SPARE_BLOCKS, enable_prefix_caching=st.booleans())
@@ -79,9 +84,14 @@ def fleets(draw: st.DrawFn) -> Fleet:
         kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 4)))
         router = draw(st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two")))
         modes = (naive_speculation(drafting), naive_scripts(drafting, trace), loras)
-        pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router, *modes))
-    prefill, decode = pools
-    return Fleet(trace, prefill, decode, drafting, loras)
+        keeps = config.engine.enable_prefix_caching and config.kv_groups == (SchedulerKVGroup(),)
+        has_tier = (
+            with_tiers and keeps and config.block_size > 1
+        )  # where a prompt is one block, vLLM loads it again and again
+        cpus.append(draw(st.none() | tiers) if has_tier else None)
+        pool = Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), router, *modes)
+        pools.append(replace(pool, offload=cpu_of(cpus[-1]) if cpus[-1] else None))
+    return Fleet(trace, pools[0], pools[1], drafting, loras, (cpus[0], cpus[1]))
 
 
 def simulate(
@@ -108,7 +118,7 @@ def simulate(
 
 
 @examples(60)
-@given(fleet=fleets(), network=costs, least_uncached_tokens=st.sampled_from((1, 1, 6, 12)))
+@given(fleet=fleets(with_tiers=True), network=costs, least_uncached_tokens=st.sampled_from((1, 1, 6, 12)))
 def test_requests_of_a_trace(fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int) -> None:
     """Who prefilled and who answered, every request's times, every pull's times and bytes."""
     found = simulate(fleet, network, least_uncached_tokens)

@@ -21,6 +21,7 @@ from tests.cluster.test_changes_agree import assert_same_run as assert_same_chan
 from tests.cluster.test_changes_agree import dynamics
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_conservation import assert_all_ended_once, assert_all_is_free, watched_engines
+from tests.cluster.tiers import tiers
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
@@ -38,17 +39,6 @@ ROUTERS = (
     "llm_d_precise:scrape_interval_s=7",
     "llm_d:scrape_interval_s=7,lru_blocks=3,prefix=1,cpu_prefix=1,cpu_lru_blocks=12",
     "llm_d_precise:scrape_interval_s=7,cpu_weight=0.5",
-)
-tiers = st.builds(
-    OffloadConfig,
-    cpu_chunks=st.integers(1, 40),
-    eviction_policy=st.sampled_from(("lru", "arc")),
-    load_base_s=st.integers(0, 5),
-    load_block_s=st.integers(0, 5),
-    store_base_s=st.integers(0, 5),
-    store_block_s=st.integers(0, 5),
-    reports_at_start=st.just(True),
-    block_bytes=st.just(10),
 )
 
 

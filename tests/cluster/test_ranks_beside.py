@@ -27,7 +27,8 @@ from sim.specs.lora import LoraSlots
 from sim.steptime.protocol import Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import assert_same_run
-from tests.cluster.test_offload_agrees import POLLING_S, tiers
+from tests.cluster.test_offload_agrees import POLLING_S
+from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling

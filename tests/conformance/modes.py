@@ -69,7 +69,7 @@ def _transfers(kv: Fields) -> Transfers:
         reports_at_start=kv.get("report") == "start",
         recv_token_s=kv.get("recv_per_token_ns", 0),
         recomputes_failed=kv.get("load_failure") == "recompute",
-        offload=_offload(kv) if kv["connector"] == "offload" else None,
+        offload=_offload(kv) if "cpu_chunks" in kv else None,
     )
 
 

@@ -102,7 +102,9 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         acceptance=scripts,
         num_stages=modes.pipeline.num_stages,
         lora=LoraSlots(*astuple(modes.loras)) if modes.loras else None,
-        kv_transfer=_kv_transfer(modes.transfers) if modes.transfers and not modes.transfers.offload else None,
+        kv_transfer=_kv_transfer(modes.transfers)
+        if modes.transfers and modes.transfers.connector != "offload"
+        else None,
         peer=scripts,
         offload=_offload(modes.transfers) if modes.transfers else None,
         idle_sleep_s=modes.idle_sleep_s,

@@ -201,7 +201,12 @@ def simulate_cluster(
 
 
 def with_cpu_tier(config: SchedulerConfig, tier: OffloadConfig, idle_sleep_s: float) -> Modes:
-    offload = Offload(
+    transfers = Transfers("offload", reports_at_start=tier.reports_at_start, offload=cpu_of(tier))
+    return Modes(config.num_batches_in_flight, transfers=transfers, idle_sleep_s=idle_sleep_s)
+
+
+def cpu_of(tier: OffloadConfig) -> Offload:
+    return Offload(
         tier.cpu_chunks,
         tier.load_base_s,
         tier.load_block_s,
@@ -210,8 +215,6 @@ def with_cpu_tier(config: SchedulerConfig, tier: OffloadConfig, idle_sleep_s: fl
         tier.blocks_per_chunk,
         eviction_policy=tier.eviction_policy,
     )
-    transfers = Transfers("offload", reports_at_start=tier.reports_at_start, offload=offload)
-    return Modes(config.num_batches_in_flight, transfers=transfers, idle_sleep_s=idle_sleep_s)
 
 
 def send(env: simpy.Environment, senders: Senders, trace: Trace, requests: Sequence[Request], clients: Clients) -> None:

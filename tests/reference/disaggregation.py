@@ -25,7 +25,8 @@ from tests.reference.connector import Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.handing_ranks import HandingRanks
 from tests.reference.kv_cache import KVCacheManager
-from tests.reference.modes import Loras, Modes, Script, Speculation, Transfers
+from tests.reference.modes import Loras, Modes, Offload, Script, Speculation, Transfers
+from tests.reference.multi_connector import beside_cpu, remote_of
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -57,6 +58,7 @@ class Pool:
     scripts: Sequence[Script] | None = None
     loras: Loras | None = None
     server: ServerKind | None = None
+    offload: Offload | None = None
 
     @property
     def num_engines(self) -> int:
@@ -127,6 +129,12 @@ class Pulled(Remote):
         next(job for job in self._under_way if job.request.index == row).end_s = self._cluster.env.now
 
 
+def prefills_of(trace: Trace, config: SchedulerConfig) -> list[Request]:
+    """What is asked of those who prefill: one token."""
+    of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+    return make_requests(of_one_token, config, [Script(is_sent_on=True)] * len(trace))
+
+
 class Side(NamedTuple):
     """The engines of a pool, and its addresses, each with so many of them behind it."""
 
@@ -159,10 +167,8 @@ class Cluster:
         self._done: list[int] = []
         self._idle_sleep_s = idle_sleep_s
         self._network = Network(env, costs)
-        self._prefills = make_requests(trace, pools[0].config, [Script(is_sent_on=True)] * len(trace))
-        of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
-        for request, alone in zip(self._prefills, make_requests(of_one_token, pools[0].config), strict=True):
-            request.max_tokens, request.rejected = 1, alone.rejected
+        self._prefills = prefills_of(trace, pools[0].config)
+        for request in self._prefills:
             request.num_prompt_tokens = pools[1].num_handed_over(request)
         self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts))
         self._routers = [_router(pool, trace) for pool in pools]
@@ -179,7 +185,8 @@ class Cluster:
         for _ in range(pool.num_replicas):
             engines += self._server(pool, first + len(engines))
         for engine in engines:
-            engine.scheduler.connector = Pulled(self, pool.config, engine.scheduler.kv)
+            kv = engine.scheduler.kv
+            engine.scheduler.connector = beside_cpu(Pulled(self, pool.config, kv), pool.offload, kv, pool.config)
         size = pool.behind_address
         if size == 1:
             return Side(engines, engines, 1)
@@ -269,8 +276,7 @@ class Cluster:
         yield from self._network.pull(pull.prefill_engine, self._pools[0].num_engines + pull.decode_engine, load)
         pull.end_s = job.end_s = self.env.now
         pull.num_bytes = load.num_bytes
-        connector: Any = self._prefill.engines[pull.prefill_engine].scheduler.connector
-        connector.sent(job.request.index)
+        remote_of(self._prefill.engines[pull.prefill_engine].scheduler.connector).sent(job.request.index)
 
 
 def _router(pool: Pool, trace: Trace) -> Router:

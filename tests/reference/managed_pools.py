@@ -24,10 +24,11 @@ from tests.reference.clients import Senders
 from tests.reference.cluster import send
 from tests.reference.connector import Job as Transfer
 from tests.reference.connector import Remote
-from tests.reference.disaggregation import Pool
+from tests.reference.disaggregation import Pool, prefills_of
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.managed import Job, ManagedFleet, Spot, again
-from tests.reference.modes import Script, Transfers
+from tests.reference.modes import Transfers
+from tests.reference.multi_connector import beside_cpu, remote_of
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -114,8 +115,7 @@ class ManagedPools(ManagedFleet):
         self.prefill_answers: list[tuple[float, int, float]] = []
         self.pulls: dict[int, tuple[float, float, int, int]] = {}
         self.num_failed = self.num_expired = 0
-        script = Script(is_sent_on=True)
-        self.prefills = make_requests(trace, pools[PREFILL].config, [script] * len(trace))
+        self.prefills = prefills_of(trace, pools[PREFILL].config)
         self.network = Network(env, rules.costs)
         kinds = [managed.Pool(pool.step_time, pool.num_replicas, start_up_s) for pool in pools]
         super().__init__(env, pools[1].config, kinds, router, requests, dynamics, seed=seed)
@@ -134,7 +134,8 @@ class ManagedPools(ManagedFleet):
             modes=self.pools[spot.pool].modes(transfers, self.rules.idle_sleep_s),
             on_finished=lambda request: self.finished(spot, request),
         )
-        replica.scheduler.connector = Kept(self, replica, spot, transfers)
+        remote, offload = Kept(self, replica, spot, transfers), self.pools[spot.pool].offload
+        replica.scheduler.connector = beside_cpu(remote, offload, replica.scheduler.kv, config)
         return replica
 
     def answers_requests(self, spot: Spot) -> bool:
@@ -247,8 +248,7 @@ class ManagedPools(ManagedFleet):
         """The sender hears that it may free the KV."""
         if way.is_kept:
             way.is_kept = False
-            connector: Any = way.sender_replica.scheduler.connector
-            connector.may_free(way.prefill, self.env.now)
+            remote_of(way.sender_replica.scheduler.connector).may_free(way.prefill, self.env.now)
             self.give_back(way.sender)
 
     def expire(self, way: Way) -> None:

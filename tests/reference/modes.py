@@ -73,7 +73,7 @@ class Offload:
 class Transfers:
     """KV from and to elsewhere. What has arrived is reported with the first batch that ends (or starts) no earlier."""
 
-    connector: Literal["nixl", "mock", "offload", "store"]
+    connector: Literal["nixl", "mock", "offload", "store", "multi"]
     role: Role = "kv_both"
     reports_at_start: bool = False
     recv_token_s: float = 0.0

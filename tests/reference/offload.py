@@ -28,6 +28,8 @@ class OffloadConnector:
         self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy)
         self._num_stored: dict[Request, int] = {}
         self._tables: dict[Request, list[int]] = {}
+        self._taken: set[int] = set()
+        self._taken_unknown: dict[Request, set[int]] = {}
         self._finished: list[tuple[Request, int]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
@@ -97,9 +99,20 @@ class OffloadConnector:
         """What has been scheduled of it may be stored."""
         self._finished.append((request, request.num_computed_tokens))
 
+    def note_taken(self) -> None:
+        """Blocks that this pass has taken so far."""
+        self._taken |= self._pool.drain_handed_out()
+
+    def learns_later(self, request: Request) -> None:
+        """What has been taken since is for another connector's load, which vLLM does not tell of before the request is scheduled."""
+        self._taken_unknown[request] = self._pool.drain_handed_out()
+
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
         """Offer the chunks that are complete after this step, then those of requests that have ended."""
-        taken = self._pool.drain_handed_out()
+        self.note_taken()
+        for request, _ in rows:
+            self._taken |= self._taken_unknown.pop(request, set())
+        taken, self._taken = self._taken, set()
         for job in self._jobs:
             is_left = job.request.status is RequestStatus.FINISHED
             if job.name == "store" and is_left and not taken.isdisjoint(job.blocks):

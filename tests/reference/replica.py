@@ -300,7 +300,7 @@ class Replica:
         if job.name == "send":
             self.scheduler.kv.free(request)
             return "send_done", name
-        if not request.script.recv_fails:
+        if not (job.name == "recv" and request.script.recv_fails):
             self.scheduler.loaded(request)
             return "recv_done", name
         was_there = request.status is not RequestStatus.FINISHED

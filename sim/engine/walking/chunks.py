@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from sim.engine.records import Ints
 from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Chunk, EvictionPolicy, Uses
 
 
 class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
-    CPU was offered or has loaded from, what it did with each, its transfers under way, and when a store has answered.
+    CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, and the copies it
+    took for a load of which the tier does not know yet.
     """
 
     def __init__(self) -> None:
@@ -16,6 +18,7 @@ class Chunks:
         self.uses: Uses = {}
         self.num_jobs = 0
         self.answer_s = -1.0
+        self.taken: Ints | None = None
 
 
 class CpuCache:

@@ -64,6 +64,10 @@ class Connector:
     reports_at_start: bool = False
     events: list[list[Any]] | None = None
 
+    def log_to(self, events: list[list[Any]]) -> None:
+        """What begins is told there."""
+        self.events = events
+
     def attach(self, slots: Slots) -> None:
         """These are the engine's blocks."""
         self.slots = slots

@@ -26,6 +26,7 @@ from sim.engine.walking.calls_ahead import MOST_CALLS, MOST_PLANNED, CallsAhead,
 from sim.engine.walking.connector import Connector, Transfer
 from sim.engine.walking.device import Device
 from sim.engine.walking.modes import PLAIN, Modes
+from sim.engine.walking.multi_connector import MultiConnector
 from sim.engine.walking.offload import Offload
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.remote import Remote
@@ -82,7 +83,7 @@ class WalkingCore(LockStepCore):
         if self._connector is not None:
             self._connector.attach(self.state.slots)
             if log:
-                self._connector.events = log.kv_events
+                self._connector.log_to(log.kv_events)
         engine = config.engine
         self._most_in_flight = batches_in_flight(modes.num_stages, is_async=engine.async_scheduling, rules=engine.rules)
         self.idle_sleep_s = modes.idle_sleep_s
@@ -536,16 +537,19 @@ class WalkingCore(LockStepCore):
 
 
 def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
-    if modes.offload is not None:
-        assert modes.kv_transfer is None, "either other engines or the CPU have KV"
-        return Offload(modes.offload, config.block_size, caches_prefixes=config.engine.enable_prefix_caching)
     if modes.store is not None:
         assert modes.kv_transfer is None, "either other engines or the store have KV"
         return Stored(modes.store, config.block_size)
+    caches = config.engine.enable_prefix_caching
+    offload = Offload(modes.offload, config.block_size, caches_prefixes=caches) if modes.offload is not None else None
     if modes.kv_transfer is None:
-        return None
+        return offload
     assert modes.peer is not None, "KV is transferred from and to a peer"
-    return Remote(modes.kv_transfer, modes.peer)
+    remote = Remote(modes.kv_transfer, modes.peer)
+    if offload is None:
+        return remote
+    assert caches, "who takes a block that is being stored is known by its copies"
+    return MultiConnector(remote, offload)
 
 
 def _stores_last(transfer: Transfer) -> bool:

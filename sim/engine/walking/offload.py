@@ -63,6 +63,7 @@ class Offload(Connector):
         self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks))
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
+        self._taken: list[Ints] = []
         self._finished: list[tuple[Progress, int, Ints]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
@@ -173,16 +174,31 @@ class Offload(Connector):
         self._finished, self._offered, self._due, self._asked, self._under_way = [], [], [], [], []
         return loads
 
+    def note_taken(self) -> None:
+        """What this pass has taken until here, batches of it wait for."""
+        if self._caches_prefixes:
+            self._taken.append(self.slots.kv.drain_handed_out())
+
+    def learns_later(self, progress: Progress) -> None:
+        """What has been taken since, another connector loads into: vLLM tells this one of it with the request's first batch."""
+        progress.chunks.taken = self.slots.kv.drain_handed_out()
+
     def _copies(self, progress: Progress) -> Ints:
         keyed = progress.request.keyed
         return keyed.held[0].serials() if self._caches_prefixes and keyed is not None else NOTHING
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
+        chunks = progress.chunks
+        if chunks.taken is not None:
+            self._taken.append(chunks.taken)
+            chunks.taken = None
         self._offer(progress, min(num_tokens, progress.num_tokens), self._copies(progress))
 
     def close_pass(self) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
-        taken = self.slots.kv.drain_handed_out() if self._caches_prefixes else None
+        self.note_taken()
+        taken = np.concatenate(self._taken) if self._caches_prefixes else None
+        self._taken = []
         self._wait_for_lost_blocks(taken)
         for progress, num_tokens, copies in self._finished:
             self._offer(progress, num_tokens, copies, taken)
@@ -206,10 +222,11 @@ class Offload(Connector):
         if not new:
             return
         job = Job(progress, "store", 0, len(new) * self._chunk_blocks, new)
+        are_new = set(new)
         blocks = [
             (first + number) * self._chunk_blocks + block
             for number, key in enumerate(keys)
-            if key in new
+            if key in are_new
             for block in range(self._chunk_blocks)
         ]
         job.end_block = blocks[-1] + 1
