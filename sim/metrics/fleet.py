@@ -24,8 +24,6 @@ def fleet_summary(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     figures = summary_of(fleet.first, run.merged)
     if fleet.num_replicas > 1 or run.lives:
         figures["gpu_busy_fraction"] = run.busy_fraction
-    if any(pool.deployment.offload for pool in fleet.pools):
-        figures["kv_offload"] = loads_figures(run.merged)
     figures |= lock_step_figures(run.ranks)
     return figures | _over_pools(fleet.pools, run) if fleet.is_unlike else figures
 
@@ -34,12 +32,14 @@ def _over_pools(pools: Sequence[DeployedPool], run: ClusterRecords) -> dict[str,
     """What depends on a pool's configuration or on its GPU."""
     leaps = [records.leaps for records in run.pools]
     deployments = [pool.deployment for pool in pools]
+    has_tier = any(deployment.offload for deployment in deployments)
     usages = [max_kv_cache_usage(*of) for of in zip(leaps, map(_num_gpu_blocks, pools), strict=True)]
     return {
         "num_gpu_blocks": same(map(_num_gpu_blocks, pools)),
         "max_kv_cache_usage": max((usage for usage in usages if usage is not None), default=None),
         "cudagraph_step_fraction": _cudagraph_step_fraction(pools, leaps),
         **utilization(*zip(deployments, leaps, strict=True)),
+        **({"kv_offload": loads_figures(run.merged)} if has_tier else {}),
     }
 
 

@@ -18,17 +18,15 @@ from sim.engine.walking import vain_calls
 from sim.engine.walking.modes import Modes
 from sim.errors import ConfigError
 from sim.specs.kv_transfer import OffloadConfig
-from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_changes_agree import assert_same_run, dynamics
 from tests.cluster.test_clusters_agree import panel_bits
 from tests.cluster.test_conservation import assert_all_ended_once, assert_all_is_free, watched_engines
-from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
 from tests.cluster.test_offload_agrees import POLLING_S
 from tests.cluster.test_parallel_sampling import prompts
 from tests.cluster.test_queue_limits import limits
 from tests.cluster.test_ranks_beside import revisits
-from tests.cluster.test_servers_agree import RULES, some_load
+from tests.cluster.test_servers_agree import RULES, some_load, stepping_together
 from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
@@ -123,12 +121,10 @@ def test_servers_whose_ranks_step_together(
     """Behind an address a server or a rank: also every dummy and wave of those that were there in turn."""
     config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
     trace, clients = some_load(data, trace)
-    timed: StepTimeModel = Telling(step_time) if per_other_ns is None else AgreedTime(step_time, per_other_ns)
-    dispatch = None if per_other_ns is None else DISPATCH
-    server = ServerPlan(counts[1], LockStepRules(*looks, dispatch=dispatch), balancer)
+    timed, lock_step, rules = stepping_together(step_time, per_other_ns, looks)
+    server = ServerPlan(counts[1], lock_step, balancer)
     pool = Pool(config, timed, counts[0] * counts[1], start_up_s, server=server)
     found = ran(trace, FleetPlan((pool,), router, changes), clients, panel_bits)
-    rules = RULES | {"sync_interval": looks[0], "looks_at_once": looks[1], "dispatch": dispatch}
     naive = simulate_changing_servers(
         trace,
         config,

@@ -61,6 +61,16 @@ def some_load(data: st.DataObject, trace: Trace) -> tuple[Trace, Clients]:
     return (trace, Clients(open_loop=True)) if data.draw(st.booleans()) else data.draw(closed_loops(trace))
 
 
+def stepping_together(
+    step_time: RecordedStepTime, per_other_ns: int | None, looks: tuple[int, bool]
+) -> tuple[StepTimeModel, LockStepRules, dict[str, Any]]:
+    """How long steps take, and the rules of lock step for the product and for the naive ranks; these agree on graphs where others' tokens count."""
+    timed: StepTimeModel = Telling(step_time) if per_other_ns is None else AgreedTime(step_time, per_other_ns)
+    dispatch = None if per_other_ns is None else DISPATCH
+    rules = RULES | {"sync_interval": looks[0], "looks_at_once": looks[1], "dispatch": dispatch}
+    return timed, LockStepRules(*looks, dispatch=dispatch), rules
+
+
 @examples(150)
 @given(
     data=st.data(),
@@ -90,9 +100,8 @@ def test_servers_whose_ranks_step_together(
     """Ranks behind their server's balancer or with addresses of their own: who has which answer, every step, dummy and wave of each server."""
     config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
     trace, clients = some_load(data, trace)
-    timed: StepTimeModel = Telling(step_time) if per_other_ns is None else AgreedTime(step_time, per_other_ns)
-    dispatch = None if per_other_ns is None else DISPATCH
-    server = ServerPlan(counts[1], LockStepRules(*looks, dispatch=dispatch), balancer)
+    timed, lock_step, rules = stepping_together(step_time, per_other_ns, looks)
+    server = ServerPlan(counts[1], lock_step, balancer)
     plan = FleetPlan((Pool(config, timed, counts[0] * counts[1], server=server),), router)
     found = leapt(trace, plan, clients, panel_bits)
     ran = simulate_servers(
@@ -104,7 +113,7 @@ def test_servers_whose_ranks_step_together(
         router=router,
         balancer=balancer,
         clients=clients,
-        **RULES | {"sync_interval": looks[0], "looks_at_once": looks[1], "dispatch": dispatch},
+        **rules,
     )
     assert_same_answers(found, ran.served, trace)
     assert [(ranks.dummy_steps, ranks.num_waves) for ranks in found.ranks] == [

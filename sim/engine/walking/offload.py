@@ -177,7 +177,9 @@ class Offload(Connector):
     def note_taken(self) -> None:
         """What this pass has taken until here, batches of it wait for."""
         if self._caches_prefixes:
-            self._taken.append(self.slots.kv.drain_handed_out())
+            taken = self.slots.kv.drain_handed_out()
+            if len(taken):
+                self._taken.append(taken)
 
     def learns_later(self, progress: Progress) -> None:
         """What has been taken since, another connector loads into: vLLM tells this one of it with the request's first batch."""
@@ -197,7 +199,7 @@ class Offload(Connector):
     def close_pass(self) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
         self.note_taken()
-        taken = np.concatenate(self._taken) if self._caches_prefixes else None
+        taken = np.concatenate([NOTHING, *self._taken]) if self._caches_prefixes else None
         self._taken = []
         self._wait_for_lost_blocks(taken)
         for progress, num_tokens, copies in self._finished:
