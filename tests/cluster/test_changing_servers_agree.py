@@ -31,6 +31,7 @@ from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
+from tests.makers import Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.cluster import with_cpu_tier
 from tests.reference.managed_servers import ServedByServers, Servers, simulate_changing_servers
@@ -138,6 +139,32 @@ def test_servers_whose_ranks_step_together(
     )
     assert_same_run(found, naive)
     assert_same_ranks(found, naive)
+
+
+def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None:
+    """The second batch is on the device when all give up: the wave ends with it, and not with the dummy batch before it.
+
+    As vLLM 0.32's own run_busy_loop does, driven with its scheduler.
+    """
+    config = make_config(max_num_seqs=1, async_scheduling=True, block_size=16)
+    trace, ten_seconds = make_trace([Ask(str(row), 20, 1) for row in range(3)]), RecordedStepTime(10, 0, 0)
+    changes = Dynamics.parse({"admission": {"timeout_s": 15}})
+    server = ServerPlan(1, LockStepRules(1, looks_at_once=True), None)
+    found = simulate(trace, FleetPlan((Pool(config, ten_seconds, 1, 0.0, server=server),), "least_loaded", changes))
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        ten_seconds,
+        num_servers=1,
+        start_up_s=0.0,
+        servers=Servers(1, None, RULES | {"sync_interval": 1}),
+        router="least_loaded",
+        dynamics=changes,
+    )
+    assert_same_run(found, naive)
+    assert_same_ranks(found, naive)
+    (ranks,) = found.ranks
+    assert (ranks.num_waves, ranks.num_steps, ranks.dummy_steps) == (1, 4, [2])
 
 
 def ran(trace: Trace, plan: FleetPlan, clients: Clients, bits: tuple[int, ...]) -> ClusterRecords:

@@ -323,7 +323,8 @@ class Ranks:
         for rank, batch in zip(self.ranks, step.batches, strict=True):
             if batch is None:
                 continue
-            rank.drain_aborts(self._env.now)
+            if batch.rows:  # vLLM takes one without rows back as the next call begins, which hears of aborts itself
+                rank.drain_aborts(self._env.now)
             sampled, finished = rank.scheduler.update(batch)
             for request in sampled:
                 rank.recorder.token(request, step.end_s)
