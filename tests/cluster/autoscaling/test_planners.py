@@ -26,11 +26,11 @@ def test_the_law_of_the_slo_loop(saturation: float, num_replicas: int, num_ready
 
 
 def test_the_slo_loop_averages_three_samples_and_waits_30_s() -> None:
-    """The worse of 0.5 and 2 (clamped) of a limit; the lowest wish of two samples counts."""
-    loop = SloAwareOptions(min=3).autoscaler()
-    ttfts_s = (1.5, 9.0, 9.0)
-    found = [loop.desired(late(*[(ttft_s, 0.05)] * 3, now_s=15.0 * number)) for number, ttft_s in enumerate(ttfts_s)]
-    assert found == [3, 3, 7]
+    """Shares of 0.49 and 2 (clamped) of a limit: 0.99 on average; the lowest wish of two samples counts, and no policy holds it back."""
+    loop = SloAwareOptions(min=10, max=30).autoscaler()
+    ttfts_s = (1.5, 1.5, 1.5, 9.0, 9.0)
+    found = [loop.desired(late(*[(ttft_s, 0.01)] * 10, now_s=15.0 * number)) for number, ttft_s in enumerate(ttfts_s)]
+    assert found == [10, 10, 10, 10, 19]
 
 
 def test_the_variant_autoscaler_asks_for_one_more_when_little_is_to_spare() -> None:

@@ -1,14 +1,20 @@
 """SGLang's tree of what workers were sent."""
 
 from random import Random
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.dynamics import Dynamics
+from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.routers.prompts import PromptTree
 from sim.cluster.routers.sglang import WorkerTree
+from sim.cluster.simulation import simulate
 from sim.workload.trace import Trace
 from tests.cluster.routers.makers import CONFIG, Requests, Shown, prompts
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.front_door import make_requests
 from tests.reference.routers import SglangCacheAware
@@ -41,6 +47,23 @@ def test_a_head_without_tails_is_as_old_as_its_own_last_use() -> None:
 def test_an_imbalance_sends_to_the_shortest_queue() -> None:
     same = prompts(*[((1, 100),)] * 6)
     assert Requests("sglang_cache_aware:balance_abs_threshold=2", same, [Shown(), Shown()]).all() == [0, 0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "replicas"),
+    [
+        ({"autoscale": {"policy": "schedule", "times": [[0, 2], [10, 1], [20, 2]]}}, [0, 1, 0, 0, 1, 1, 1, 0]),
+        ({"faults": [{"at_s": 10, "replica": 1, "for_s": 10}]}, [0, 1, 0, 0, 1, 1, 0, 1]),
+    ],
+)
+def test_a_new_worker_was_sent_nothing_and_one_that_was_lost_what_it_was(
+    changes: dict[str, Any], replicas: list[int]
+) -> None:
+    """Prompts of ten tokens that nobody knows go where the fewest were sent: 30 and none, or 30 and 10, when the second stands again."""
+    trace = make_trace([Ask(str(at_s), 10, 1, at_s) for at_s in (0, 1, 11, 12, 21, 22, 23, 24)])
+    dynamics = Dynamics.parse(changes)
+    plan = FleetPlan.alike(make_config(), ONE_SECOND, 2, "sglang_cache_aware", dynamics=dynamics, start_up_s=0.0)
+    assert simulate(trace, plan).replica.tolist() == replicas
 
 
 @examples(200)
