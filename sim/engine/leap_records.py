@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +27,27 @@ SAME_IN_ALL_PASSES = (
 class LeapRecords:
     """All leaps of a run, and the chunks of prompts in them (rows of CHUNK).
 
-    `decode_stretches` says in which pass of a leap blocks were taken.
+    `decode_stretches` says in which pass of a leap blocks were taken. Of several engines `passes_of_engines` are how many each did.
     """
 
     def __init__(
-        self, blocks: Sequence[LeapBlock], chunks: NarrowRows, decode_stretches: DecodeStretches | JoinedStretches
+        self,
+        blocks: Sequence[LeapBlock],
+        chunks: NarrowRows,
+        decode_stretches: DecodeStretches | JoinedStretches,
+        passes_of_engines: Sequence[int] | None = None,
     ) -> None:
         self.blocks = blocks
         self.chunks = chunks
         self.decode_stretches = decode_stretches
         self._leap_ends = [0, *accumulate(block.num_leaps for block in blocks)]
         self._pass_ends = [0, *accumulate(block.num_steps for block in blocks)]
+        self.passes_of_engines = passes_of_engines or [self.num_passes]
         self._busy_s: float | None = None
         self._num_ran_steps: int | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LeapRecords, (self.blocks, self.chunks, self.decode_stretches)
+        return LeapRecords, (self.blocks, self.chunks, self.decode_stretches, self.passes_of_engines)
 
     @classmethod
     def joined(cls, parts: "Sequence[LeapRecords]") -> "LeapRecords":
@@ -51,6 +56,7 @@ class LeapRecords:
             [block for part in parts for block in part.blocks],
             NarrowRows.joined([part.chunks for part in parts]),
             JoinedStretches([part.decode_stretches for part in parts], [part.num_passes for part in parts]),
+            [num_passes for part in parts for num_passes in part.passes_of_engines],
         )
 
     def __len__(self) -> int:
@@ -198,11 +204,17 @@ class LeapRecords:
             end_s=end_s[ran],
             decode_context_tokens=_decode_context_tokens(leaps)[ran],
             num_free_blocks=free[ran],
-            num_preempted=_with_the_next(np.repeat(leaps.num_preempted, counts), ran),
+            num_preempted=self._preempted(np.repeat(leaps.num_preempted, counts), ran),
             chunk_tokens=chunks["chunk_tokens"],
             chunk_computed_tokens=chunks["chunk_computed_tokens"],
             **{name: np.repeat(getattr(leaps, name), counts)[ran] for name in SAME_IN_ALL_PASSES},
         )
+
+    def _preempted(self, counts: Ints, ran: NDArray[np.bool_]) -> Ints:
+        """Of the steps that ran, what their engine's passes have preempted."""
+        ends = list(accumulate(self.passes_of_engines))
+        own = [slice(first, end) for first, end in pairwise([0, *ends])]
+        return np.concatenate([_with_the_next(counts[passes], ran[passes]) for passes in own])
 
 
 def _decode_context_tokens(leaps: Leaps) -> Ints:

@@ -64,6 +64,17 @@ def test_what_comes_back_at_the_instant_of_a_loss_has_come_back(at_s: int, *, is
     assert found.generated_tokens.tolist() == [at_s]
 
 
+def test_a_preemption_just_before_a_loss_is_counted_with_the_last_step_before_it() -> None:
+    """The second pass, at once, preempts who needs the block that the first one's request holds, and runs nothing."""
+    config = make_config(num_gpu_blocks=4, block_size=1, max_num_seqs=2, async_scheduling=True, max_model_len=4)
+    changes = Dynamics.parse({"faults": [{"at_s": 1, "replica": 0, "for_s": 0}], "recovery": {"lost": "fail"}})
+    plan = FleetPlan.alike(config, ONE_SECOND, 1, "round_robin", dynamics=changes)
+    found = simulate(make_trace([Ask("a", 2, 1), Ask("b", 1, 2), Ask("behind it", 1, 1, 60.0)]), plan)
+    for records in (found.replicas[0], found.merged):
+        assert records.steps.start_s.tolist() == [0, 60]
+        assert records.steps.num_preempted.tolist() == [1, 0]
+
+
 RNG = Random(0)  # noqa: S311 - a simulation's draws
 
 
