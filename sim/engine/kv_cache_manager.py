@@ -21,19 +21,19 @@ from sim.engine.unlimited import UNLIMITED
 class PrefixHit:
     """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
 
-    `num_unheld` of these copies nobody holds, so that they stand in the free list; `num_unheld_full` of them are of groups
-    with full attention.
+    `num_unheld` of these copies nobody holds, so that they stand in the free list; of `num_nowhere_held` blocks of full
+    attention nobody holds any copy.
     """
 
-    __slots__ = ("num_blocks", "num_unheld", "num_unheld_full", "pieces")
+    __slots__ = ("num_blocks", "num_nowhere_held", "num_unheld", "pieces")
 
     def __init__(
-        self, num_blocks: int, pieces: tuple[Sequence[Piece], ...], num_unheld: int, num_unheld_full: int
+        self, num_blocks: int, pieces: tuple[Sequence[Piece], ...], num_unheld: int, num_nowhere_held: int
     ) -> None:
         self.num_blocks = num_blocks
         self.pieces = pieces
         self.num_unheld = num_unheld
-        self.num_unheld_full = num_unheld_full
+        self.num_nowhere_held = num_nowhere_held
 
 
 NO_HIT = PrefixHit(0, (), 0, 0)
@@ -50,6 +50,15 @@ def num_unheld(pieces: Sequence[Piece]) -> int:
     for piece in pieces:
         if not piece.extent.holders:
             count += piece.end - piece.start
+    return count
+
+
+def num_without_holder(pieces: Sequence[Piece]) -> int:
+    """Of how many of these contents no request holds any copy: a lookup finds a younger one when the oldest is evicted."""
+    count = 0
+    for piece in pieces:
+        if not piece.extent.holders:
+            count += piece.extent.chain.num_without_holder(piece.start, piece.end)
     return count
 
 
@@ -122,16 +131,16 @@ class KVCacheManager:
             return NO_HIT
         num_blocks = self._num_found(keyed, (request.num_tokens - 1) // self._block_size, num_dropped)
         pieces = []
-        num_free = num_free_full = 0
+        num_free = num_nowhere_held = 0
         for group, cache in enumerate(self._caches):
             first = max(0, num_blocks - self._num_blocks_needed[group])
             found = cache.match(keyed.spans, first, num_blocks)
             pieces.append(found)
             num_free_here = num_unheld(found)
             num_free += num_free_here
-            if self.windows[group] is None:
-                num_free_full += num_free_here
-        return PrefixHit(num_blocks, tuple(pieces), num_free, num_free_full)
+            if num_free_here and self.windows[group] is None:
+                num_nowhere_held += num_without_holder(found)
+        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held)
 
     def num_found_after(self, request: Request, num_taken: int) -> int:
         """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""
@@ -168,9 +177,9 @@ class KVCacheManager:
     def num_blocks_to_admit(self, num_tokens: int, hit: PrefixHit, reserve: int) -> int:
         """Free blocks below which `can_admit` is false, of this hit and of whatever evictions will leave of it.
 
-        A shorter hit spares no block of full attention, held or free. Those that a window needs may be held by others.
+        A shorter hit spares no block of full attention, held or free; younger copies that others hold do, and so may those that a window needs.
         """
-        return self._most_new_blocks(num_tokens, hit) + hit.num_unheld_full + reserve
+        return self._most_new_blocks(num_tokens, hit) + hit.num_nowhere_held + reserve
 
     def _most_new_blocks(self, num_tokens: int, hit: PrefixHit) -> int:
         num_tokens = min(num_tokens, self._config.max_model_len)

@@ -88,6 +88,13 @@ class Chain:
                 return extent, min(end, extent.end)
         return None, end
 
+    def num_without_holder(self, start: int, end: int) -> int:
+        """Of how many contents from number `start` to before `end` nobody holds a copy."""
+        held = [extent for extent in self.extents if extent.holders and extent.start < end and start < extent.end]
+        if not held:
+            return end - start
+        return sum([not any(one.start <= number < one.end for one in held) for number in range(start, end)])
+
     def remove(self, extent: Extent) -> None:
         """All copies of an extent are gone."""
         self.extents.remove(extent)

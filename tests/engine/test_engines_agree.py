@@ -201,6 +201,16 @@ def test_engines_agree_on_a_head_that_can_be_admitted_as_its_hit_is_evicted(engi
 
 
 @pytest.mark.parametrize("engine", OTHERS)
+def test_engines_agree_on_a_head_that_finds_what_another_computed_twice(engine: str) -> None:
+    """A computes B's second chunk again after B, who is preempted. As A grows into B's older copies, a lookup of B finds A's: B needs fewer free blocks."""
+    asks = [Ask("C", 1, 4), Ask("A", ((0, 8),), 5), Ask("B", ((0, 8), (1, 3)), 2)]
+    config = make_config(
+        num_gpu_blocks=17, block_size=1, max_model_len=40, max_num_seqs=3, long_prefill_token_threshold=4
+    )
+    assert_agreement(engine, make_trace(asks), config, ONE_SECOND)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
 def test_engines_agree_on_a_prompt_that_fills_the_budget_until_the_threshold_changes(engine: str) -> None:
     """A decodes and B has the other 3 tokens of each pass, until C, D and E wait too: 12 // 5 are 2."""
     asks = [Ask("A", 1, 12), Ask("B", 40, 2), *(Ask(name, 9, 2, at=4) for name in "CDE")]

@@ -103,7 +103,7 @@ class RankedKVCache(KVCacheManager):
         found = self._found(request, (request.num_tokens - 1) // self._block_size)
         found = found[: max(0, len(found) - num_dropped)]
         num_unheld = sum([not copy.num_holders for copy in found])
-        return PrefixHit(len(found), (), num_unheld, num_unheld)
+        return PrefixHit(len(found), (), num_unheld, self._num_without_holder(request, len(found)))
 
     def _found(self, request: Request, most: int) -> list[Copy]:
         """The oldest copies of its leading blocks."""
@@ -114,6 +114,10 @@ class RankedKVCache(KVCacheManager):
                 break
             found.append(copies[0])
         return found
+
+    def _num_without_holder(self, request: Request, num_blocks: int) -> int:
+        copies = (self.ranked.copies[_key(request, number)] for number in range(num_blocks))
+        return sum([not any(copy.num_holders for copy in those) for those in copies])
 
     def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
         new = -(-num_tokens // self._block_size) - hit.num_blocks
