@@ -11,7 +11,9 @@ from simpy.events import NORMAL, EventPriority
 
 ARRIVAL = EventPriority(NORMAL + 1)
 """Requests come first, so that a pass of the same instant sees them; only SimPy's own events come before: what a thing triggers happens before the next."""
-ANSWER = EventPriority(ARRIVAL + 1)
+RETRY = EventPriority(ARRIVAL + 1)
+"""Then those that were lost come again, whenever that became known."""
+ANSWER = EventPriority(RETRY + 1)
 """Then tokens come back, those of several replicas in order of their numbers (`at_replica`)."""
 TRANSFER = EventPriority(1 << 29)
 """Then transfers begin and end, so that a batch that comes back at once tells of none that it asked for."""

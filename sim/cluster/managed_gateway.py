@@ -14,7 +14,7 @@ from sim.cluster.admission import AdmissionOptions, RecoveryOptions
 from sim.cluster.autoscaling.autoscaler import Observed
 from sim.cluster.backoff import backoff_s
 from sim.cluster.circuits import Circuits
-from sim.cluster.clock import ARRIVAL, ASK, FLEET, Answer, call_at
+from sim.cluster.clock import ASK, FLEET, RETRY, Answer, call_at
 from sim.cluster.errand import Errand
 from sim.cluster.places import Address, Place, Places, State
 from sim.cluster.routers.router import Router
@@ -259,7 +259,7 @@ class ManagedGateway:
         attempt = self._source.again(errand.attempt, num_kept)
         errand.begin(attempt, self._source.others(attempt))
         wait_s = backoff_s(errand.num_lost - 1, self._recovery, self._rng)
-        self._later(errand, wait_s, ARRIVAL, self._queue_again)
+        self._later(errand, wait_s, RETRY, self._queue_again)
 
     def _queue_again(self, errand: Errand) -> None:
         self._queue[errand] = None

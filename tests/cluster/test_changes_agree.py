@@ -137,12 +137,14 @@ def test_fleets_that_change(
 
 
 @st.composite
-def policies(draw: st.DrawFn, num_pools: int, *, more_backoff_s: float = 0.0) -> Dynamics:
+def policies(draw: st.DrawFn, num_pools: int) -> Dynamics:
     """Of some of the pools, beside other changes."""
     own = [draw(st.none() | st.sampled_from(AUTOSCALERS)) for _ in range(num_pools)]
-    recovery: dict[str, Any] = draw(recoveries)
-    recovery["backoff_s"] += more_backoff_s
-    given = {"faults": draw(st.lists(faults, max_size=2)), "recovery": recovery, "admission": draw(admissions)}
+    given = {
+        "faults": draw(st.lists(faults, max_size=2)),
+        "recovery": draw(recoveries),
+        "admission": draw(admissions),
+    }
     return Dynamics.parse(given | ({"autoscale": own} if any(own) else {}))
 
 

@@ -69,7 +69,7 @@ def without_caches(fleet: Fleet) -> Fleet:
 @examples(150)
 @given(
     fleet=fleets(with_tiers=True),
-    changes=policies(2, more_backoff_s=0.25),
+    changes=policies(2),
     how=rules,
     start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
     router=routers,
@@ -83,7 +83,7 @@ def test_fleets_that_change(
     router: str,
     users: Users | None,
 ) -> None:
-    """How and when each request ended and by whom, every replica's life, every pull; nobody tries again at the instant of others' arrivals or passes."""
+    """How and when each request ended and by whom, every replica's life, every pull."""
     clients = Clients(users)
     if changes.recovery.lost != "fail":
         fleet = without_caches(fleet)

@@ -5,9 +5,11 @@ comes first.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,28 +62,27 @@ admissions = st.fixed_dictionaries(
 )
 
 
-def recoveries(least_backoff_s: int) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(
-        {
-            "lost": st.sampled_from(("retry", "fail", "resume")),
-            "retries": st.integers(0, 3),
-            "backoff_s": st.integers(least_backoff_s, 2),
-            "backoff_factor": st.integers(1, 2),
-            "jitter": st.just(0),
-            "probe_interval_s": st.sampled_from((0, 2)),
-            "circuit_failures": st.sampled_from((0, 2)),
-            "circuit_open_s": st.just(3),
-        }
-    )
+recoveries = st.fixed_dictionaries(
+    {
+        "lost": st.sampled_from(("retry", "fail", "resume")),
+        "retries": st.integers(0, 3),
+        "backoff_s": st.integers(0, 2),
+        "backoff_factor": st.integers(1, 2),
+        "jitter": st.just(0),
+        "probe_interval_s": st.sampled_from((0, 2)),
+        "circuit_failures": st.sampled_from((0, 2)),
+        "circuit_open_s": st.just(3),
+    }
+)
 
 
 @st.composite
-def dynamics(draw: st.DrawFn, num_pools: int = 1, least_backoff_s: int = 0) -> Dynamics:
+def dynamics(draw: st.DrawFn, num_pools: int = 1) -> Dynamics:
     """With several pools each has its own policy."""
     policies = [draw(st.none() | st.sampled_from(AUTOSCALERS)) for _ in range(num_pools)]
     given: dict[str, Any] = {
         "faults": draw(st.lists(losses | slowdowns, max_size=3)),
-        "recovery": draw(recoveries(least_backoff_s)),
+        "recovery": draw(recoveries),
         "admission": draw(admissions),
     }
     if any(policies):
@@ -185,25 +186,34 @@ def test_fleets_that_change(**drawn: Any) -> None:
 @examples(150)
 @given(
     fleet=fleets(),
-    changes=dynamics(2, least_backoff_s=1),
+    changes=dynamics(2),
     how=rules,
     start_up_s=starts,
     router=routers,
     users=users,
 )
 def test_pools_that_change(**drawn: Any) -> None:
-    """Transfers, leases and polls besides; nobody tries again at the very instant of a call that hears of a loss."""
+    """Transfers, leases and polls besides."""
     body_of(test_changing_pools_agree.test_fleets_that_change)(**drawn)
 
 
-def test_a_request_that_was_waited_for_first_comes_first() -> None:
-    """The last arrives as the others try again: it was next in the trace before they were lost."""
-    trace = make_trace([*(Ask(f"lost {row}", 1, 1) for row in range(3)), Ask("last", 1, 1, 1.0)])
+@pytest.mark.parametrize("session_id", [None, ("a", "b", "c")])
+def test_who_comes_again_stands_behind_who_comes(session_id: tuple[str, ...] | None) -> None:
+    """The last arrives as the others try again, also one that was lost as soon as it was sent, and be they turns of sessions."""
+    trace = make_trace([Ask("lost", 1, 1), Ask("lost at once", 1, 1, 2.0), Ask("last", 1, 1, 3.0)])
+    trace = replace(trace, session_id=session_id)
     config = scheduler_config(max_num_seqs=1, async_scheduling=False, num_gpu_blocks=9)
     changes = Dynamics.parse(
         {
-            "faults": [{"at_s": 0, "replica": 0, "for_s": 0}],
-            "recovery": {"lost": "retry", "backoff_s": 1, "jitter": 0},
+            "faults": [{"at_s": 0, "replica": 0, "for_s": 2}],
+            "recovery": {
+                "lost": "retry",
+                "retries": 4,
+                "backoff_s": 1,
+                "backoff_factor": 1,
+                "jitter": 0,
+                "probe_interval_s": 2,
+            },
         }
     )
     plan = FleetPlan.alike(config, ONE_SECOND, 1, "least_loaded", dynamics=changes, start_up_s=0.0)
@@ -211,4 +221,4 @@ def test_a_request_that_was_waited_for_first_comes_first() -> None:
         trace, config, [managed.Pool(ONE_SECOND, 1, 0.0)], router="least_loaded", dynamics=changes
     )
     for requests in (simulate(trace, plan).merged.requests, naive.requests):
-        assert requests.finish_s.tolist() == [3, 4, 5, 2]
+        assert requests.finish_s.tolist() == [6, 5, 4]

@@ -30,6 +30,10 @@ ARRIVAL = EventPriority(NORMAL + 1)
 """Whatever one of these things sets going has happened before the next: SimPy has lower numbers for that."""
 
 
+RETRY = EventPriority(ARRIVAL + 1)
+"""Whoever tries again stands behind those who come for the first time."""
+
+
 class Due(simpy.Event):
     """A timeout with a priority: arrivals happen ahead of everything else at their instant, so that its passes see them."""
 
@@ -53,7 +57,7 @@ AFTER_ALL = EventPriority(FLEET + 2)
 
 def back_from(replica: int) -> EventPriority:
     """Tokens come back from one replica after the other, by their numbers."""
-    return EventPriority(ARRIVAL + 1 + replica)
+    return EventPriority(RETRY + 1 + replica)
 
 
 def called_at(replica: int) -> EventPriority:

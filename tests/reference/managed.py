@@ -25,7 +25,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.records import Records, RequestRecords
 from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.arrivals import ANSWERED, ARRIVAL, FLEET, Due
+from tests.reference.arrivals import ANSWERED, FLEET, RETRY, Due
 from tests.reference.clients import Senders
 from tests.reference.cluster import send
 from tests.reference.front_door import answers, let_in, make_requests
@@ -333,7 +333,7 @@ class ManagedFleet:
         job.attempt = again(self.pristine[before.index])
         job.attempt.num_prompt_tokens += job.num_kept
         job.attempt.max_tokens -= job.num_kept
-        self.at(backoff_s(job.num_lost - 1, recovery, self.rng), ARRIVAL, partial(self.try_again, job))
+        self.at(backoff_s(job.num_lost - 1, recovery, self.rng), RETRY, partial(self.try_again, job))
 
     def try_again(self, job: Job) -> None:
         if not job.outcome:
