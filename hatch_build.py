@@ -18,8 +18,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("sim/engine", "sim/engine/walking", "sim/steptime")
-FILES = tuple(f"sim/cluster/routers/{name}.py" for name in ("metric_scores", "prefix_index", "stretches"))
-"""What routers do for every request; it knows nothing of SimPy. Not the tree of prompts, whose numbers would not be shared: 150 bytes a request."""
+FILES = tuple(
+    f"sim/cluster/{name}.py"
+    for name in ("course", "endless", "listened", "routers/metric_scores", "routers/prefix_index", "routers/stretches")
+)
+"""What replicas and routers do for every request; it knows nothing of SimPy. Not the tree of prompts, whose numbers would not be shared: 150 bytes a request."""
 NOT_COMPILED = ("linear.py", "queues.py", "shortest_job.py", "fair_share.py")
 """mypyc knows neither pydantic's classes nor lists with methods of one's own."""
 OPT_LEVEL = os.environ.get("SERVECAST_OPT_LEVEL", "2")

@@ -17,11 +17,12 @@ from sim.cluster.places import Place, Places, State, Tenant
 from sim.cluster.processes import failing, scaling
 from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.records import joined
-from sim.cluster.replica import Core, LiveReplica
+from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
 from sim.cluster.servers import Front, ServerMaker, rank_names
 from sim.cluster.watch import Watch
+from sim.engine.driven import Core
 from sim.engine.rank_records import RankRecords
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource

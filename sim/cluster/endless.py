@@ -1,20 +1,10 @@
 """Requests with which nothing happens any more: vLLM would hold them for ever, and a run would lose them or not end."""
 
-from typing import Protocol
-
+from sim.engine.driven import Core
 from sim.errors import ConfigError
 
 
-class Holder(Protocol):
-    """An engine: its time, and how many requests wait and run."""
-
-    now_s: float
-
-    @property
-    def load(self) -> tuple[int, int]: ...
-
-
-def check_holds_nobody(engine: Holder, replica: int) -> None:
+def check_holds_nobody(engine: Core, replica: int) -> None:
     """An engine has nothing to do before somebody comes. Raises ConfigError where it has requests."""
     num_waiting, num_running = engine.load
     if num_waiting or num_running:

@@ -50,6 +50,11 @@ class Gateway:
         """Whether it may turn requests away."""
         return self._door is not None
 
+    @property
+    def only_routes(self) -> bool:
+        """Whether any replica can serve any request, each as it is and for one answer."""
+        return not (self._door or self._unable or self._fit or self._sampling)
+
     def submit(self, request: Request) -> None:
         """Hand a request that arrives now to a replica."""
         self.take(request, self._others(request))

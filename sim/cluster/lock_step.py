@@ -14,7 +14,8 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, at_replica
 from sim.cluster.replica import HALT
 from sim.engine.balancer import Balancers
-from sim.engine.core import Abort, EngineCore
+from sim.engine.core import EngineCore
+from sim.engine.driven import Abort
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.rank_group import Finished, RankGroup, StepsAhead
 from sim.engine.request import Request

@@ -11,7 +11,9 @@ from typing import NamedTuple, Self
 import simpy
 
 from sim.cluster.clock import ASK, call_at
-from sim.cluster.replica import Core, Listener, LiveReplica
+from sim.cluster.course import Listener
+from sim.cluster.replica import LiveReplica
+from sim.engine.driven import Core
 from sim.engine.request import Request
 from sim.specs.engine import ResolvedEngine
 
@@ -139,8 +141,8 @@ class LimitedReplica(LiveReplica):
         return super().halt() | undecided
 
     @property
-    def _num_unseen(self) -> int:
-        return super()._num_unseen + self._door.num_undecided
+    def _num_undecided(self) -> int:
+        return self._door.num_undecided
 
 
 def live_replica(

@@ -1,76 +1,27 @@
 """Replicas: one advances its engine only when it is called, the other runs as a process and reports requests that finish.
 
 Both do the same passes at the same times. If no client or router waits for answers, nothing depends on when requests end,
-and a replica needs no events. If a router alone does, see sim/cluster/listened.py.
+and a replica needs no events. If a router alone does, see sim/cluster/listened.py; what both kinds that report do says course.py.
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 import simpy
-from simpy.events import NORMAL, EventPriority
+from simpy.events import NORMAL
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import ANSWER, PASS, At, at_replica, call_at
-from sim.cluster.endless import check_holds_nobody
-from sim.engine.core import Abort
+from sim.cluster.course import BATCH_IS_BACK, Listener, ToldCourse
+from sim.engine.driven import Abort, Core
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
-from sim.engine.plans import Plan
-from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
 from sim.steptime.protocol import StepTimeModel
 
-Listener = Callable[[Sequence[Request]], None]
-Course = Generator[tuple[float, EventPriority | None], float, None]
-"""What a replica does, one thing after the other. Before each it yields the time and what kind of event it is, or None where it does nothing
-unless something comes before; it is sent the time at which it goes on.
-"""
 HALT = "halt"
 """The cause of an interrupt that ends a replica's process; any other wakes it."""
-
-
-class Core(Protocol):
-    """An engine as a replica drives it: one that leaps (sim/engine/core.py) or one that walks (sim/engine/walking/core.py).
-
-    Either it has a plan, which is committed as far as it has been carried out; or passes are launched while it says so, and
-    their batches collected in due time.
-    """
-
-    now_s: float
-
-    @property
-    def num_in_flight(self) -> int: ...
-    @property
-    def load(self) -> tuple[int, int]: ...
-    @property
-    def next_collect_s(self) -> float: ...
-    def add_request(self, request: Request) -> None: ...
-    def abort(self, abort: Abort) -> None: ...
-    def refuse(self, request: Request, reason: str) -> None: ...
-    def end_aborted(self) -> None: ...
-    def advance(self, until_s: float) -> None: ...
-    def load_at(self, now_s: float) -> tuple[int, int]: ...
-    def metrics_before(self, time_s: float) -> Metrics: ...
-    def metrics_at(self, time_s: float) -> Metrics: ...
-    def metrics_within(self, plan: Plan, time_s: float) -> Metrics: ...
-    def num_cached_blocks(self, request: Request) -> int: ...
-    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int: ...
-    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int: ...
-    def plan(self) -> Plan | None: ...
-    def num_begun(self, plan: Plan, now_s: float) -> int: ...
-    def cut(self, plan: Plan, now_s: float) -> Plan: ...
-    def stop_within(self, plan: Plan, now_s: float) -> None: ...
-    def halt(self) -> dict[Request, int]: ...
-    def use(self, step_time: StepTimeModel) -> None: ...
-    def commit(self, plan: Plan) -> Sequence[Request]: ...
-    @property
-    def quiet_until_s(self) -> float: ...
-    def skip_calls(self, until_s: float) -> None: ...
-    def launch(self) -> bool: ...
-    def collect(self) -> Sequence[Request]: ...
-    def records(self) -> EngineRecords: ...
 
 
 class Replica(Protocol):
@@ -135,111 +86,11 @@ class LazyReplica:
         self.core.advance(math.inf)
 
 
-class ReportingReplica:
-    """An engine that reports requests that finish. What it does next and when is its course; whoever follows that lets the time pass.
-
-    Invariants: while `_plan` is set, its passes are under way and not committed; what comes cuts it to those that have begun. As in vLLM, requests
-    lie in an inbox until the next scheduling pass. Nothing comes before `_alone_until_s`: until then its course goes on by itself. What it tells
-    happens at `_now_s`. As one of a server's it has another number in the fleet, by which errors call it.
-    """
-
-    def __init__(self, core: Core, number: int, pool: int, tell: Listener) -> None:
-        self.number = self.number_in_fleet = number
-        self.pool = pool
-        self._core = core
-        self._tell = tell
-        self._shown = NOTHING_SHOWN
-        self._inbox: list[Request] = []
-        self._next_step_time: StepTimeModel | None = None
-        self._plan: Plan | None = None
-        self._alone_until_s = self._now_s = -math.inf
-
-    def _course(self) -> Course:
-        """All that it does, from its first pass on."""
-        core, number = self._core, self.number_in_fleet
-        back, called = at_replica(ANSWER, number), at_replica(PASS, number)
-        now_s = yield core.now_s, called
-        while True:
-            self._see_what_came(now_s)
-            finished: Sequence[Request] = ()
-            plan = self._plan = core.plan()
-            if plan is not None:
-                if plan.end_s >= self._alone_until_s:
-                    yield plan.end_s, back
-                    plan = self._plan or plan  # it may have been cut
-                self._plan, self._now_s = None, plan.end_s
-                finished = core.commit(plan)
-            elif core.launch():
-                pass
-            elif core.num_in_flight:
-                self._now_s = core.next_collect_s
-                if self._now_s >= self._alone_until_s:
-                    yield self._now_s, back
-                finished = core.collect()
-            else:
-                check_holds_nobody(core, self.number_in_fleet)
-                yield math.inf, None
-            if finished:
-                self._tell(finished)
-            if not self._inbox and core.quiet_until_s > core.now_s:
-                core.skip_calls((yield core.quiet_until_s, None))
-            now_s = core.now_s
-            if now_s >= self._alone_until_s:
-                now_s = yield now_s, called
-
-    def _cut(self, now_s: float) -> Plan | None:
-        """Something comes: what the plan comes to, if passes of it that have not begun are to see that."""
-        plan, core = self._plan, self._core
-        if plan is None or core.num_begun(plan, now_s) == plan.num_passes:
-            return None
-        self._plan = core.cut(plan, now_s)
-        return self._plan
-
-    @property
-    def _num_unseen(self) -> int:
-        """Requests that no pass has seen."""
-        return len(self._inbox)
-
-    @property
-    def load(self) -> tuple[int, int]:
-        waiting, running = self._core.load
-        return waiting + self._num_unseen, running
-
-    def _shown_before(self, time_s: float) -> Metrics:
-        """The metrics just before a time since which nothing has changed but by the plan."""
-        core, plan = self._core, self._plan
-        shown = core.metrics_within(plan, time_s) if plan else core.metrics_before(time_s)
-        return with_waiting(shown, self._num_unseen) if self._num_unseen else shown
-
-    def _num_cached_at(self, now_s: float, request: Request) -> int:
-        """Leading blocks of a request's prompt that it holds after the passes that have begun."""
-        core, plan = self._core, self._plan
-        return core.num_cached_within(plan, now_s, request) if plan else core.num_cached_blocks(request)
-
-    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
-        return self._core.num_offloaded_blocks(request, num_cached_blocks)
-
-    def _see_what_came(self, now_s: float) -> None:
-        """Requests and aborts, and other step times, before the next pass."""
-        if self._inbox:
-            self._open_inbox(now_s)
-        self._core.end_aborted()
-        if self._next_step_time is not None:
-            self._core.use(self._next_step_time)
-            self._next_step_time = None
-
-    def _open_inbox(self, now_s: float) -> None:
-        core = self._core
-        core.now_s = max(core.now_s, now_s)  # requests may have arrived elsewhere before
-        for request in self._inbox:
-            core.add_request(request)
-        self._inbox.clear()
-
-
-class LiveReplica(ReportingReplica):
+class LiveReplica:
     """An engine as a process, which follows its course event by event: it sleeps while its next passes are certain, and wakes on what comes.
 
-    The metrics of the last multiple of the scrape interval are kept before anything changes.
+    The metrics of the last multiple of the scrape interval are kept before anything changes. As one of a server's it has another number in
+    the fleet.
     """
 
     def __init__(
@@ -251,15 +102,19 @@ class LiveReplica(ReportingReplica):
         on_finished: Listener,
         scrape_interval_s: float | None = None,
     ) -> None:
-        super().__init__(core, number, pool, on_finished)
+        self.number = self.number_in_fleet = number
+        self.pool = pool
         self._env = env
+        self._core = core
+        self._course = ToldCourse(core, number, on_finished)
+        self._shown = NOTHING_SHOWN
         self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
         self._idle = env.event()
         self._process = env.process(self._run())
 
     def submit(self, *answers: Request) -> None:
         self._show()
-        self._inbox += answers
+        self._course.inbox += answers
         self.wake()
 
     def abort(self, *answers: Request, reason: str) -> None:
@@ -270,9 +125,10 @@ class LiveReplica(ReportingReplica):
         request is answered all the same.
         """
         self._show()
+        inbox = self._course.inbox
         for request in answers:
-            if request in self._inbox:
-                self._inbox.remove(request)
+            if request in inbox:
+                inbox.remove(request)
                 self._core.refuse(request, reason)
             else:
                 self._core.abort(Abort(request, reason, self._env.now))
@@ -287,28 +143,42 @@ class LiveReplica(ReportingReplica):
 
         Passes that have begun stay in its records; the requests are not recorded.
         """
-        if self._plan is not None:
-            self._core.stop_within(self._plan, self._env.now)
-        returned = self._core.halt() | dict.fromkeys(self._inbox, 0)
-        self._inbox.clear()
+        course = self._course
+        if course.plan is not None:
+            self._core.stop_within(course.plan, self._env.now)
+        returned = self._core.halt() | dict.fromkeys(course.inbox, 0)
+        course.inbox.clear()
         self._process.interrupt(HALT)
         return returned
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps of passes that have not begun take other times from now on."""
         self._show()
-        self._next_step_time = step_time
+        self._course.next_step_time = step_time
         self.wake()
 
     def wake(self) -> None:
         """Let the passes that have not begun see what has come: a request, an abort, or KV from elsewhere."""
-        if self._cut(self._env.now):
+        if self._course.cut(self._env.now):
             self._process.interrupt()
         elif not self._idle.triggered:
             self._idle.succeed()
 
     def num_cached_blocks(self, request: Request) -> int:
-        return self._num_cached_at(self._env.now, request)
+        return self._course.num_cached_at(self._env.now, request)
+
+    def num_offloaded_blocks(self, request: Request, num_cached_blocks: int) -> int:
+        return self._core.num_offloaded_blocks(request, num_cached_blocks)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        waiting, running = self._course.load
+        return waiting + self._num_undecided, running
+
+    @property
+    def _num_undecided(self) -> int:
+        """Requests that arrive now and may yet be turned away."""
+        return 0
 
     def metrics(self, at_s: float) -> Metrics:
         self._show()
@@ -331,9 +201,12 @@ class LiveReplica(ReportingReplica):
     @property
     def metrics_now(self) -> Metrics:
         """The metrics after all that has come back by now and before the passes of this instant."""
-        core, plan = self._core, self._plan
-        shown = core.metrics_within(plan, self._env.now) if plan else core.metrics_before(math.inf)
-        return with_waiting(shown, self._num_unseen) if self._num_unseen else shown
+        return self._shown_before(math.inf if self._course.plan is None else self._env.now)
+
+    def _shown_before(self, time_s: float) -> Metrics:
+        """The metrics just before a time since which nothing has changed but by the plan."""
+        shown = self._course.metrics_before(time_s)
+        return with_waiting(shown, self._num_undecided) if self._num_undecided else shown
 
     def _show(self) -> None:
         """Keep the metrics of the last multiple of the interval, if nothing has changed since."""
@@ -345,26 +218,27 @@ class LiveReplica(ReportingReplica):
         try:
             yield from self._follow_course()
         except simpy.Interrupt:  # halted
-            self._plan = None
+            self._course.plan = None
 
     def _follow_course(self) -> Process:
-        env, course = self._env, self._course()
+        env, course = self._env, self._course
+        course.number = self.number_in_fleet
+        back, called = at_replica(ANSWER, course.number), at_replica(PASS, course.number)
         yield self._idle
-        at_s, kind = next(course)
         while True:
-            now_s = env.now
-            if kind is None:
+            now_s, at_s, is_back = env.now, course.due_s, course.awaits == BATCH_IS_BACK
+            if course.rests:
                 yield self._rest(at_s)
-            elif kind < PASS or at_s > now_s or env.peek() <= now_s:  # else no request can arrive before the pass
+            elif is_back or at_s > now_s or env.peek() <= now_s:  # else no request can arrive before the pass
+                kind = back if is_back else called
                 try:
                     yield At(env, max(now_s, at_s), kind)
                 except simpy.Interrupt as interrupt:
                     if interrupt.cause is HALT:
                         raise
-                    assert self._plan is not None, "it was cut"
-                    yield At(env, self._plan.end_s, kind)
+                    yield At(env, course.due_s, kind)  # it was cut
             self._show()
-            at_s, kind = course.send(env.now)
+            course.go_on(env.now)
 
     def _rest(self, until_s: float) -> simpy.Event:
         """Happens then, or when something comes."""

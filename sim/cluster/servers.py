@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import simpy
 
+from sim.cluster.course import Listener
 from sim.cluster.endless import check_holds_nobody
 from sim.cluster.engines import StepLog, engine_core, named
 from sim.cluster.fleet_plan import FleetPlan, Pool
@@ -21,7 +22,7 @@ from sim.cluster.lock_step import LazyRanks, LiveRanks, Rank, RankCore
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.rank_log import RankLog
-from sim.cluster.replica import Listener, LiveReplica, Replica
+from sim.cluster.replica import LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.routers.table import router_for, router_options
@@ -197,17 +198,17 @@ class Address:
 
 
 class LazyAddress(Address):
-    """That of ranks which catch up as requests come: what one asks of them and of their balancer is a single call, compiled as they are."""
+    """That of engines which catch up as requests come: what one asks of them and of their balancer is a single call, compiled as they are."""
 
     def lead_to(self, engines: Engines, replicas: range) -> None:
         super().lead_to(engines, replicas)
-        assert isinstance(engines, LazyRanks)
+        assert isinstance(engines, LazyRanks | ListenedReplicas)
         assert isinstance(self.balancer, VllmDataParallel)
-        self._ranks, self._balancers = engines, self.balancer.balancers
+        self._lazy, self._balancers = engines, self.balancer.balancers
 
     def submit(self, *answers: Request) -> None:
-        for _, finished in self._ranks.serve(answers, self._balancers):
-            self._on_answered(self.number, finished)
+        for ended in self._lazy.serve(answers, self._balancers):
+            self._on_answered(self.number, ended[-1])
 
 
 class Server(NamedTuple):
@@ -314,8 +315,9 @@ class ServerMaker:
             limits=QueueLimits.of(pool.config.engine),
             sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
         )
-        catches_up = pool.server and pool.server.lock_step and pool.modes.num_stages == 1 and not self._is_live
-        kind = LazyAddress if catches_up and isinstance(balancer, VllmDataParallel) else self._kind
+        is_staged = pool.server and pool.server.lock_step and pool.modes.num_stages > 1
+        is_lazy = not (is_staged or self._is_live) and isinstance(balancer, VllmDataParallel)
+        kind = LazyAddress if is_lazy else self._kind
         return kind(number, pool_number, gateway, front.answered, behind)
 
     def _clock(self) -> float:

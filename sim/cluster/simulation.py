@@ -24,11 +24,13 @@ from sim.cluster.listened import ListenedReplicas
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.queue_limits import QueueLimits, live_replica
 from sim.cluster.records import ClusterRecords
-from sim.cluster.replica import Core, LazyReplica, LiveReplica, Replica
+from sim.cluster.replica import LazyReplica, LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, number_of
 from sim.cluster.routers.table import router_for, router_options
+from sim.cluster.routers.vllm_dp import VllmDataParallel
 from sim.cluster.servers import ServerFleet
 from sim.cluster.sharing_fleet import SharingFleet
+from sim.engine.driven import Core
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
 from sim.engine.request_source import ROWS_AT_ONCE, RequestSource
@@ -292,12 +294,7 @@ def serve_open(
         cores = ((member.core, member.pool) for member in members)
         fleet = ListenedReplicas(cores, gateway.answered, gateway.router.scrape_interval_s)
         gateway.replicas = fleet.replicas
-
-        def arrive(request: Request) -> None:
-            fleet.catch_up(request.arrival_s)
-            gateway.submit(request)
-
-        _send(env, requests, arrive, at_once=at_once)
+        _send(env, requests, _taken_in(gateway, fleet), at_once=at_once)
         fleet.finish()
     else:
         lazy = [LazyReplica(env, *member[:3]) for member in members]
@@ -308,8 +305,22 @@ def serve_open(
             replica.finish()
 
 
+def _taken_in(gateway: Gateway, fleet: ListenedReplicas) -> Callable[[Request], object]:
+    """How a request is that comes; where vLLM's balancers alone have a say, a single call that is compiled."""
+    router = gateway.router
+    if isinstance(router, VllmDataParallel) and gateway.only_routes:
+        balancers = router.balancers
+        return lambda request: fleet.serve((request,), balancers)
+
+    def arrive(request: Request) -> None:
+        fleet.catch_up(request.arrival_s)
+        gateway.submit(request)
+
+    return arrive
+
+
 def _send(
-    env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], None], at_once: int = 1
+    env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], object], at_once: int = 1
 ) -> None:
     """Run until all requests are sent, and all that has events of its own is done."""
     env.process(arrivals(env, requests, submit, at_once))

@@ -11,10 +11,11 @@ for one pass, and `collect` when the batch comes back.
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import cast
 
 from sim.engine.batch import Batch
 from sim.engine.config import SchedulerConfig
+from sim.engine.driven import Abort
 from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.growing_keys import keys_of
 from sim.engine.last_collect import LastCollect
@@ -30,14 +31,6 @@ from sim.engine.scheduler import Scheduler
 from sim.engine.step_log import StepLogger
 from sim.engine.unlimited import UNLIMITED
 from sim.steptime.protocol import StepShape, StepTimeModel
-
-
-class Abort(NamedTuple):
-    """A request to be ended before its last token, the reason for the records, and the time at which the abort was asked for."""
-
-    request: Request
-    reason: str
-    at_s: float
 
 
 class EngineCore(LockStepCore):

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from math import inf
 
+from sim.engine.driven import Core
 from sim.engine.leaps import Leap
-from sim.engine.metrics import Metrics
-from sim.engine.plans import DecodesAhead, Plan
+from sim.engine.plans import DecodesAhead
 from sim.engine.request import Request
 from sim.steptime.protocol import StepShape
 
 
-class LockStepCore:
-    """An engine that may be a rank's. A class, since compiled code calls methods of a protocol by their names, which takes 300 instructions more.
+class LockStepCore(Core):
+    """An engine that may be a rank's.
 
     Of one that `transfers_kv` the scheduler is called as well while it waits for KV or holds what is to be sent; after a call that ran nothing
     it sleeps for `idle_sleep_s`, and begins its dummy batch at `rests_until_s` at the earliest.
@@ -41,16 +41,6 @@ class LockStepCore:
         return ()
 
     @property
-    def num_in_flight(self) -> int:
-        """Batches that have been launched and have not come back."""
-        raise NotImplementedError
-
-    @property
-    def next_collect_s(self) -> float:
-        """When the oldest of them comes back."""
-        raise NotImplementedError
-
-    @property
     def has_requests(self) -> bool:
         """Whether any has not ended."""
         raise NotImplementedError
@@ -76,36 +66,8 @@ class LockStepCore:
         """Launch what was scheduled; False if nothing was."""
         raise NotImplementedError
 
-    def collect(self) -> Sequence[Request]:
-        """Go to the end of the oldest batch in flight and take its tokens in; returns the requests that finish with it."""
-        raise NotImplementedError
-
     def pause(self, now_s: float) -> None:
         """A wave of steps is over; told to those that transfer KV."""
 
-    def add_request(self, request: Request) -> None:
-        """Add a request at its time of arrival; the next pass sees it, also a pass at this very instant."""
-        raise NotImplementedError
-
     def poll_before(self, until_s: float) -> None:
         """While all pause: of one that keeps KV in host memory, the calls before that time, each of which computes nothing."""
-
-    def num_cached_blocks(self, request: Request) -> int:
-        """Leading blocks of a request, not yet added, that are cached and that its admission could use."""
-        raise NotImplementedError
-
-    def num_cached_within(self, plan: Plan, time_s: float, request: Request) -> int:
-        """The same just before a time within a plan that has not been committed."""
-        raise NotImplementedError
-
-    def metrics_before(self, time_s: float) -> Metrics:
-        """The metrics just before a time up to which the engine has advanced."""
-        raise NotImplementedError
-
-    def metrics_at(self, time_s: float) -> Metrics:
-        """The metrics just before any later time."""
-        raise NotImplementedError
-
-    def metrics_within(self, plan: Plan, time_s: float) -> Metrics:
-        """The metrics just before a time within a plan that has not been committed."""
-        raise NotImplementedError

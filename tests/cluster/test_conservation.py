@@ -16,11 +16,11 @@ from sim.cluster.dynamics import Dynamics
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
-from sim.cluster.replica import Core
 from sim.cluster.routers.table import ROUTERS
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
 from sim.engine.core import EngineCore
+from sim.engine.driven import Core
 from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import Modes

@@ -10,11 +10,11 @@ import simpy
 
 from sim.cluster.gateway import Gateway
 from sim.cluster.queue_limits import QueueLimits
-from sim.cluster.replica import Core
 from sim.cluster.routers.simple import TheOnlyOne
 from sim.cluster.simulation import Member, serve_open
 from sim.engine import leaps
 from sim.engine.core import EngineCore
+from sim.engine.driven import Core
 from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords, RequestRecords
 from sim.engine.request_source import RequestSource

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.core import Abort
+from sim.engine.driven import Abort
 from sim.engine.fruitless import FruitlessPreemptions
 from sim.engine.last_collect import LastCollect
 from sim.engine.leaps import Leap
