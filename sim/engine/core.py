@@ -39,7 +39,7 @@ class EngineCore(LockStepCore):
     Invariants: of the `_num_launched` batches the last `num_in_flight` have not come back, which are `_most_in_flight` or
     fewer; they end at the times `_ends_s`, and the device is free from `_device_free_s` on. `now_s` is the time of the next
     pass, if there is work. All times are in seconds. They run ahead of the state by `_num_held` passes of the leap `_held`, at most
-    `_most_held`, which take `_num_held_blocks`, while the engine is only looked at.
+    `_most_held`, which take `_num_held_blocks`, while the engine is only looked at. Of those in flight the `_idle_batches` only preempt.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class EngineCore(LockStepCore):
         self._fruitless = FruitlessPreemptions()
         self._num_usable_blocks = config.num_usable_blocks
         self._aborts: list[Abort] = []
+        self._idle_batches: list[int] = []
         self._last_collect = LastCollect()
         self._held: Leap | None = None
         self._ahead = Leap(1, start_s, 0.0, 0.0, 0.0)
@@ -86,8 +87,8 @@ class EngineCore(LockStepCore):
     def abort(self, abort: Abort) -> None:
         """Ask for the end of a request that was added.
 
-        It ends when the next batch comes back after `abort.at_s`, before that batch's tokens are taken in, or with
-        `end_aborted`. It is recorded as failed, with the tokens that it has returned; if it has finished by then, nothing
+        It ends when the next batch with tokens comes back after `abort.at_s`, before these are taken in, or with
+        `end_aborted`: vLLM takes a batch without tokens back as the next call begins, which looks at aborts itself. It is recorded as failed, with the tokens that it has returned; if it has finished by then, nothing
         happens.
         """
         self._aborts.append(abort)
@@ -495,6 +496,9 @@ class EngineCore(LockStepCore):
             self.now_s = max(self.now_s, self._ends_s.pop(0))
 
     def _launch(self, batch: Batch, start_s: float, duration_s: float) -> None:
+        if batch.shape is None:
+            first = self._num_launched - self.num_in_flight
+            self._idle_batches = [number for number in self._idle_batches if number >= first] + [self._num_launched]
         self._device_free_s = start_s + duration_s
         self._ends_s.append(self._device_free_s)
         self._num_launched += 1
@@ -532,7 +536,7 @@ class EngineCore(LockStepCore):
         """Release the requests that leave with a batch, and note how many requests and blocks those are."""
         state = self.state
         num_waiting, num_running, num_free = state.num_waiting, state.num_running, state.num_free_blocks
-        if self._aborts:
+        if self._aborts and batch not in self._idle_batches:
             state.num_collected = batch
             self._end_aborted(self.now_s, self._num_launched - is_full, is_scheduled=is_full)
         finished = state.release_ended(batch) if batch in state.ended else ()

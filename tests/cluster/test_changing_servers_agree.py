@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from sim.engine import leaps
 from sim.engine.config import SchedulerConfig
 from sim.engine.rank_group import LockStepRules
 from sim.engine.walking import vain_calls
-from sim.engine.walking.modes import Modes
+from sim.engine.walking.modes import PLAIN, Modes
 from sim.errors import ConfigError
 from sim.specs.kv_transfer import OffloadConfig
 from sim.workload.trace import Trace
@@ -31,7 +32,7 @@ from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
-from tests.makers import Ask, make_config, make_trace
+from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.cluster import with_cpu_tier
 from tests.reference.managed_servers import ServedByServers, Servers, simulate_changing_servers
@@ -165,6 +166,40 @@ def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None
     assert_same_ranks(found, naive)
     (ranks,) = found.ranks
     assert (ranks.num_waves, ranks.num_steps, ranks.dummy_steps) == (1, 4, [2])
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("timeout_s", [4.5, 5.5, 6.5])
+def test_aborts_during_a_dummy_batch_after_a_preemption(timeout_s: float, interval: int) -> None:
+    """The pass at 5 s preempts and runs nothing: those who give up during its dummy batch are heard of before the pass at 6 s, which is a dummy too.
+
+    Be it an engine that leaps, or one whose prefills wait for each other.
+    """
+    config = make_config(
+        num_gpu_blocks=8, block_size=1, max_num_seqs=2, scheduling_policy="priority", async_scheduling=False,
+        scheduler_reserve_full_isl=False, enable_prefix_caching=False,
+    )  # fmt: skip
+    trace = make_trace([Ask(str(row), 1, output) for row, output in enumerate((1, 1, 1, 5, 6, 1))])
+    changes = Dynamics.parse({"admission": {"timeout_s": timeout_s}})
+    modes = Modes(throttle_interval=interval) if interval > 1 else PLAIN
+    server = ServerPlan(1, LockStepRules(1, prefill_interval=interval), None)
+    pool = Pool(config, ONE_SECOND, 1, 0.0, modes=modes, server=server)
+    found = simulate(trace, FleetPlan((pool,), "least_loaded", changes))
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        ONE_SECOND,
+        num_servers=1,
+        start_up_s=0.0,
+        servers=Servers(1, None, RULES | {"sync_interval": 1, "prefill_interval": interval}),
+        router="least_loaded",
+        dynamics=changes,
+    )
+    assert_same_run(found, naive)
+    assert_same_ranks(found, naive)
+    if interval == 1:
+        (ranks,) = found.ranks
+        assert (ranks.num_steps, ranks.dummy_steps) == {4.5: (5, [0]), 5.5: (7, [2]), 6.5: (7, [1])}[timeout_s]
 
 
 def ran(trace: Trace, plan: FleetPlan, clients: Clients, bits: tuple[int, ...]) -> ClusterRecords:

@@ -29,6 +29,11 @@ class WalkingRank(WalkingCore):
 
     counts_windows = False
 
+    def _end_aborted(self, before_s: float) -> None:
+        """vLLM takes a batch that computes nothing back as the next call begins, which looks at aborts itself."""
+        if before_s == math.inf or not self._in_flight[0].is_empty:
+            super()._end_aborted(before_s)
+
 
 class TransferringRank(WalkingRank):
     """`_unheard` is the batch of an earlier call that computed nothing, in flight until what its worker saw is told; nobody waits for it."""
