@@ -171,4 +171,10 @@ class FleetPlan:
     def source(self, trace: Trace) -> RequestSource:
         """A trace's requests, for these pools."""
         slots_ahead = [pool.num_slots_ahead for pool in self.pools]
-        return RequestSource(trace, *self.configs, answering=self.answering, slots_ahead=slots_ahead)
+        hash_lookahead = [
+            pool.modes.num_hash_lookahead_tokens if pool.role == "both" and not self.sharing else 0
+            for pool in self.pools
+        ]  # who hands KV on has a connector
+        return RequestSource(
+            trace, *self.configs, answering=self.answering, slots_ahead=slots_ahead, hash_lookahead=hash_lookahead
+        )

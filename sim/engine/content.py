@@ -3,9 +3,8 @@
 Only contents that a second request of the trace can ask for get a key; a trace that shares nothing costs nothing.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
@@ -29,36 +28,31 @@ def output_id(index: int) -> int:
     return -2 * index - 2
 
 
-def shared_block_keys(trace: Trace, answers: Ints, block_size: int) -> tuple[Spans, int]:
+def shared_block_keys(trace: Trace, answers: Ints, block_size: int, num_ahead: int = 0) -> tuple[Spans, int]:
     """For each request the keys of its leading blocks that other requests have too; and the number of different keys.
 
-    `answers` has the tokens that each request generates, 0 for rejected ones.
+    `answers` has the tokens that each request generates, 0 for rejected ones. With `num_ahead` the key of a block also covers so many
+    tokens behind it, and blocks without them have none.
     """
     trace = told_apart(trace)
     sessions = None if trace.session_id is None else session_numbers(trace.session_id)
     if trace.segments is None:
         assert sessions is not None, "a trace that says what its prompts are made of"
-        shared = SharedBlocks(sessions, trace.prompt_tokens, answers, block_size)
+        shared = SharedBlocks(sessions, trace.prompt_tokens, answers, block_size, num_ahead)
         first_keys, num_keys, depths, num_in_all = key_ranges(shared)
         return Spans(first_keys, num_keys, depths), num_in_all
     paths = trace.segments if sessions is None else with_answers(trace.segments, sessions, answers.tolist())
-    return _keys_of_paths(paths, trace.prompt_tokens + answers, block_size)
+    content_ids, lengths, depths = _in_common(*_with_ends(paths, trace.prompt_tokens + answers))
+    return _keys_of_segments(content_ids, _num_blocks(lengths, depths, block_size, num_ahead), lengths, depths)
 
 
-def _keys_of_paths(paths: Sequence[Path], totals: Ints, block_size: int) -> tuple[Spans, int]:
-    """Keys of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
+def _with_ends(paths: Sequence[Path], totals: Ints) -> tuple[Ints, Ints, Ints]:
+    """The segments of prompts and of the parts of answers that are known; `totals` has the prompt and answer tokens of each row."""
     content_ids, lengths, depths = _in_columns(paths)
-    if content_ids.min(initial=0) < 0:  # answers may be found in other prompts
-        rows = enumerate(zip(paths, totals.tolist(), strict=True))
-        paths = [(*path, (output_id(row), total - num_tokens(path))) for row, (path, total) in rows]
-        content_ids, lengths, depths = _in_columns(paths)
-    content_ids, lengths, depths = _in_common(content_ids, lengths, depths)
-    is_last = np.zeros(len(lengths), dtype=np.bool_)
-    is_last[np.cumsum(depths)[depths > 0] - 1] = True
-    if (is_last | (lengths % block_size == 0)).all():
-        return _keys_of_segments(content_ids, lengths, depths, block_size)
-    segments = zip(content_ids.tolist(), lengths.tolist(), strict=True)
-    return _keys_of_blocks([tuple(islice(segments, depth)) for depth in depths.tolist()], block_size)
+    if content_ids.min(initial=0) >= 0:
+        return content_ids, lengths, depths
+    rows = enumerate(zip(paths, totals.tolist(), strict=True))  # answers may be found in other prompts
+    return _in_columns([(*path, (output_id(row), total - num_tokens(path))) for row, (path, total) in rows])
 
 
 def _in_columns(paths: Sequence[Path]) -> tuple[Ints, Ints, Ints]:
@@ -79,14 +73,23 @@ def _in_common(content_ids: Ints, lengths: Ints, depths: Ints) -> tuple[Ints, In
     return content_ids[kept], lengths[kept], np.bincount(rows[kept], minlength=len(depths))
 
 
-def _keys_of_segments(content_ids: Ints, lengths: Ints, depths: Ints, block_size: int) -> tuple[Spans, int]:
-    """A range of keys for each segment, for traces in which every block of a prompt lies within one segment.
+def _num_blocks(lengths: Ints, depths: Ints, block_size: int, num_ahead: int) -> Ints:
+    """How many blocks of its path end within each segment, with the tokens behind them that their keys cover."""
+    ends = np.cumsum(lengths)
+    before = np.repeat(np.concatenate(([0], ends))[np.cumsum(depths) - depths], depths)
+    told = [np.maximum(0, places - before - num_ahead) // block_size for places in (ends - lengths, ends)]
+    num_blocks: Ints = told[1] - told[0]
+    return num_blocks
+
+
+def _keys_of_segments(content_ids: Ints, num_blocks: Ints, lengths: Ints, depths: Ints) -> tuple[Spans, int]:
+    """A range of keys for the blocks that end within each segment.
 
     Segments stand path by path; `depths` has the number of segments of each path.
     """
     nodes = _nodes(content_ids, lengths, depths)
     num_visits = np.bincount(nodes)
-    num_shared = np.where(num_visits[nodes] > 1, lengths // block_size, 0)
+    num_shared = np.where(num_visits[nodes] > 1, num_blocks, 0)
     sizes = np.zeros(len(num_visits), dtype=np.int64)
     np.maximum.at(sizes, nodes, num_shared)
     visited = np.argsort(
@@ -120,50 +123,3 @@ def _nodes(content_ids: Ints, lengths: Ints, depths: Ints) -> Ints:
 def _numbered(values: Ints) -> Ints:
     """Numbers from 0 on, equal for equal values."""
     return np.unique(values, return_inverse=True)[1]
-
-
-def _keys_of_blocks(paths: Sequence[Path], block_size: int) -> tuple[Spans, int]:
-    """A key for each block, chained over its prefix, for traces whose segments begin or end within blocks; each way is gone once."""
-    interned: dict[tuple[object, ...], int] = {}
-    num_rows = Counter(paths)
-    chains = {path: _chain(path, block_size, interned) for path in num_rows}
-    owners: Counter[int] = Counter()
-    for path, keys in chains.items():
-        owners.update(dict.fromkeys(keys, num_rows[path]))
-    numbers = {key: number for number, key in enumerate(key for key, count in owners.items() if count > 1)}
-    runs = {path: _runs([numbers[key] for key in keys if key in numbers]) for path, keys in chains.items()}
-    of_rows = [runs[path] for path in paths]
-    columns = np.fromiter(flattened(flattened(of_rows)), dtype=np.int64).reshape(-1, 2).T
-    return Spans(columns[0], columns[1], np.fromiter(map(len, of_rows), dtype=np.int64)), len(numbers)
-
-
-def _runs(keys: list[int]) -> list[tuple[int, int]]:
-    """Consecutive keys by the first and how many there are."""
-    runs: list[tuple[int, int]] = []
-    for key in keys:
-        if runs and key == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((key, 1))
-    return runs
-
-
-def _chain(path: Path, block_size: int, interned: dict[tuple[object, ...], int]) -> list[int]:
-    """Keys of a path's full blocks. A block is identified by the key of the block before it and the pieces within it.
-
-    A piece is (content id, first token of that content, number of tokens).
-    """
-    keys: list[int] = []
-    pieces: list[tuple[int, int, int]] = []
-    missing = block_size
-    for content_id, length in path:
-        offset = 0
-        while offset < length:
-            taken = min(missing, length - offset)
-            pieces.append((content_id, offset, taken))
-            offset, missing = offset + taken, missing - taken
-            if not missing:
-                chained = (keys[-1] if keys else -1, *pieces)
-                keys.append(interned.setdefault(chained, len(interned)))
-                pieces, missing = [], block_size
-    return keys

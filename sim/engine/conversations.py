@@ -12,13 +12,14 @@ from sim.workload.conversations import repeated_tokens
 class SharedBlocks:
     """The turns of all sessions, session by session, each in order of its turns; `rows` are their rows in the trace.
 
-    `kept` has the number of leading blocks that a turn shares with the turn before it, `passed_on` with the turn after it.
+    `kept` has the number of leading blocks that a turn shares with the turn before it, `passed_on` with the turn after it, with
+    `num_ahead` tokens behind each of them.
     """
 
-    def __init__(self, sessions: Ints, prompts: Ints, answers: Ints, block_size: int) -> None:
+    def __init__(self, sessions: Ints, prompts: Ints, answers: Ints, block_size: int, num_ahead: int) -> None:
         self.rows = np.argsort(sessions, kind="stable")
         repeated = repeated_tokens(sessions, prompts, answers)
-        self.kept: list[int] = (repeated[self.rows] // block_size).tolist()
+        self.kept: list[int] = (np.maximum(0, repeated[self.rows] - num_ahead) // block_size).tolist()
         self.passed_on = [*self.kept[1:], 0]
 
 

@@ -92,11 +92,12 @@ def longest_that_fits(config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
 class KVCacheManager:
     """Admission, growth and release of requests over one pool.
 
-    `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
+    The keys of blocks cover `hash_lookahead` tokens behind them too. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
     """
 
-    def __init__(self, config: SchedulerConfig, num_keys: int) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0) -> None:
         self._config = config
+        self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
@@ -129,7 +130,9 @@ class KVCacheManager:
         keyed = request.keyed
         if keyed is None:
             return NO_HIT
-        num_blocks = self._num_found(keyed, (request.num_tokens - 1) // self._block_size, num_dropped)
+        num_blocks = self._num_found(
+            keyed, (request.num_tokens - self._num_behind_hit) // self._block_size, num_dropped
+        )
         pieces = []
         num_free = num_nowhere_held = 0
         for group, cache in enumerate(self._caches):

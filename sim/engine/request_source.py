@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,15 +22,29 @@ from sim.workload.trace import Trace
 ROWS_AT_ONCE = 256
 
 
-class SharedKeys:
-    """The keys of a trace's requests under one configuration; `num_keys` counts the block contents that requests share."""
+class KeyShape(NamedTuple):
+    """What the keys of requests depend on: how many tokens a block has, how many behind it its key covers too, and the number of KV groups."""
 
-    def __init__(self, trace: Trace, answers: Ints, config: SchedulerConfig) -> None:
+    block_size: int
+    num_ahead: int
+    num_groups: int
+
+    @classmethod
+    def of(cls, trace: Trace, config: SchedulerConfig, num_ahead: int) -> "KeyShape | None":
+        """None where requests have no keys."""
+        has_keys = (config.engine.enable_prefix_caching or config.engine.kv_offloading_size) and trace.says_contents
+        return cls(config.block_size, num_ahead, len(config.kv_groups)) if has_keys else None
+
+
+class SharedKeys:
+    """The keys of a trace's requests in one shape; `num_keys` counts the block contents that requests share."""
+
+    def __init__(self, trace: Trace, answers: Ints, shape: KeyShape | None) -> None:
         self._spans: Spans | None = None
         self.num_keys = 0
-        if _key_shape(trace, config):
-            self._spans, self.num_keys = shared_block_keys(trace, answers, config.block_size)
-        self._no_passed = [0] * len(config.kv_groups)
+        if shape:
+            self._spans, self.num_keys = shared_block_keys(trace, answers, shape.block_size, shape.num_ahead)
+        self._no_passed = [0] * shape.num_groups if shape else []
         self._first_row = -1
         self._some: list[list[Span]] = []
 
@@ -56,7 +71,7 @@ class RequestSource:
     """A trace's requests in order of arrival, each made when it is asked for; those that can never run are left out.
 
     `configs` are those of the pools that have to do with them, by number; those `answering` serve them (all, unless given), each of which
-    takes so many `slots_ahead` of a request's tokens (none, unless given).
+    takes so many `slots_ahead` of a request's tokens, and has a `hash_lookahead` of so many tokens behind a block (none, unless given).
     `max_tokens` are the outputs, capped by max_model_len; `rejected` holds the reasons by row, `unable` by row the pools that
     cannot serve it where others can. Where requests have `other_keys` in each pool they come without, and get those of the
     pool that they are sent to from `fit`. A request for several answers comes as that for the first, and has `others`;
@@ -69,6 +84,7 @@ class RequestSource:
         *configs: SchedulerConfig,
         answering: Sequence[int] = (),
         slots_ahead: Sequence[int] = (),
+        hash_lookahead: Sequence[int] = (),
         capacity_too: bool = True,
     ) -> None:
         self.trace = trace
@@ -85,9 +101,9 @@ class RequestSource:
         if trace.n is not None and trace.n.max() > 1:
             self.answer_rows = AnswerRows(trace.n, trace.more_answers)
             prompts, answers = one_answer_each(trace), np.repeat(answers, trace.n)
-        shapes = [_key_shape(prompts, config) for config in configs]
-        of_each = dict(zip(shapes, configs, strict=True))
-        keys = {shape: SharedKeys(prompts, answers, config) for shape, config in of_each.items()}
+        aheads = hash_lookahead or [0] * len(configs)
+        shapes = [KeyShape.of(prompts, config, ahead) for config, ahead in zip(configs, aheads, strict=True)]
+        keys = {shape: SharedKeys(prompts, answers, shape) for shape in dict.fromkeys(shapes)}
         self._keys = [keys[shape] for shape in shapes]
         self.other_keys = len(keys) > 1
 
@@ -173,9 +189,3 @@ def of_the_same(other: Request, row: int, name: str, num_prompt_tokens: int, max
     found = Request(row, name, other.arrival_s, num_prompt_tokens, max_tokens, other.priority, other.lora)
     found.client = other.client
     return found
-
-
-def _key_shape(trace: Trace, config: SchedulerConfig) -> tuple[int, int] | None:
-    """What the keys of a request depend on: the size of blocks and the number of KV groups; None where there are none."""
-    has_keys = (config.engine.enable_prefix_caching or config.engine.kv_offloading_size) and trace.says_contents
-    return (config.block_size, len(config.kv_groups)) if has_keys else None

@@ -168,6 +168,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         paces_decodes=v.since("0.23.0"),  # V2 is the default for Llama, Mistral and Qwen3 by then, for all by 0.29.0
         orders_ties_by_id=v.since("0.12.0"),
         counts_loras_of_all_running=v.since("0.33.0"),
+        keeps_verified_blocks=v.since("0.33.0"),
     )
 
 

@@ -27,6 +27,8 @@ class SchedulingRules:
     `orders_ties_by_id`: requests of equal priority and arrival can be queued together under priority; before, comparing
     them kills the engine.
     `counts_loras_of_all_running`: adapters of running requests that get nothing in this pass count as in use as well.
+    `keeps_verified_blocks`: with drafts, blocks can be found from when the tokens in them are verified; before, without async scheduling,
+    from when their request is scheduled next.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -40,3 +42,4 @@ class SchedulingRules:
     paces_decodes: bool = True
     orders_ties_by_id: bool = True
     counts_loras_of_all_running: bool = False
+    keeps_verified_blocks: bool = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import TypedDict
 
 from sim.errors import ConfigError
 from sim.specs.engine import EngineConfig
@@ -42,8 +43,10 @@ RELAYING = (
     "Qwen3ForCausalLM",
 )
 """Architectures that relay hidden states over stages (`supports_aux_hidden_states_over_pp` of vLLM 0.32)."""
-RECORDED = "0.32.0"
-"""The version whose schedules with speculation were recorded; others are scheduled by the same rules."""
+DROP_CHOICE_SINCE = "0.30.0"
+"""Since when drafters can be told to trust the last block of a prefix hit."""
+LOOKAHEAD_HASHES_SINCE = "0.33.0"
+"""Since when hashes of blocks cover what drafters read behind them; DFlash counts no more among these since then."""
 
 
 def resolve_speculation(engine: EngineConfig, model: ModelSpec, vllm_version: str) -> Speculation | None:
@@ -73,6 +76,29 @@ def resolve_speculation(engine: EngineConfig, model: ModelSpec, vllm_version: st
         parallel_drafting=_drafts_in_parallel(config, method),
         mtp_layers=max(1, model.num_prediction_layers) if method == "mtp" else 1,
         by_batch_size=_by_batch_size(config.num_speculative_tokens_per_batch_size or (), num_drafts),
+        **ways_of(
+            vllm_version,
+            trusts_last_block=config.disable_eagle_block_drop,
+            hashes_look_ahead=not config.disable_lookahead_block_hashes,
+        ),
+    )
+
+
+class Ways(TypedDict):
+    """Fields of a Speculation that the version of vLLM has a say in."""
+
+    trusts_last_block: bool
+    hashes_look_ahead: bool
+    dflash_reads_ahead: bool
+
+
+def ways_of(vllm_version: str, *, trusts_last_block: bool = False, hashes_look_ahead: bool = True) -> Ways:
+    """How that version keeps drafters from KV that does not fit the tokens that follow, as far as it is asked for."""
+    is_new = parse_version(vllm_version) >= parse_version(LOOKAHEAD_HASHES_SINCE)
+    return Ways(
+        trusts_last_block=trusts_last_block,
+        hashes_look_ahead=is_new and hashes_look_ahead,
+        dflash_reads_ahead=not is_new,
     )
 
 
@@ -88,6 +114,10 @@ def _check_version(config: SpeculativeConfig, method: str, vllm_version: str) ->
     asked = [(f"method {method}", METHODS_SINCE[method])]
     asked += [("parallel_drafting", PARALLEL_SINCE)] if config.parallel_drafting else []
     asked += [("synthetic acceptance", SYNTHETIC_SINCE)] if config.is_synthetic else []
+    asked += [("disable_eagle_block_drop", DROP_CHOICE_SINCE)] if config.disable_eagle_block_drop else []
+    asked += (
+        [("disable_lookahead_block_hashes", LOOKAHEAD_HASHES_SINCE)] if config.disable_lookahead_block_hashes else []
+    )
     for what, since in asked:
         if parse_version(vllm_version) < parse_version(since):
             raise ConfigError(

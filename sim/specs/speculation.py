@@ -1,11 +1,11 @@
-"""What a way of speculating asks of the scheduler. Mirrors vLLM's config/speculative.py and config/vllm.py (0.32)."""
+"""What a way of speculating asks of the scheduler. Mirrors vLLM's config/speculative.py and config/vllm.py (0.33)."""
 
 from dataclasses import dataclass
 
 from sim.errors import ConfigError
 
 EAGLES = ("eagle", "eagle3", "mtp", "dflash")
-"""They draft from the target's hidden states, and so recompute the last block of every prefix hit."""
+"""They draft from the target's hidden states. All but DFlash also read the token behind each, so that KV of theirs depends on it."""
 METHODS = ("ngram", "ngram_gpu", "draft_model", *EAGLES)
 
 
@@ -13,8 +13,10 @@ METHODS = ("ngram", "ngram_gpu", "draft_model", *EAGLES)
 class Speculation:
     """`num_speculative_tokens` drafts a step, by a method of vLLM's; `mtp_layers` modules draft them, if it is mtp.
 
-    `by_batch_size` says how many instead after a batch of so many requests, and its last entry after all larger ones.
-    Raises ConfigError for what vLLM does not know.
+    `by_batch_size` says how many instead after a batch of so many requests, and its last entry after all larger ones. Drafters that read
+    the token behind each position have the last block of a prefix hit computed again, unless `trusts_last_block`, or unless
+    `hashes_look_ahead`: the hash of a block then covers the tokens that they read behind it. Where `dflash_reads_ahead`, as before vLLM 0.33,
+    DFlash counts as one of them and drafts within the batch. Raises ConfigError for what vLLM does not know.
     """
 
     num_speculative_tokens: int
@@ -22,6 +24,9 @@ class Speculation:
     parallel_drafting: bool = False
     mtp_layers: int = 1
     by_batch_size: tuple[int, ...] = ()
+    trusts_last_block: bool = False
+    hashes_look_ahead: bool = False
+    dflash_reads_ahead: bool = True
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -53,7 +58,7 @@ class Speculation:
         if self.method == "draft_model":
             return k if self.parallel_drafting else 1
         if self.method == "dflash":
-            return k
+            return k if self.dflash_reads_ahead else 0
         return k - 1 if self.parallel_drafting and self.method in EAGLES else 0
 
     @property
@@ -62,14 +67,26 @@ class Speculation:
         return self.parallel_drafting and self.method != "dflash"
 
     @property
+    def _doubts_last_block(self) -> bool:
+        reads_ahead = self.method in EAGLES and (self.method != "dflash" or self.dflash_reads_ahead)
+        return reads_ahead and not self.trusts_last_block
+
+    @property
     def drops_last_hit(self) -> bool:
         """Whether the last block of a prefix hit is computed again."""
-        return self.method in EAGLES
+        return self._doubts_last_block and not self.hashes_look_ahead
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its hash covers too."""
+        return self.num_prefill_lookahead if self._doubts_last_block and self.hashes_look_ahead else 0
 
     @property
     def num_prefill_lookahead(self) -> int:
         """No chunk ends less than so many tokens ahead of the known ones' end, where these are more than one."""
-        return self.num_speculative_tokens if self.method == "mtp" and self.mtp_layers > 1 else int(self.drops_last_hit)
+        if self.method == "mtp" and self.mtp_layers > 1:
+            return self.num_speculative_tokens
+        return int(self.method in EAGLES)
 
     @property
     def num_tokens_not_kept(self) -> int:

@@ -23,7 +23,6 @@ HARMLESS_KEYS = (
 OFF_BY_DEFAULT: Mapping[str, object] = {
     "enforce_eager": False,
     "disable_padded_drafter_batch": False,
-    "disable_eagle_block_drop": False,
     "enable_adaptive_verification": False,
 }
 UNSIMULATED_KEYS = (
@@ -51,6 +50,8 @@ class SpeculativeConfig:
     quantization: str | None = None
     parallel_drafting: bool = False
     num_speculative_tokens_per_batch_size: BatchSizes | None = None
+    disable_eagle_block_drop: bool = False
+    disable_lookahead_block_hashes: bool = False
     rejection_sample_method: str = "standard"
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None

@@ -47,8 +47,8 @@ def modes_of(given: Drafts | None) -> Modes:
 
 
 def naive_speculation(given: Drafts | None) -> naive.Speculation | None:
-    """The same of a naive one."""
-    return derived(given.speculation) if given else None
+    """The same of a naive one that hands KV on."""
+    return derived(given.speculation, has_connector=True) if given else None
 
 
 def naive_scripts(given: Drafts | None, trace: Trace) -> list[naive.Script]:

@@ -121,7 +121,7 @@ def naive_modes(of: Deployment) -> Modes:
     assert speculation is not None
     modes = with_cpu_tier(of.config, tier, POLLING_S) if tier else Modes(depth)
     loras = Loras(lora.max_loras, lora.max_cpu_loras, lora.copy_s, lora.read_s) if lora else None
-    return replace(modes, speculation=derived(speculation), loras=loras)
+    return replace(modes, speculation=derived(speculation, has_connector=tier is not None), loras=loras)
 
 
 def _drawn(trace: Trace, deployment: Deployment, seed: int) -> list[tuple[int, ...]]:

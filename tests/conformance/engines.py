@@ -89,14 +89,15 @@ def walk(case: Case, log: WalkLogger | None) -> tuple[EngineRecords, RequestReco
     keyed = (
         changed(case.config, enable_prefix_caching=True) if case.modes.transfers else case.config
     )  # a CPU has contents too
-    source = RequestSource(case.trace, keyed, capacity_too=False)
+    modes = walking_modes(case, Scripts(case))
+    source = RequestSource(case.trace, keyed, hash_lookahead=[modes.num_hash_lookahead_tokens], capacity_too=False)
     table = RequestTable(source)
     core = WalkingCore(
         case.config,
         RecordedStages(case),
         WalkRecorder(table),
         start_s=0.0,
-        modes=walking_modes(case, Scripts(case)),
+        modes=modes,
         num_keys=source.num_keys(),
         log=log,
         max_passes=case.max_passes or sys.maxsize,
@@ -126,7 +127,9 @@ def run_reference(case: Case) -> Run:
     """Replay with every request walked in every step."""
     steps: list[LogRow] = []
     env = simpy.Environment()
-    requests = make_requests(case.trace, case.config, case.scripts, capacity_too=False)
+    requests = make_requests(
+        case.trace, case.config, case.scripts, capacity_too=False, speculation=case.modes.speculation
+    )
     recorder = ReferenceRecorder(steps.append, logs_modes="ext" in case.recorded)
     replica = ReferenceReplica(env, case.config, case.step_time, recorder, modes=case.modes, max_passes=case.max_passes)
     env.process(replica.run())

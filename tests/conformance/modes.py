@@ -46,6 +46,7 @@ def _speculation(derived: Fields) -> Speculation:
         draft_slots=derived["draft_slots"],
         drops_last_hit=derived["eagle_block_drop"],
         prefill_lookahead=derived["num_prefill_lookahead"],
+        hash_lookahead=derived.get("num_hash_lookahead_tokens", 0),
         by_batch_size=derived.get("dynamic_lookup"),
     )
 

@@ -1,6 +1,6 @@
 """What the world did to the requests of a recorded case, as the engine that walks asks for it."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import NamedTuple
 
 from sim.engine.request import Request
@@ -10,9 +10,10 @@ from sim.memory.swap_space import SwapSpace
 from sim.specs.engine import batches_in_flight
 from sim.specs.kv_transfer import KVTransferConfig, LoadFailurePolicy, OffloadConfig
 from sim.specs.lora import LoraSlots
+from sim.specs.speculating import ways_of
 from sim.specs.speculation import Speculation
 from sim.steptime.protocol import DecodeCurve, StepShape
-from tests.conformance.case import Case
+from tests.conformance.case import RECORDED_VERSION, Case
 from tests.reference.connector import handed_over
 from tests.reference.modes import UNSCRIPTED, Pipeline, Script, Transfers
 from tests.reference.modes import Speculation as Derived
@@ -96,9 +97,9 @@ class RecordedStages:
 
 def walking_modes(case: Case, scripts: Scripts) -> Modes:
     """The case's modes as the product has them; what the product derives is what vLLM derived."""
-    modes, config = case.modes, case.recorded["config"]
+    modes = case.modes
     found = Modes(
-        speculation=_speculation(config["spec"], modes.speculation) if modes.speculation else None,
+        speculation=_speculation(case, modes.speculation) if modes.speculation else None,
         acceptance=scripts,
         num_stages=modes.pipeline.num_stages,
         lora=LoraSlots(*astuple(modes.loras)) if modes.loras else None,
@@ -119,16 +120,22 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
     return found
 
 
-def _speculation(recorded: dict[str, object], derived: Derived) -> Speculation:
+def _speculation(case: Case, derived: Derived) -> Speculation:
+    recorded = case.recorded["config"]["spec"]
     found = Speculation(
         derived.k,
         str(recorded.get("method", "ngram")),
         parallel_drafting=bool(recorded.get("parallel")),
         mtp_layers=int(str(recorded.get("mtp_layers", 1))),
         by_batch_size=tuple(derived.by_batch_size or ()),
+        **recorded.get("ways", ways_of(case.recorded.get("vllm_version", RECORDED_VERSION))),
     )
-    ours = (found.num_lookahead_tokens, found.num_draft_slots, found.drops_last_hit, found.num_prefill_lookahead)
-    assert ours == (derived.lookahead, derived.draft_slots, derived.drops_last_hit, derived.prefill_lookahead), ours
+    beside = replace(found, hashes_look_ahead=False) if case.modes.transfers else found
+    ours = (found.num_lookahead_tokens, found.num_draft_slots, found.num_prefill_lookahead)
+    assert ours == (derived.lookahead, derived.draft_slots, derived.prefill_lookahead), ours
+    if case.config.engine.enable_prefix_caching:
+        hits = (beside.drops_last_hit, beside.num_hash_lookahead_tokens)
+        assert hits == (derived.drops_last_hit, derived.hash_lookahead), hits
     return found
 
 

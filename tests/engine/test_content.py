@@ -34,25 +34,28 @@ def written_out(spans: list[Span]) -> list[int]:
     return [span.key + block - span.block for span in spans for block in range(span.block, span.end)]
 
 
-def keys_of(prompts: list[Prompt]) -> tuple[list[list[int]], int]:
+def keys_of(prompts: list[Prompt], num_ahead: int = 0) -> tuple[list[list[int]], int]:
     """The keys of all, asked for in two parts, and the number of keys."""
-    spans, num_keys = shared_block_keys(trace_of(prompts), np.ones(len(prompts), dtype=np.int64), BLOCK_SIZE)
+    spans, num_keys = shared_block_keys(trace_of(prompts), np.ones(len(prompts), dtype=np.int64), BLOCK_SIZE, num_ahead)
     half = len(prompts) // 2
     parts = spans[slice(0, half)] + spans[slice(half, len(prompts) + 1)]
     return [written_out(part) for part in parts], num_keys
 
 
-def blocks_of(prompt: Prompt) -> list[tuple[object, ...]]:
-    """Each full block as all tokens up to and in it, a token as its content and its number in it."""
+def blocks_of(prompt: Prompt, num_ahead: int) -> list[tuple[object, ...]]:
+    """Each full block as all tokens up to and in it and so many behind it, a token as its content and its number in it."""
     tokens = [(content, number) for content, length in prompt for number in range(length)]
-    return [tuple(tokens[: end + 1]) for end in range(BLOCK_SIZE - 1, len(tokens), BLOCK_SIZE)]
+    return [tuple(tokens[:end]) for end in range(BLOCK_SIZE + num_ahead, len(tokens) + 1, BLOCK_SIZE)]
 
 
-@given(st.one_of(st.lists(paths, min_size=1, max_size=6), st.lists(aligned_paths, min_size=1, max_size=6)))
-def test_equal_keys_mean_equal_tokens_up_to_and_in_a_block(prompts: list[Prompt]) -> None:
-    """Blocks that two prompts share have one key, in aligned segments or not."""
-    keys, num_keys = keys_of(prompts)
-    blocks = [blocks_of(prompt) for prompt in prompts]
+@given(
+    st.one_of(st.lists(paths, min_size=1, max_size=6), st.lists(aligned_paths, min_size=1, max_size=6)),
+    st.integers(0, BLOCK_SIZE + 1),
+)
+def test_equal_keys_mean_equal_tokens_up_to_and_in_a_block(prompts: list[Prompt], num_ahead: int) -> None:
+    """Blocks that two prompts share have one key, in aligned segments or not, and with whatever their keys cover behind them."""
+    keys, num_keys = keys_of(prompts, num_ahead)
+    blocks = [blocks_of(prompt, num_ahead) for prompt in prompts]
     for (mine, my_keys), (yours, your_keys) in combinations(zip(blocks, keys, strict=True), 2):
         num_shared = sum(a == b for a, b in zip(mine, yours, strict=False))
         assert my_keys[:num_shared] == your_keys[:num_shared]

@@ -15,6 +15,7 @@ from sim.engine.front_door import rejections
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.specs.rules import SchedulingRules
+from sim.specs.speculating import Ways
 from sim.specs.speculation import METHODS, Speculation
 from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
@@ -51,17 +52,23 @@ def speculations(draw: st.DrawFn, *, is_async: bool) -> Speculation:
         parallel_drafting=draw(st.booleans()),
         mtp_layers=draw(st.integers(1, 4)),
         by_batch_size=by_batch_size,
+        trusts_last_block=draw(st.booleans()),
+        hashes_look_ahead=draw(st.booleans()),
+        dflash_reads_ahead=draw(st.booleans()),
     )
 
 
-def derived(speculation: Speculation) -> naive.Speculation:
-    """What it asks of the naive engine."""
+def derived(speculation: Speculation, *, has_connector: bool) -> naive.Speculation:
+    """What it asks of the naive engine, with vLLM's older hashes beside a KV connector."""
+    if has_connector:
+        speculation = replace(speculation, hashes_look_ahead=False)
     return naive.Speculation(
         k=speculation.num_speculative_tokens,
         lookahead=speculation.num_lookahead_tokens,
         draft_slots=speculation.num_draft_slots,
         drops_last_hit=speculation.drops_last_hit,
         prefill_lookahead=speculation.num_prefill_lookahead,
+        hash_lookahead=speculation.num_hash_lookahead_tokens,
         by_batch_size=speculation.by_batch_size or None,
     )
 
@@ -72,6 +79,11 @@ def recorded(speculation: Speculation | None) -> dict[str, Any]:
         "method": speculation.method,
         "parallel": speculation.parallel_drafting,
         "mtp_layers": speculation.mtp_layers,
+        "ways": Ways(
+            trusts_last_block=speculation.trusts_last_block,
+            hashes_look_ahead=speculation.hashes_look_ahead,
+            dflash_reads_ahead=speculation.dflash_reads_ahead,
+        ),
     }
     return {"ext": 1, "config": {"spec": spec} if spec else {}, "result": {"status": "assert"}}
 
@@ -140,11 +152,13 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority", "sjf"))),
         long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
         watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
-        rules=SchedulingRules(counts_loras_of_all_running=draw(st.booleans())),
+        rules=SchedulingRules(
+            counts_loras_of_all_running=draw(st.booleans()), keeps_verified_blocks=draw(st.booleans())
+        ),
     )
     modes = naive.Modes(
         num_batches_in_flight=num_stages + is_async,
-        speculation=derived(speculation) if speculation else None,
+        speculation=derived(speculation, has_connector=bool(kind)) if speculation else None,
         pipeline=_pipeline(draw, num_stages),
         loras=draw(st.none() | LORAS),
         transfers=_transfers(draw, kind) if kind else None,

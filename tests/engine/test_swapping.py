@@ -171,7 +171,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
     modes = naive.Modes(
         num_batches_in_flight=1 + is_async,
-        speculation=derived(speculation) if speculation else None,
+        speculation=derived(speculation, has_connector=False) if speculation else None,
         loras=draw(st.none() | LORAS),
         swap=draw(st.builds(naive.Swap, num_blocks=st.integers(1, 40), block_copy_s=st.integers(0, 9))),
     )

@@ -150,7 +150,7 @@ def simulate_cluster(
     if users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests = make_requests(trace, config, scripts)
+    requests = make_requests(trace, config, scripts, speculation=modes.speculation)
     name, options = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(seed), options)  # noqa: S311
     chooser.is_one_server = is_one_server = name == "vllm_dp"

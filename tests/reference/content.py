@@ -35,26 +35,39 @@ def num_tokens(whole: Sequence[Piece]) -> int:
 class BlockKeys:
     """The keys of one request's full blocks, chained over its prefix as vLLM chains hashes; made as far as asked.
 
-    `interned` belongs to the run and is shared by its requests: it gives equal chains the same small integer. Contents
+    The key of a block covers `num_ahead` tokens behind it too, and vLLM makes none before these are known. `interned` belongs to the run and is shared by its requests: it gives equal chains the same small integer. Contents
     computed with an adapter are its own.
     """
 
     def __init__(
-        self, whole: Sequence[Piece], block_size: int, interned: dict[tuple[object, ...], int], *, lora: int = 0
+        self,
+        whole: Sequence[Piece],
+        block_size: int,
+        interned: dict[tuple[object, ...], int],
+        *,
+        lora: int = 0,
+        num_ahead: int = 0,
     ) -> None:
-        self._root = -1 - lora
+        self._lora = lora
         self._pieces = whole
         self._block_size = block_size
         self._interned = interned
         self._keys: list[int] = []
+        self._num_ahead = num_ahead
         self._piece = 0
         self._offset = 0
+
+    def of(self, whole: Sequence[Piece]) -> "BlockKeys":
+        """Those of a request like this one with other tokens."""
+        return BlockKeys(whole, self._block_size, self._interned, lora=self._lora, num_ahead=self._num_ahead)
 
     def upto(self, num_blocks: int) -> Sequence[int]:
         """Keys of at least the first `num_blocks` blocks."""
         while len(self._keys) < num_blocks:
-            parent = self._keys[-1] if self._keys else self._root
-            chained = (parent, *self._next_block())
+            parent = self._keys[-1] if self._keys else -1 - self._lora
+            end = (len(self._keys) + 1) * self._block_size
+            ahead = tokens_of(cut(self._pieces, end, end + self._num_ahead))
+            chained = (parent, *self._next_block(), ("ahead", *ahead))
             self._keys.append(self._interned.setdefault(chained, len(self._interned)))
         return self._keys
 

@@ -11,12 +11,17 @@ from sim.engine.content import output_id, private_prompt_id
 from sim.engine.front_door import rejections
 from sim.workload.trace import Trace
 from tests.reference.content import BlockKeys, Piece, cut, num_tokens, pieces, tokens_of
-from tests.reference.modes import UNSCRIPTED, Script
+from tests.reference.modes import UNSCRIPTED, Script, Speculation
 from tests.reference.request import Request
 
 
 def make_requests(
-    trace: Trace, config: SchedulerConfig, scripts: Sequence[Script] | None = None, *, capacity_too: bool = True
+    trace: Trace,
+    config: SchedulerConfig,
+    scripts: Sequence[Script] | None = None,
+    *,
+    capacity_too: bool = True,
+    speculation: Speculation | None = None,
 ) -> list[Request]:
     """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason.
 
@@ -24,6 +29,7 @@ def make_requests(
     """
     max_tokens, rejected = _let_in(trace, config, capacity_too=capacity_too)
     interned: dict[tuple[object, ...], int] = {}
+    num_ahead = speculation.hash_lookahead if speculation else 0
     contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)
     adapters = _adapters(trace)
@@ -35,7 +41,9 @@ def make_requests(
             arrival_s=float(trace.arrival_s[index]),
             num_prompt_tokens=int(trace.prompt_tokens[index]),
             max_tokens=int(max_tokens[index]),
-            block_keys=BlockKeys(contents[index], config.block_size, interned, lora=adapters[index]),
+            block_keys=BlockKeys(
+                contents[index], config.block_size, interned, lora=adapters[index], num_ahead=num_ahead
+            ),
             script=given[index],
             lora=adapters[index],
             client=clients[index],
@@ -47,22 +55,13 @@ def make_requests(
     prompts, number = _prompts(trace, _answers(max_tokens, rejected)), count(len(trace))
     for request, n in zip(requests, [] if trace.n is None else trace.n.tolist(), strict=False):
         for answer in range(1, n):
-            request.others.append(
-                _other(request, answer, next(number), prompts[request.index], config.block_size, interned)
-            )
+            request.others.append(_other(request, answer, next(number), prompts[request.index]))
         if request.others:
             request.request_id = f"0_{request.request_id}"
     return requests
 
 
-def _other(
-    first: Request,
-    answer: int,
-    index: int,
-    prompt: list[Piece],
-    block_size: int,
-    interned: dict[tuple[object, ...], int],
-) -> Request:
+def _other(first: Request, answer: int, index: int, prompt: list[Piece]) -> Request:
     """That for another answer to the same prompt."""
     content = [*prompt, (output_id(index), 0, first.max_tokens)]
     return Request(
@@ -71,7 +70,7 @@ def _other(
         arrival_s=first.arrival_s,
         num_prompt_tokens=first.num_prompt_tokens,
         max_tokens=first.max_tokens,
-        block_keys=BlockKeys(content, block_size, interned, lora=first.lora),
+        block_keys=first.block_keys.of(content),
         priority=first.priority,
         lora=first.lora,
         client=first.client,

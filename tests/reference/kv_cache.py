@@ -42,6 +42,7 @@ class KVCacheManager:
         self._lookahead = speculation.lookahead if speculation else 0
         self._drops_last_hit = bool(speculation and speculation.drops_last_hit)
         self.num_never_kept = speculation.unfinished_tokens if speculation else 0
+        self._hash_lookahead = speculation.hash_lookahead if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
         self.pool = BlockPool(
@@ -71,7 +72,7 @@ class KVCacheManager:
 
     def _longest_full_match(self, request: Request) -> int:
         """Blocks up to the first miss in the full-attention groups, which bounds every group's hit."""
-        limit = (request.num_tokens - 1) // self._block_size
+        limit = (request.num_tokens - max(1, self._hash_lookahead)) // self._block_size
         keys = request.block_keys.upto(limit)
         full = [number for number, group in enumerate(self._groups) if group.window is None]
         for index in range(limit):
@@ -140,7 +141,8 @@ class KVCacheManager:
         """Make blocks that are filled with known tokens findable."""
         if not self._config.engine.enable_prefix_caching:
             return
-        full = max(0, min(num_tokens, request.num_tokens) - self.num_never_kept) // self._block_size
+        finished = max(0, min(num_tokens, request.num_tokens) - self.num_never_kept)
+        full = min(finished, max(0, request.num_tokens - self._hash_lookahead)) // self._block_size
         keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
             for index in range(request.num_hashed_blocks[group], full):

@@ -1,6 +1,6 @@
 """What an engine does beyond the plain one: speculation, pipeline stages, adapters, KV from elsewhere, admission limits.
 
-The rules are those of vLLM 0.32; each field's meaning and name is vLLM's. The plain engine is `Modes()`.
+The rules are those of vLLM 0.33; each field's meaning and name is vLLM's. The plain engine is `Modes()`.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class Speculation:
 
     `lookahead` slots are allocated ahead of each request's tokens; each scheduled request costs `draft_slots` more of the
     input budget. `drops_last_hit`: the drafter recomputes the last block of a prefix hit. `prefill_lookahead` above 1:
-    no chunk ends less than that ahead of the known tokens' end.
+    no chunk ends less than that ahead of the known tokens' end. `hash_lookahead`: tokens behind a block that its hash covers.
     """
 
     k: int
@@ -27,6 +27,7 @@ class Speculation:
     draft_slots: int = 0
     drops_last_hit: bool = False
     prefill_lookahead: int = 0
+    hash_lookahead: int = 0
     by_batch_size: Sequence[int] | None = None
 
     @property

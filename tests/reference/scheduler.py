@@ -578,8 +578,11 @@ class Scheduler:
         if self._config.engine.async_scheduling:
             request.num_output_placeholders -= num_rejected + num_delivered
             self.kv.keep_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
-        elif self._spec and not self._is_complete(request):
-            request.num_drafts = _propose(request, batch.num_drafts_next)
+        elif self._spec:
+            if self._config.engine.rules.keeps_verified_blocks:
+                self.kv.keep_full_blocks(request, min(request.num_computed_tokens, request.num_tokens - 1))
+            if not self._is_complete(request):
+                request.num_drafts = _propose(request, batch.num_drafts_next)
 
     def _is_complete(self, request: Request) -> bool:
         return request.num_output_tokens >= request.max_tokens or request.num_tokens >= self._config.max_model_len

@@ -145,7 +145,9 @@ def test_what_a_version_or_a_model_does_not_take_is_refused(
 
 def test_layers_for_prediction_say_how_many_they_draft() -> None:
     """DeepSeek-V3 has one, which may be run several times."""
-    assert resolved({"method": "mtp"}, model="DeepSeek-V3", tensor_parallel_size=8).speculation == Speculation(1, "mtp")
+    assert resolved({"method": "mtp"}, model="DeepSeek-V3", tensor_parallel_size=8).speculation == Speculation(
+        1, "mtp", **ways_of(NEWEST)
+    )
 
 
 def test_drafts_by_batch_size_are_a_table() -> None:

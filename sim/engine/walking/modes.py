@@ -1,6 +1,6 @@
 """What an engine does beyond the plain one: speculation, pipeline stages, adapters, KV from elsewhere, throttled prefills."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sim.engine.config import SchedulerConfig
@@ -62,6 +62,18 @@ class Modes:
             return config.max_model_len
         drafts = self.speculation
         return drafts.num_speculative_tokens + drafts.num_lookahead_tokens if drafts else 0
+
+    @property
+    def drafting(self) -> Speculation | None:
+        """The speculation; beside a KV connector vLLM hashes blocks as ever."""
+        drafts = self.speculation
+        has_connector = self.kv_transfer is not None or self.offload is not None or self.store is not None
+        return replace(drafts, hashes_look_ahead=False) if drafts and has_connector else drafts
+
+    @property
+    def num_hash_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its hash covers too."""
+        return self.drafting.num_hash_lookahead_tokens if self.drafting else 0
 
     @property
     def num_tokens_not_kept(self) -> int:

@@ -15,6 +15,7 @@ class Outputs:
         self._slots = state.slots
         self._rotation = state.rotation
         self._is_async = state.is_async
+        self._keeps_verified = state.rules.keeps_verified_blocks and state.modes.speculation is not None
         self._in_flight: list[Batch] = []
         self._unfreed: list[tuple[Batch, Progress]] = []
         self._num_taken_in = 0
@@ -104,7 +105,10 @@ class Outputs:
             num_returned = progress.num_computed - progress.num_placeholders
             if num_returned >= progress.next_full:
                 self._slots.keep(progress, num_returned)
-        elif (batch.num_drafts_next or progress.proposed) and progress.num_tokens < progress.last_token:
+            return
+        if self._keeps_verified and progress.num_computed >= progress.next_full:
+            self._slots.keep(progress, min(progress.num_computed, progress.num_tokens - 1))
+        if (batch.num_drafts_next or progress.proposed) and progress.num_tokens < progress.last_token:
             progress.num_drafts = _proposed(progress, batch.num_drafts_next)
 
     def _finish(self, progress: Progress, now_s: float) -> None:

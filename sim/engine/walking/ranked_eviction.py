@@ -93,14 +93,14 @@ class RankedPool(BlockPool):
 class RankedKVCache(KVCacheManager):
     """Admission and release over a pool whose blocks have ranks, for one KV group of full attention."""
 
-    def __init__(self, config: SchedulerConfig, rank: Callable[[Copy], Rank]) -> None:
-        super().__init__(config, 0)
+    def __init__(self, config: SchedulerConfig, hash_lookahead: int, rank: Callable[[Copy], Rank]) -> None:
+        super().__init__(config, 0, hash_lookahead)
         self.ranked = RankedPool(config.num_usable_blocks, rank)
         self.pool = self.ranked
         self._held: dict[Request, list[Copy]] = {}
 
     def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
-        found = self._found(request, (request.num_tokens - 1) // self._block_size)
+        found = self._found(request, (request.num_tokens - self._num_behind_hit) // self._block_size)
         found = found[: max(0, len(found) - num_dropped)]
         num_unheld = sum([not copy.num_holders for copy in found])
         return PrefixHit(len(found), (), num_unheld, self._num_without_holder(request, len(found)))
@@ -159,5 +159,6 @@ class RankedSlots(Slots):
         self, config: SchedulerConfig, speculation: Speculation | None, evicts_by: PrefixCacheEviction
     ) -> None:
         super().__init__(config, speculation, 0)
-        self.kv = RankedKVCache(config, RANKS[evicts_by])
+        hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
+        self.kv = RankedKVCache(config, hash_lookahead, RANKS[evicts_by])
         self.pool = self.kv.pool

@@ -14,7 +14,8 @@ class Slots:
     """
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
-        self.kv = KVCacheManager(config, num_keys)
+        hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
+        self.kv = KVCacheManager(config, num_keys, hash_lookahead)
         self.pool = self.kv.pool
         self._block_size = config.block_size
         self.num_groups = self.kv.num_groups
@@ -24,6 +25,7 @@ class Slots:
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
         self._num_never_kept = speculation.num_tokens_not_kept if speculation else 0
+        self._num_unhashed = max(self._num_never_kept, hash_lookahead)
         self.lowest_free = self.pool.num_free
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
@@ -111,7 +113,8 @@ class Slots:
         if not self._caches_prefixes:
             progress.next_full = UNLIMITED
             return
-        full = (min(num_tokens, progress.num_tokens) - self._num_never_kept) // self._block_size
+        hashed = min(num_tokens - self._num_never_kept, progress.num_tokens - self._num_unhashed)
+        full = hashed // self._block_size
         if full > progress.num_full:
             shared = progress.request.num_shared_blocks
             if progress.num_full < shared:

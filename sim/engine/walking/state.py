@@ -167,7 +167,7 @@ def _serial(progress: Progress) -> int:
 
 def _slots(config: SchedulerConfig, modes: Modes, num_keys: int) -> Slots:
     if modes.allocates_contiguously:
-        return ContiguousSlots(config, modes.speculation, num_keys)
+        return ContiguousSlots(config, modes.drafting, num_keys)
     if modes.evicts_by != "lru":
-        return RankedSlots(config, modes.speculation, modes.evicts_by)
-    return Slots(config, modes.speculation, num_keys)
+        return RankedSlots(config, modes.drafting, modes.evicts_by)
+    return Slots(config, modes.drafting, num_keys)
