@@ -52,7 +52,7 @@ def speculations(draw: st.DrawFn, *, is_async: bool) -> Speculation:
         parallel_drafting=draw(st.booleans()),
         mtp_layers=draw(st.integers(1, 4)),
         by_batch_size=by_batch_size,
-        trusts_last_block=draw(st.booleans()),
+        trusts_last_block=draw(st.sampled_from((False, False, False, True))),
         hashes_look_ahead=draw(st.booleans()),
         dflash_reads_ahead=draw(st.booleans()),
     )

@@ -9,7 +9,9 @@ from sim.errors import ConfigError
 from sim.specs.engine import EngineConfig, ResolvedEngine
 from sim.specs.hardware import load_gpu
 from sim.specs.models import load_model
+from sim.specs.releases import NEWEST
 from sim.specs.serve_command import parse_engine_args, parse_serve_command, serve_command
+from sim.specs.speculating import ways_of
 from sim.specs.speculation import Speculation
 from sim.specs.speculative_config import SpeculativeConfig
 from sim.specs.vllm import resolve_engine
