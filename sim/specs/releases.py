@@ -169,6 +169,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         orders_ties_by_id=v.since("0.12.0"),
         counts_loras_of_all_running=v.since("0.33.0"),
         keeps_verified_blocks=v.since("0.33.0"),
+        passes_over_short_chunks=v.since("0.33.0"),
     )
 
 

@@ -29,6 +29,8 @@ class SchedulingRules:
     `counts_loras_of_all_running`: adapters of running requests that get nothing in this pass count as in use as well.
     `keeps_verified_blocks`: with drafts, blocks can be found from when the tokens in them are verified; before, without async scheduling,
     from when their request is scheduled next.
+    `passes_over_short_chunks`: a waiting request of which this pass could only compute what must be left together for several MTP modules
+    does not stop admission.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -43,3 +45,4 @@ class SchedulingRules:
     orders_ties_by_id: bool = True
     counts_loras_of_all_running: bool = False
     keeps_verified_blocks: bool = False
+    passes_over_short_chunks: bool = False

@@ -128,7 +128,11 @@ def _speculation(case: Case, derived: Derived) -> Speculation:
         parallel_drafting=bool(recorded.get("parallel")),
         mtp_layers=int(str(recorded.get("mtp_layers", 1))),
         by_batch_size=tuple(derived.by_batch_size or ()),
-        **recorded.get("ways", ways_of(case.recorded.get("vllm_version", RECORDED_VERSION))),
+        **ways_of(
+            case.recorded.get("vllm_version", RECORDED_VERSION),
+            trusts_last_block=bool(recorded.get("disable_eagle_block_drop")),
+            hashes_look_ahead=not recorded.get("disable_lookahead_block_hashes"),
+        ),
     )
     beside = replace(found, hashes_look_ahead=False) if case.modes.transfers else found
     ours = (found.num_lookahead_tokens, found.num_draft_slots, found.num_prefill_lookahead)

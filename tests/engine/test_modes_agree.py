@@ -15,7 +15,7 @@ from sim.engine.front_door import rejections
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.specs.rules import SchedulingRules
-from sim.specs.speculating import Ways
+from sim.specs.speculating import ways_of
 from sim.specs.speculation import METHODS, Speculation
 from sim.workload.trace import Trace
 from tests.configs import changed, scheduler_config
@@ -28,6 +28,7 @@ from tests.reference import replica
 from tests.workloads import step_times, traces
 
 MOST_PASSES = 2_000
+RECORDED_VERSIONS = ("0.32.0", "0.33.0")
 CHUNKS = st.builds(
     naive.Offload,
     cpu_chunks=st.integers(1, 12),
@@ -52,9 +53,11 @@ def speculations(draw: st.DrawFn, *, is_async: bool) -> Speculation:
         parallel_drafting=draw(st.booleans()),
         mtp_layers=draw(st.integers(1, 4)),
         by_batch_size=by_batch_size,
-        trusts_last_block=draw(st.sampled_from((False, False, False, True))),
-        hashes_look_ahead=draw(st.booleans()),
-        dflash_reads_ahead=draw(st.booleans()),
+        **ways_of(
+            draw(st.sampled_from(RECORDED_VERSIONS)),
+            trusts_last_block=draw(st.sampled_from((False, False, False, True))),
+            hashes_look_ahead=draw(st.sampled_from((True, True, False))),
+        ),
     )
 
 
@@ -79,13 +82,16 @@ def recorded(speculation: Speculation | None) -> dict[str, Any]:
         "method": speculation.method,
         "parallel": speculation.parallel_drafting,
         "mtp_layers": speculation.mtp_layers,
-        "ways": Ways(
-            trusts_last_block=speculation.trusts_last_block,
-            hashes_look_ahead=speculation.hashes_look_ahead,
-            dflash_reads_ahead=speculation.dflash_reads_ahead,
-        ),
+        "disable_eagle_block_drop": speculation.trusts_last_block,
+        "disable_lookahead_block_hashes": not speculation.hashes_look_ahead,
     }
-    return {"ext": 1, "config": {"spec": spec} if spec else {}, "result": {"status": "assert"}}
+    version = RECORDED_VERSIONS[not speculation.dflash_reads_ahead] if speculation else RECORDED_VERSIONS[0]
+    return {
+        "ext": 1,
+        "vllm_version": version,
+        "config": {"spec": spec} if spec else {},
+        "result": {"status": "assert"},
+    }
 
 
 def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naive.Script]:
@@ -153,7 +159,9 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
         watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
         rules=SchedulingRules(
-            counts_loras_of_all_running=draw(st.booleans()), keeps_verified_blocks=draw(st.booleans())
+            counts_loras_of_all_running=draw(st.booleans()),
+            keeps_verified_blocks=draw(st.booleans()),
+            passes_over_short_chunks=draw(st.booleans()),
         ),
     )
     modes = naive.Modes(

@@ -386,10 +386,10 @@ class Scheduler:
             num_external = found
         if num_external and not request.script.loads_in_step:
             return Outcome.LOADS if self._load(request, hit, num_external) else Outcome.STOPS
-        if not self._admit(request, hit, num_external, this):
-            return Outcome.STOPS
-        loras.update({request.lora} - {0})
-        return Outcome.ADMITTED
+        outcome = self._admit(request, hit, num_external, this)
+        if outcome is Outcome.ADMITTED:
+            loras.update({request.lora} - {0})
+        return outcome
 
     def _awaits_kv(self, request: Request) -> bool:
         """Whether what is loaded for it is on its way; what has come can be found from here on."""
@@ -457,25 +457,28 @@ class Scheduler:
     def _watermark(self) -> int:
         return self._config.watermark_blocks if self.running else 0
 
-    def _admit(self, request: Request, hit: PrefixHit, num_external: int, this: Pass) -> bool:
+    def _admit(self, request: Request, hit: PrefixHit, num_external: int, this: Pass) -> Outcome:
         computed = request.num_computed_tokens + hit.num_tokens + num_external
         wanted = request.num_tokens - computed
         if this.defers_prefills and wanted > 1:
-            return False
+            return Outcome.STOPS
         num_tokens = self._short_of_the_end(request, computed, min(wanted, this.longest_chunk, this.budget))
+        if num_tokens == 0:
+            passes_over = self._config.engine.rules.passes_over_short_chunks
+            return Outcome.PASSED_OVER if passes_over else Outcome.STOPS
         num_padded = self._num_padded(wanted, computed, this)
-        if num_tokens == 0 or num_tokens + num_padded > this.budget or not self._passes_gate(request, hit):
-            return False
+        if num_tokens + num_padded > this.budget or not self._passes_gate(request, hit):
+            return Outcome.STOPS
         num_new_blocks = self.kv.allocate_slots(
             request, num_external + num_tokens + num_padded, hit=hit, reserve=self._watermark
         )
         if num_new_blocks is None:
-            return False
+            return Outcome.STOPS
         self._start(request, hit, num_external, this)
         if num_tokens < wanted:
             self._prefills(request)
         this.grant(request, num_tokens + num_padded, num_new_blocks, num_padded)
-        return True
+        return Outcome.ADMITTED
 
     def _num_padded(self, wanted: int, num_computed_tokens: int, this: Pass) -> int:
         """Drafts that fill up a request that wants one token to the size of the decodes beside it, so that a uniform batch stays one."""

@@ -3,6 +3,7 @@
 import pytest
 
 from sim.errors import ConfigError
+from sim.specs.speculating import ways_of
 from sim.specs.speculation import Speculation
 
 
@@ -16,6 +17,10 @@ from sim.specs.speculation import Speculation
         (Speculation(3, "draft_model"), (3, 1, False, 0)),
         (Speculation(3, "draft_model", parallel_drafting=True), (3, 3, False, 0)),
         (Speculation(3, "dflash"), (4, 3, True, 1)),
+        (Speculation(3, "dflash", **ways_of("0.33.0")), (4, 0, False, 1)),
+        (Speculation(3, "eagle", **ways_of("0.33.0")), (3, 0, False, 1)),
+        (Speculation(3, "eagle", **ways_of("0.33.0", hashes_look_ahead=False)), (3, 0, True, 1)),
+        (Speculation(3, "eagle", trusts_last_block=True), (3, 0, False, 1)),
     ],
 )
 def test_slots_and_blocks_that_a_method_asks_for(speculation: Speculation, asked: tuple[int, int, bool, int]) -> None:
@@ -27,6 +32,22 @@ def test_slots_and_blocks_that_a_method_asks_for(speculation: Speculation, asked
         speculation.num_prefill_lookahead,
     )
     assert found == asked
+
+
+@pytest.mark.parametrize(
+    ("speculation", "num_tokens"),
+    [
+        (Speculation(3, "eagle", **ways_of("0.32.0")), 0),
+        (Speculation(3, "eagle", **ways_of("0.33.0")), 1),
+        (Speculation(3, "mtp", mtp_layers=3, **ways_of("0.33.0")), 3),
+        (Speculation(3, "dflash", **ways_of("0.33.0")), 0),
+        (Speculation(3, "ngram", **ways_of("0.33.0")), 0),
+        (Speculation(3, "eagle", **ways_of("0.33.0", trusts_last_block=True)), 0),
+    ],
+)
+def test_hashes_cover_what_drafters_read_behind_a_block(speculation: Speculation, num_tokens: int) -> None:
+    """A token, or as many as there are drafts, each by an MTP module of its own."""
+    assert speculation.num_hash_lookahead_tokens == num_tokens
 
 
 def test_drafts_by_batch_size_go_on_as_they_ended() -> None:

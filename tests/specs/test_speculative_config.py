@@ -107,6 +107,16 @@ def test_what_is_wrong_is_said(config: Any, message: str) -> None:
         (EAGLE3, {"version": "0.8.4"}, "method eagle3 is unknown to vLLM 0.8.4, it exists since 0.8.5"),
         ({**EAGLE3, "parallel_drafting": True}, {"version": "0.14.0"}, "parallel_drafting is unknown to vLLM 0.14.0"),
         (
+            {**EAGLE3, "disable_eagle_block_drop": True},
+            {"version": "0.29.0"},
+            "disable_eagle_block_drop is unknown to vLLM 0.29.0, it exists since 0.30.0",
+        ),
+        (
+            {**EAGLE3, "disable_lookahead_block_hashes": True},
+            {"version": "0.32.0"},
+            "disable_lookahead_block_hashes is unknown to vLLM 0.32.0, it exists since 0.33.0",
+        ),
+        (
             {"method": "ngram", "num_speculative_tokens": 3},
             {"async_scheduling": True},
             "async_scheduling does not work",
@@ -143,6 +153,21 @@ def test_what_a_version_or_a_model_does_not_take_is_refused(
     """At start-up, as vLLM would."""
     with pytest.raises(ConfigError, match=message):
         resolved(config, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("keys", "drops", "num_ahead"),
+    [
+        ({}, False, 1),
+        ({"disable_lookahead_block_hashes": True}, True, 0),
+        ({"disable_eagle_block_drop": True}, False, 0),
+    ],
+)
+def test_what_keeps_drafters_from_stale_kv_can_be_chosen(keys: dict[str, Any], drops: bool, num_ahead: int) -> None:
+    """vLLM 0.33: hashes that look ahead, the last block of a hit computed again, or neither."""
+    speculation = resolved({**EAGLE3, **keys}).speculation
+    assert speculation is not None
+    assert (speculation.drops_last_hit, speculation.num_hash_lookahead_tokens) == (drops, num_ahead)
 
 
 def test_layers_for_prediction_say_how_many_they_draft() -> None:

@@ -143,11 +143,10 @@ class Admission:
                 return Outcome.PASSED_OVER
             if num_external and not connector.loads_in_step(progress):
                 return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
-        if not self._admit(progress, hit, num_external, batch):
-            return Outcome.STOPS
-        if progress.request.lora:
+        outcome = self._admit(progress, hit, num_external, batch)
+        if outcome is Outcome.ADMITTED and progress.request.lora:
             loras.add(progress.request.lora)
-        return Outcome.ADMITTED
+        return outcome
 
     def _awaits_kv(self, progress: Progress) -> bool:
         """Whether what is loaded for it is on its way; what has come can be found from here on, as in vLLM."""
@@ -206,21 +205,23 @@ class Admission:
 
     # -- to run ----------------------------------------------------------------------------------------------------
 
-    def _admit(self, progress: Progress, hit: PrefixHit, num_external: int, batch: Batch) -> bool:
+    def _admit(self, progress: Progress, hit: PrefixHit, num_external: int, batch: Batch) -> Outcome:
         num_hit_tokens = hit.num_blocks * self._block_size
         computed = progress.num_computed + num_hit_tokens + num_external
         wanted = progress.num_tokens - computed
         if batch.defers_prefills and wanted > 1:
-            return False
+            return Outcome.STOPS
         num_tokens = min(wanted, batch.most_tokens)
         if self._ahead > 1:
             num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
+        if num_tokens == 0:
+            return Outcome.PASSED_OVER if self._state.rules.passes_over_short_chunks else Outcome.STOPS
         num_padded = self._num_padded(wanted, computed, batch) if self._num_padding else 0
-        if num_tokens == 0 or num_tokens + num_padded > batch.budget or not self._passes_gate(progress, hit):
-            return False
+        if num_tokens + num_padded > batch.budget or not self._passes_gate(progress, hit):
+            return Outcome.STOPS
         num_new_blocks = self._slots.admit(progress, hit, num_external + num_tokens + num_padded, self._state.watermark)
         if num_new_blocks < 0:
-            return False
+            return Outcome.STOPS
         request = progress.request
         self._state.start(progress, num_hit_tokens, num_external)
         if num_tokens < wanted:
@@ -231,7 +232,7 @@ class Admission:
         if num_external:
             batch.external[request.request_id] = num_external
         batch.grant(progress, num_tokens + num_padded, num_new_blocks, num_padded)
-        return True
+        return Outcome.ADMITTED
 
     def _num_padded(self, wanted: int, num_computed: int, batch: Batch) -> int:
         """Drafts that fill up a request that wants one token to the size of the decodes beside it, so that a uniform batch stays one."""
