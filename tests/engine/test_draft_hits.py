@@ -33,7 +33,7 @@ def cached(
     lengths = np.array([sum(tokens for _, tokens in prompt) for prompt in prompts])
     trace = Trace(
         request_id=tuple(f"r{row}" for row in range(len(prompts))),
-        arrival_s=APART_S * np.arange(len(prompts)),
+        arrival_s=np.array([APART_S * row for row in range(len(prompts))]),
         prompt_tokens=lengths,
         output_tokens=np.full(len(prompts), output_tokens),
         segments=tuple(prompts),

@@ -2,7 +2,7 @@
 
 from sim.engine.fair_share import ANSWER_TOKEN, PROMPT_TOKEN, FairShareQueue
 from sim.engine.kv_cache_manager import PrefixHit
-from sim.engine.walking.admission import Admission
+from sim.engine.walking.admission import Admission, Outcome
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.state import State
@@ -30,9 +30,9 @@ class FairAdmission(Admission):
                 del self._charged[progress]
         super().admit_waiting(batch)
 
-    def _admit(self, progress: Progress, hit: PrefixHit, num_external: int, batch: Batch) -> bool:
-        is_admitted = super()._admit(progress, hit, num_external, batch)
-        if is_admitted:
+    def _admit(self, progress: Progress, hit: PrefixHit, num_external: int, batch: Batch) -> Outcome:
+        outcome = super()._admit(progress, hit, num_external, batch)
+        if outcome is Outcome.ADMITTED:
             self._queue.admit_first(0 if progress in self._charged else PROMPT_TOKEN * progress.num_prompt)
             self._charged.setdefault(progress, 0)
-        return is_admitted
+        return outcome
