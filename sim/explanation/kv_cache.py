@@ -11,7 +11,7 @@ from sim.engine.spans import Span
 from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
 from sim.jobs import plan_of
-from sim.metrics.kv_blocks import BlockReplay, Key, KVCacheMetrics, Pool
+from sim.metrics.kv_blocks import BlockReplay, Kept, Key, KVCacheMetrics, Pool
 from sim.metrics.over_time import replicas_over_time
 
 SAMPLE = 0.01  # vLLM's --kv-cache-metrics-sample
@@ -98,8 +98,13 @@ def _replay(
         is_sampled=lambda: rng.random() < sample,
     )
     windows = [group.window for group in config.kv_groups]
-    drafts = result.fleet.pools[pool].deployment.modes.speculation is not None
-    return BlockReplay(blocks, config.block_size, config.max_model_len, windows, prompts, key, drafts=drafts)
+    modes = result.fleet.pools[pool].deployment.modes
+    kept = Kept(
+        modes.num_tokens_not_kept,
+        modes.num_hash_lookahead_tokens,
+        as_tokens_return=modes.speculation is None or config.engine.rules.keeps_verified_blocks,
+    )
+    return BlockReplay(blocks, config.block_size, config.max_model_len, windows, prompts, key, kept)
 
 
 def _hits(result: Result, num_gpu_blocks: Sequence[int]) -> Iterator[dict[str, float | None]]:

@@ -130,16 +130,24 @@ class _Running:
         self.num_in_flight = 0
         self.num_known = num_prompt_tokens
         self.num_full = 0
-        self.has_sampled = False
         self.since = since
+
+
+class Kept(NamedTuple):
+    """Which blocks can be found: filled with known tokens but for the last, `num_rewritten` ones, whose KV drafters write anew, and with
+    `num_ahead` known ones behind them; `as_tokens_return`, or when their request is scheduled next.
+    """
+
+    num_rewritten: int
+    num_ahead: int
+    as_tokens_return: bool
 
 
 class BlockReplay:
     """Hands out the blocks of one replica again: `take` gets the rows of its step log, in order, and `finish` comes after the last.
 
     `key` tells the content of a request's block by its number; `prompts` have the lengths by request; `windows` has that of each KV group,
-    None for full attention. All groups take their blocks from one pool, as in vLLM. How many of a request's `drafts` are accepted shows in what
-    is computed when it is next scheduled.
+    None for full attention. All groups take their blocks from one pool, as in vLLM. `kept` says which blocks can be found.
     """
 
     def __init__(
@@ -150,8 +158,7 @@ class BlockReplay:
         windows: Sequence[int | None],
         prompts: Mapping[str, int],
         key: Callable[[str, int], Key],
-        *,
-        drafts: bool = False,
+        kept: Kept,
     ) -> None:
         self.pool = pool
         self.slots: list[Slots] = []
@@ -161,7 +168,7 @@ class BlockReplay:
         self._num_blocks = len(pool.free)
         self._prompts = prompts
         self._key = key
-        self._drafts = drafts
+        self._kept = kept
         self._running: dict[str, _Running] = {}
         self._returned: dict[str, int] = {}
         self._on_device: deque[tuple[int, Mapping[str, Any]]] = deque()
@@ -193,8 +200,6 @@ class BlockReplay:
                 self._release(preempted.popleft())
             for table in request.tables:
                 table += [self.pool.take(now_s) for _ in range(num_new_blocks // len(request.tables))]
-            if self._drafts and request.has_sampled:
-                request.num_known = num_computed + 1
             request.num_computed = num_computed + num_tokens
             request.num_in_flight += num_tokens
             self._fill(name, min(request.num_computed, request.num_known))
@@ -206,7 +211,7 @@ class BlockReplay:
         self.slots.append(self._slots(row["end"] - row["start"]))
 
     def _admit(self, name: str, num_found: int, now_s: float) -> None:
-        num_known = self._max_model_len if self._drafts else self._prompts[name] + self._returned.get(name, 0)
+        num_known = self._prompts[name] + self._returned.get(name, 0)
         request = self._running[name] = _Running(num_known, len(self._windows), self._num_taken)
         request.num_full = num_found // self._block_size
         for group, window in enumerate(self._windows):
@@ -224,7 +229,8 @@ class BlockReplay:
 
     def _fill(self, name: str, num_tokens: int) -> None:
         request = self._running[name]
-        for number in range(request.num_full, num_tokens // self._block_size):
+        hashed = min(num_tokens - self._kept.num_rewritten, request.num_known - self._kept.num_ahead)
+        for number in range(request.num_full, hashed // self._block_size):
             for group, table in enumerate(request.tables):
                 if (block := table[number]) is not None:
                     self.pool.fill(block, (group, *self._key(name, number)))
@@ -234,19 +240,26 @@ class BlockReplay:
         for name, num_tokens, *_ in row["sched"]:
             if name in self._running and self._running[name].since <= number:
                 self._running[name].num_in_flight -= num_tokens
+        delivered = row.get("delivered", {})
         for name in row["sampled"]:
-            self._returned[name] = self._returned.get(name, 0) + 1
+            num_delivered = delivered.get(name, 1)
+            self._returned[name] = self._returned.get(name, 0) + num_delivered
             if name in self._running:
-                self._running[name].has_sampled = True
-                self._running[name].num_known += not self._drafts
+                self._running[name].num_known += num_delivered
+                self._fill_returned(name)
         for name in row["finished"]:
             if name in self._running:  # or it was preempted with its last token on the way
-                self._fill(name, min(self._running[name].num_computed, self._running[name].num_known))
                 self._release(name)
 
+    def _fill_returned(self, name: str) -> None:
+        """Of the tokens that have come back all but the last have their KV."""
+        if self._kept.as_tokens_return:
+            request = self._running[name]
+            self._fill(name, min(request.num_computed, request.num_known - 1))
+
     def _release(self, name: str) -> None:
+        self._fill_returned(name)
         request = self._running[name]
-        self._fill(name, min(request.num_computed, request.num_known - 1))
         for table in request.tables:
             self.pool.release([block for block in table if block is not None])
         del self._running[name]

@@ -52,6 +52,10 @@ def test_how_much_of_the_slots_holds_a_token() -> None:
     assert told["contiguous_used_slot_share"] == pytest.approx(150 / 1024)
 
 
+DRAFTING = {"num_gpu_blocks_override": 1100, "async_scheduling": False}
+EAGLE3 = SpeculativeConfig.parse(
+    {"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3}
+)
 NGRAM = SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 3})
 EAGLE = SpeculativeConfig.parse({"method": "eagle3", "model": "a/head", "num_speculative_tokens": 2})
 MULTI_TURN, CHAT = ("multi-turn", 120), ("chat", 60)
@@ -67,10 +71,24 @@ MULTI_TURN, CHAT = ("multi-turn", 120), ("chat", 60)
         (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "enable_prefix_caching": False}, {}),
         (CHAT, "gpt-oss-20b", {"num_gpu_blocks_override": 2200}, {}),
         (CHAT, "gemma-3-27b-it", {"num_gpu_blocks_override": 8000, "max_model_len": 8192}, {}),
-        (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "speculative_config": NGRAM}, {"acceptance": 2.0}),
+        (CHAT, "Llama-3.1-8B", DRAFTING | {"speculative_config": NGRAM}, {"acceptance": 2.0}),
+        (CHAT, "Llama-3.1-8B", DRAFTING | {"speculative_config": NGRAM}, {"acceptance": 2.0, "vllm_version": "0.32.0"}),
+        (MULTI_TURN, "Llama-3.1-8B", DRAFTING | {"speculative_config": EAGLE3}, {}),
         (("chat", 30), "Qwen3-30B-A3B", {"num_gpu_blocks_override": 1100, "data_parallel_size": 2}, {}),
     ],
-    ids=["shared", "sync", "older rules", "stages", "no caching", "window", "many windows", "drafts", "ranks"],
+    ids=[
+        "shared",
+        "sync",
+        "older rules",
+        "stages",
+        "no caching",
+        "window",
+        "many windows",
+        "drafts",
+        "older drafts",
+        "reading ahead",
+        "ranks",
+    ],
 )
 def test_blocks_are_taken_and_evicted_as_the_engine_says(
     load: tuple[str, int], model: str, engine: dict[str, Any], how: dict[str, Any]

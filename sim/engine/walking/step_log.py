@@ -90,7 +90,9 @@ class WalkLogger:
         """A batch has come back."""
         row = self._open.pop(batch.call)
         if self._tells_modes:
-            row["accepted"], row["delivered"] = batch.accepted, batch.delivered
+            row["accepted"] = batch.accepted
+        if batch.delivered:
+            row["delivered"] = batch.delivered
         row["finished"] = [progress.request.request_id for progress in finished]
         row["free_after"] = state.num_free_blocks
         self._emit(row)
