@@ -200,10 +200,10 @@ class Deployment:
                     "data_parallel_external_lb is for models with experts, in vLLM as here: leave it out, and ask for"
                     f" {engine.data_parallel_size} times as many replicas instead of data_parallel_size."
                 )
-            if engine.prefill_schedule_interval > 1:
+            if engine.prefill_schedule_interval > 1 and not release_for(engine.vllm_version).has_local_prefill_interval:
                 raise ConfigError(
-                    f"prefill_schedule_interval {engine.prefill_schedule_interval} is simulated for data-parallel ranks with experts"
-                    " alone, which step together; leave it out."
+                    f"prefill_schedule_interval {engine.prefill_schedule_interval} changes nothing before vLLM 0.33 but for data-parallel"
+                    " ranks with experts, which step together; leave it out, or choose vllm_version 0.33.0."
                 )
             return
         if (
@@ -349,7 +349,11 @@ def _with_cpu_tier(modes: Modes, offload: OffloadConfig | None) -> Modes:
 
 def _with_interval(modes: Modes, of: Deployment) -> Modes:
     interval = of.engine.prefill_schedule_interval
-    return replace(modes, throttle_interval=interval) if of.lock_step and interval > 1 else modes
+    if interval == 1:
+        return modes
+    if of.lock_step:
+        return replace(modes, throttle_interval=interval)
+    return replace(modes, local_prefill_interval=interval)
 
 
 def _with_stages(modes: Modes, engine: ResolvedEngine) -> Modes:

@@ -133,6 +133,27 @@ def test_prompts_come_in_every_so_many_th_step() -> None:
     assert prefilling[1] <= prefilling[0]
 
 
+def test_an_engine_by_itself_waits_from_prompt_to_prompt() -> None:
+    """Three steps decode alone behind each that has a prompt's tokens; a server's dense engines count each for itself, as replicas do."""
+    linear = LinearStepTime(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
+    trace = make_trace([0.0, 0.5, 4.5, 20.0], prompt_tokens=[100] * 4, output_tokens=[15, 2, 9, 2])
+    engine = served(prefill_schedule_interval=4, async_scheduling=False)
+    found = sim.simulate(DENSE, "h100-sxm", trace, engine=engine, step_time_model=linear, intervals=False)
+    assert found.requests["first_scheduled_s"].tolist() == pytest.approx([0.0, 4.0, 8.0, 20.0])
+    ranks = ran(model=DENSE, data_parallel_size=2, prefill_schedule_interval=8)
+    replicas = sim.simulate(
+        DENSE,
+        "h100-sxm",
+        TRACE,
+        engine=served(prefill_schedule_interval=8),
+        replicas=2,
+        router="vllm_dp",
+        intervals=False,
+    )
+    assert ranks.requests.equals(replicas.requests)
+    assert not ranks.requests.equals(ran(model=DENSE, data_parallel_size=2).requests)
+
+
 @pytest.mark.parametrize("arguments", [{"cpu_offload_gb": 4}, {"offload_group_size": 6, "offload_prefetch_step": 2}])
 def test_every_rank_keeps_weights_in_host_memory(arguments: dict[str, Any]) -> None:
     """A step waits for the link whoever has work, dummies too; what leaves a GPU is room for its rank's KV."""
@@ -219,8 +240,8 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
         (
             DENSE,
             {"prefill_schedule_interval": 4},
-            {},
-            "prefill_schedule_interval 4 is simulated for data-parallel ranks",
+            {"vllm_version": "0.32.0"},
+            "prefill_schedule_interval 4 changes nothing before vLLM 0.33 but for data-parallel ranks",
         ),
         (MOE, {}, {"kv_pull": {"kv_recompute_threshold": 200}}, "kv_pull is not simulated for data-parallel ranks"),
         (

@@ -23,6 +23,7 @@ LIKE_PLAIN: Mapping[str, Any] = {
     "lora": None,
     "idle_sleep_s": 0.0,
     "throttle_interval": 0,
+    "local_prefill_interval": 1,
     "shares_fairly": False,
 }
 """Modes in which blocks are taken and given back as in the plain engine, with what a step log says of it."""

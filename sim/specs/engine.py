@@ -94,7 +94,7 @@ class EngineConfig:
     )
     dbo_prefill_token_threshold: int = count(512, "the same of other steps", at_least=2, since="0.11.0")
     prefill_schedule_interval: int = count(
-        1, "steps of data-parallel ranks of which one lets prompts in", since="0.32.0"
+        1, "steps of which one lets prompts in; before 0.33 of data-parallel ranks alone", since="0.32.0"
     )
     max_model_len: int | Literal["auto"] | None = argument(
         None, "integer", "longest prompt plus output; auto takes what fits", check_max_model_len

@@ -79,6 +79,7 @@ class Release:
     `counts_tokens_of_requests`: the logged cache size is concurrency x max_model_len, not blocks x block size.
     `dp_sync_interval`: after so many steps of a wave data-parallel ranks look whether anybody has work left; `dp_looks_at_once`: after
     the first as well. Read off 0.25.1 and 0.32.0, the versions between are taken as the former.
+    `has_local_prefill_interval`: prefill_schedule_interval holds of an engine that is no such rank too.
     """
 
     version: str
@@ -94,6 +95,7 @@ class Release:
     counts_tokens_of_requests: bool
     dp_sync_interval: int
     dp_looks_at_once: bool
+    has_local_prefill_interval: bool
     capture: CaptureRules
     rules: SchedulingRules
 
@@ -134,6 +136,7 @@ def release_for(vllm_version: str | None) -> Release:
         counts_tokens_of_requests=v.since("0.20.1"),
         dp_sync_interval=16 if v.since("0.32.0") else 32,
         dp_looks_at_once=v.since("0.32.0"),
+        has_local_prefill_interval=v.since("0.33.0"),
         capture=_capture_rules(v),
         rules=_scheduling_rules(v),
     )

@@ -17,6 +17,7 @@ MODE_KEYS = frozenset(
         "kv",
         "idle_sleep_ns",
         "throttle",
+        "prefill_schedule_interval",
         "max_num_queued_reqs",
         "max_num_queued_tokens",
     }
@@ -34,6 +35,7 @@ def recorded_modes(data: Fields) -> Modes:
         transfers=_transfers(config["kv"]) if "kv" in config else None,
         idle_sleep_s=config.get("idle_sleep_ns", 0),
         throttle_interval=config.get("throttle", {}).get("interval", 0),
+        local_prefill_interval=config.get("prefill_schedule_interval", 1),
         max_num_queued_reqs=config.get("max_num_queued_reqs"),
         max_num_queued_tokens=config.get("max_num_queued_tokens"),
     )

@@ -110,6 +110,7 @@ def walking_modes(case: Case, scripts: Scripts) -> Modes:
         offload=_offload(modes.transfers) if modes.transfers else None,
         idle_sleep_s=modes.idle_sleep_s,
         throttle_interval=modes.throttle_interval,
+        local_prefill_interval=modes.local_prefill_interval,
         shares_fairly=case.config.engine.scheduling_policy == "fair_share",
         evicts_by=case.config.engine.prefix_cache_eviction,
         swap_space=SwapSpace(*astuple(modes.swap)) if modes.swap else None,

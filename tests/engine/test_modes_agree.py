@@ -172,6 +172,7 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         transfers=_transfers(draw, kind) if kind else None,
         idle_sleep_s=draw(st.integers(1, 9)) if kind else draw(st.sampled_from((0, 0, 5))),
         throttle_interval=draw(st.sampled_from((0, 0, 3))),
+        local_prefill_interval=draw(st.sampled_from((1, 1, 3))),
     )
     script = scripts(is_async=is_async, kind=kind, fewest=int(trace.prompt_tokens.min()) - 1)
     given_scripts = draw(st.lists(script, min_size=len(trace), max_size=len(trace)))

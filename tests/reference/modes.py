@@ -116,6 +116,7 @@ class Modes:
     transfers: Transfers | None = None
     idle_sleep_s: float = 0.0
     throttle_interval: int = 0
+    local_prefill_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     swap: Swap | None = None

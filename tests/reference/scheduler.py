@@ -94,6 +94,7 @@ class Pass:
         self.granted: dict[Request, Grant] = {}
         self.computed_by_ghosts: dict[Request, int] = {}
         self.has_unfinished_prefill = False
+        self.admits_prefill = False
         self.defers_prefills = False
         self.batch = Batch([])
 
@@ -132,7 +133,7 @@ class Scheduler:
         self.holding = waiting_queue(config.engine.scheduling_policy, orders_ties=config.engine.rules.orders_ties_by_id)
         self.swapped = FcfsQueue()
         self.connector: Connector | None = connector(modes.transfers, self.kv, config)
-        self.throttle = Throttle()
+        self.throttle = Throttle(modes.local_prefill_interval)
         self.num_calls = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
@@ -186,7 +187,7 @@ class Scheduler:
         input_budget = self._config.engine.max_num_batched_tokens if spec else budget
         this = Pass(budget, input_budget, spec.draft_slots if spec else 0, self._longest_chunk())
         this.batch.is_throttled = is_throttled
-        this.defers_prefills = is_throttled and self.throttle.defers(self.running, self._unfinished_prefills)
+        this.defers_prefills = self.throttle.defers(self.running, self._unfinished_prefills, is_throttled=is_throttled)
         evictions_before = self.kv.pool.num_evictions
         self._schedule_running(this)
         if not this.batch.preempted:
@@ -196,6 +197,8 @@ class Scheduler:
         this.batch.num_evictions = self.kv.pool.num_evictions - evictions_before
         if not this.defers_prefills and not this.batch.preempted:
             self.throttle.note(self.waiting, self.holding)
+        num_tokens = sum(grant.num_tokens for grant in this.granted.values())
+        self.throttle.executed(num_tokens, prefilled=this.has_unfinished_prefill or this.admits_prefill)
         return self._launch(this)
 
     def _longest_chunk(self) -> int:
@@ -475,6 +478,7 @@ class Scheduler:
         if num_new_blocks is None:
             return Outcome.STOPS
         self._start(request, hit, num_external, this)
+        this.admits_prefill |= wanted > 1
         if num_tokens < wanted:
             self._prefills(request)
         this.grant(request, num_tokens + num_padded, num_new_blocks, num_padded)

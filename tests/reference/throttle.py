@@ -1,13 +1,19 @@
-"""Prefills that wait for every n-th call, so that data-parallel ranks do them together."""
+"""Prefills that wait for every n-th call, so that data-parallel ranks do them together, or for n steps since the last of them."""
 
 from tests.reference.queues import WaitingQueue
 from tests.reference.request import Request
 
 
 class Throttle:
-    """Whether a throttled call defers prefills: not while the engine is short of room for those that wait."""
+    """Whether a call defers prefills: not while the engine is short of room for those that wait.
 
-    def __init__(self) -> None:
+    Names and conventions of the interval without ranks are those of vLLM 0.33's scheduler.
+    """
+
+    def __init__(self, local_prefill_interval: int = 1) -> None:
+        self._local_prefill_interval = local_prefill_interval
+        self._last_prefill_step = -local_prefill_interval
+        self._num_executed_steps = 0
         self._is_capacity_bound = False
         self._had_to_wait: set[Request] = set()
 
@@ -24,6 +30,16 @@ class Throttle:
         waiting = [request for queue in queues for request in queue.in_order()]
         self._is_capacity_bound = any(request not in self._had_to_wait for request in waiting)
 
-    def defers(self, running: list[Request], unfinished_prefills: list[Request]) -> bool:
-        """Whether prefills are deferred in a throttled call: somebody decodes and nobody waits for room."""
+    def executed(self, num_tokens: int, *, prefilled: bool) -> None:
+        """A call has ended, with so many tokens; some of them of a prompt that was not at its last one."""
+        if num_tokens > 0:
+            self._num_executed_steps += 1
+        if prefilled:
+            self._last_prefill_step = self._num_executed_steps
+
+    def defers(self, running: list[Request], unfinished_prefills: list[Request], *, is_throttled: bool) -> bool:
+        """Whether a call defers prefills: it is not their turn, somebody decodes and nobody waits for room."""
+        num_steps = self._num_executed_steps + 1 - self._last_prefill_step
+        if not is_throttled and num_steps >= self._local_prefill_interval:
+            return False
         return not self._is_capacity_bound and any(request not in unfinished_prefills for request in running)

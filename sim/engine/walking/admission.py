@@ -224,6 +224,8 @@ class Admission:
             return Outcome.STOPS
         request = progress.request
         self._state.start(progress, num_hit_tokens, num_external)
+        if wanted > 1:
+            batch.admits_prefill = True
         if num_tokens < wanted:
             progress.is_prefilling = True
         batch.admitted.append(request)

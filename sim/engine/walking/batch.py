@@ -67,6 +67,7 @@ class Batch:
         self.hits: dict[str, int] = {}
         self.external: dict[str, int] = {}
         self.has_unfinished_prefill = False
+        self.admits_prefill = False
         self.is_throttled = False
         self.defers_prefills = False
         self.num_drafts_next = 0

@@ -67,9 +67,8 @@ class Scheduler:
         batch.spare_rows = state.spare_rows
         if logs:
             batch.accepted, batch.delivered = {}, {}
-        if is_throttled:
-            batch.is_throttled = True
-            batch.defers_prefills = self._throttle.defers()
+        batch.is_throttled = is_throttled
+        batch.defers_prefills = self._throttle.defers(is_throttled=is_throttled)
         self._running.schedule(batch)
         if not batch.preempted:
             self._admission.admit_waiting(batch)
@@ -79,8 +78,7 @@ class Scheduler:
                 f" preempted a request that it had already scheduled, and {len(batch.rows)} in a batch are more than"
                 f" the {len(state.running)} that run; give more KV blocks, or choose fcfs or a newer vllm_version."
             )
-        if self._modes.throttle_interval and not batch.defers_prefills and not batch.preempted:
-            self._throttle.note()
+        self._throttle.note(batch)
         self._advance(batch)
         if self._connector is not None:
             self._tell(self._connector, batch)
