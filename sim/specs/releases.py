@@ -173,6 +173,8 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         counts_loras_of_all_running=v.since("0.33.0"),
         keeps_verified_blocks=v.since("0.33.0"),
         passes_over_short_chunks=v.since("0.33.0"),
+        ranks_chunks_by_request=v.since("0.33.0"),
+        offers_chunks_anew=v.since("0.33.0"),
     )
 
 

@@ -31,6 +31,9 @@ class SchedulingRules:
     from when their request is scheduled next.
     `passes_over_short_chunks`: a waiting request of which this pass could only compute what must be left together for several MTP modules
     does not stop admission.
+    `ranks_chunks_by_request`: in the CPU tier all that a request that has not ended has stored or found is as recent as its first use
+    of a chunk, and of it the prompt's tail makes room first; before, each chunk as its store, in order.
+    `offers_chunks_anew`: a preempted request offers its chunks to the CPU tier again; before, those it had not offered yet.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -46,3 +49,5 @@ class SchedulingRules:
     counts_loras_of_all_running: bool = False
     keeps_verified_blocks: bool = False
     passes_over_short_chunks: bool = False
+    ranks_chunks_by_request: bool = False
+    offers_chunks_anew: bool = False

@@ -26,10 +26,10 @@ class Fast:
         return self._cache.holds(key)
 
     def offer(self, request: str, keys: list[int]) -> list[int] | None:
-        return self._cache.offer(keys, self._of(request).uses)
+        return self._cache.offer(keys, 0, self._of(request).access)
 
     def use(self, request: str, keys: list[int]) -> None:
-        self._cache.use(keys, self._of(request).uses)
+        self._cache.use(keys, 0, self._of(request).access)
 
     def ended(self, request: str, keys: list[int]) -> None:
         chunks = self._of(request)

@@ -1,7 +1,7 @@
 """What the CPU keeps, and which chunks make room there: the least recently used ones, or by ARC.
 
-Written from vLLM 0.32's v1/kv_offload/cpu: the manager notes what each request does, and its policy hears of that when the
-request has ended. `tests/golden/cpu_cache.json.gz` is recorded from them.
+Written from v1/kv_offload/cpu of vLLM 0.32 and 0.33: the manager notes what each request does, and its policy hears of that when
+the request has ended; since 0.33 the LRU one also when a request first has to do with a chunk. `tests/golden/cpu_cache.json.gz` is recorded from them.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ class Access:
     missed: set[int] = field(default_factory=set)
     inserted: set[int] = field(default_factory=set)
     reused: set[int] = field(default_factory=set)
+    rank: int | None = None
 
 
 class Policy(Protocol):
@@ -28,7 +29,11 @@ class Policy(Protocol):
 
     def on_store_miss(self, keys: Keys) -> None: ...
 
-    def insert(self, key: int) -> None: ...
+    def on_request_access(self, access: Access, positions: dict[int, int]) -> None:
+        """A request has to do with these for the first time; some may not be there."""
+        ...
+
+    def insert(self, key: int, access: Access, position: int) -> None: ...
 
     def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None: ...
 
@@ -47,7 +52,9 @@ class Lru:
 
     def on_store_miss(self, keys: Keys) -> None: ...
 
-    def insert(self, key: int) -> None:
+    def on_request_access(self, access: Access, positions: dict[int, int]) -> None: ...
+
+    def insert(self, key: int, access: Access, position: int) -> None:  # noqa: ARG002
         self._line.append(key)
 
     def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:  # noqa: ARG002
@@ -59,6 +66,46 @@ class Lru:
 
     def remove(self, keys: Keys) -> None:
         self._line = [key for key in self._line if key not in keys]
+
+
+class RequestLru:
+    """Since 0.33: what a request stores or finds has the rank of its first use, and of it the tail goes first."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, tuple[int, int]] = {}
+        self._last = 0
+
+    def on_store_miss(self, keys: Keys) -> None: ...
+
+    def on_request_access(self, access: Access, positions: dict[int, int]) -> None:
+        for key, position in positions.items():
+            rank = self._rank(access), -position
+            if key in self._ranks:
+                self._ranks[key] = max(self._ranks[key], rank)
+
+    def insert(self, key: int, access: Access, position: int) -> None:
+        self._ranks[key] = self._rank(access), -position
+
+    def _rank(self, access: Access) -> int:
+        if access.rank is None:
+            access.rank = self._next()
+        return access.rank
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:  # noqa: ARG002
+        for key in reversed(keys):
+            if key in self._ranks:
+                self._ranks[key] = self._next(), 0
+
+    def candidates(self, idle: Keys) -> Keys:
+        return sorted(idle, key=lambda key: self._ranks[key])
+
+    def remove(self, keys: Keys) -> None:
+        for key in keys:
+            del self._ranks[key]
 
 
 class Arc:
@@ -83,7 +130,9 @@ class Arc:
             _to_end(self._b1, key)
             _to_end(self._b2, key)
 
-    def insert(self, key: int) -> None:
+    def on_request_access(self, access: Access, positions: dict[int, int]) -> None: ...
+
+    def insert(self, key: int, access: Access, position: int) -> None:  # noqa: ARG002
         self._t1.append(key)
         self._b1 = [ghost for ghost in self._b1 if ghost != key]
         self._b2 = [ghost for ghost in self._b2 if ghost != key]
@@ -121,9 +170,9 @@ class Arc:
 class CpuCache:
     """A chunk is ready once stored, and stays while a load uses it."""
 
-    def __init__(self, num_chunks: int, policy: EvictionPolicyName = "lru") -> None:
+    def __init__(self, num_chunks: int, policy: EvictionPolicyName = "lru", *, ranks_by_request: bool = False) -> None:
         self._room = num_chunks
-        self._policy: Policy = Arc(num_chunks) if policy == "arc" else Lru()
+        self._policy: Policy = Arc(num_chunks) if policy == "arc" else RequestLru() if ranks_by_request else Lru()
         self._there: Keys = []
         self._storing: set[int] = set()
         self._loading: Keys = []
@@ -138,14 +187,18 @@ class CpuCache:
     def is_ready(self, key: int) -> bool:
         return key in self._there and key not in self._storing
 
-    def offer(self, request: str, keys: Sequence[int]) -> Keys | None:
-        """Make room for those that are not there, which are returned; None where there is none to be made."""
+    def offer(self, request: str, keys: Sequence[int], first: int = 0) -> Keys | None:
+        """Make room for those that are not there, which are returned; None where there is none to be made.
+
+        `first` is the place of the first of them among the request's chunks.
+        """
         access = self._access.setdefault(request, Access())
         new = [key for key in keys if key not in self._there]
         self._policy.on_store_miss([key for key in new if key not in access.missed])
         access.missed.update(new)
         ready = {key for key in keys if self.is_ready(key)}
-        access.seen |= ready | set(new)
+        positions = {key: first + place for place, key in enumerate(keys)}
+        self._see(access, {key: position for key, position in positions.items() if key in new or key in ready})
         access.reused |= ready - access.inserted
         num_to_evict = len(self._there) + len(new) - self._room
         if num_to_evict > 0:
@@ -156,7 +209,7 @@ class CpuCache:
             self._policy.remove(evicted)
             self._there = [key for key in self._there if key not in evicted]
         for key in new:
-            self._policy.insert(key)
+            self._policy.insert(key, access, positions[key])
         self._there += new
         self._storing.update(new)
         access.inserted.update(new)
@@ -165,11 +218,17 @@ class CpuCache:
     def stored(self, keys: Sequence[int]) -> None:
         self._storing.difference_update(keys)
 
-    def use(self, request: str, keys: Sequence[int]) -> None:
+    def use(self, request: str, keys: Sequence[int], first: int = 0) -> None:
         access = self._access.setdefault(request, Access())
-        access.seen.update(keys)
+        self._see(access, {key: first + place for place, key in enumerate(keys)})
         access.reused |= set(keys) - access.inserted
         self._loading += keys
+
+    def _see(self, access: Access, positions: dict[int, int]) -> None:
+        self._policy.on_request_access(
+            access, {key: place for key, place in positions.items() if key not in access.seen}
+        )
+        access.seen.update(positions)
 
     def leave(self, keys: Sequence[int]) -> None:
         for key in keys:

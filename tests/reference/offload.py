@@ -25,7 +25,9 @@ class OffloadConnector:
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._chunk_blocks = offload.blocks_per_chunk
         self._chunk_tokens = offload.blocks_per_chunk * config.block_size
-        self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy)
+        self._rules = config.engine.rules
+        by_request = self._rules.ranks_chunks_by_request
+        self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy, ranks_by_request=by_request)
         self._num_stored: dict[Request, int] = {}
         self._tables: dict[Request, list[int]] = {}
         self._taken: set[int] = set()
@@ -52,6 +54,8 @@ class OffloadConnector:
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         """The prefix behind the local hit that is in the CPU cache, in whole chunks."""
+        if self._rules.offers_chunks_anew:
+            self._num_stored[request] = 0
         if any(job.request is request for job in self._jobs):
             return None
         first = hit.num_tokens // self._chunk_tokens
@@ -82,7 +86,7 @@ class OffloadConnector:
         end = (hit.num_tokens + num_external) // self._chunk_tokens
         keys = self._keys(request, end)[first:]
         num_blocks = num_external * self._chunk_blocks // self._chunk_tokens
-        self._cpu.use(request.request_id, keys)
+        self._cpu.use(request.request_id, keys, first)
         self._num_stored[request] = end
         duration_s = self._offload.load_base_s + self._offload.load_block_s * num_blocks
         self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=keys))
@@ -132,7 +136,7 @@ class OffloadConnector:
             num_tokens = min(num_tokens, request.num_prompt_tokens)
         first, end = self._num_stored.get(request, 0), num_tokens // self._chunk_tokens
         keys = self._keys(request, end)
-        new = self._cpu.offer(request.request_id, keys[first:]) if end > first else None
+        new = self._cpu.offer(request.request_id, keys[first:], first) if end > first else None
         if new is None:
             return
         self._num_stored[request] = end

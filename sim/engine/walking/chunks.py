@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sim.engine.records import Ints
-from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Chunk, EvictionPolicy, Uses
+from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Access, Chunk, EvictionPolicy
 
 
 class Chunks:
@@ -15,7 +15,7 @@ class Chunks:
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.num_stored = 0
-        self.uses: Uses = {}
+        self.access = Access()
         self.num_jobs = 0
         self.answer_s = -1.0
         self.taken: Ints | None = None
@@ -47,11 +47,16 @@ class CpuCache:
         """Whether somebody loads a chunk that is there."""
         return self._chunks[key].num_users > 0
 
-    def offer(self, keys: Sequence[int], uses: Uses) -> list[int] | None:
+    def offer(self, keys: Sequence[int], first: int, access: Access) -> list[int] | None:
         """Make room for those that are not there, which are returned; None where there is none to be made.
 
-        What the request has done with them until then is noted in `uses`, also where there is no room.
+        `first` is the place of the first of them among the request's chunks. What it has done with them until then is noted in
+        `access`, also where there is no room.
         """
+        for place, key in enumerate(keys, first):
+            if key not in access.uses and (key not in self._chunks or self._chunks[key].is_ready):
+                self._policy.seen(key, place, access)
+        uses = access.uses
         new = [key for key in keys if key not in self._chunks]
         for key in reversed(new):
             if not uses.get(key, SEEN) & MISSED:
@@ -67,10 +72,11 @@ class CpuCache:
                 return None
             for key in evicted:
                 del self._chunks[key]
-        for key in new:
-            self._chunks[key] = Chunk()
-            self._policy.insert(key)
-            uses[key] |= INSERTED
+        for place, key in enumerate(keys, first):
+            if key not in self._chunks:
+                self._chunks[key] = Chunk()
+                self._policy.insert(key, place, access)
+                uses[key] |= INSERTED
         return new
 
     def stored(self, keys: Sequence[int]) -> None:
@@ -78,10 +84,13 @@ class CpuCache:
         for key in keys:
             self._chunks[key].is_ready = True
 
-    def use(self, keys: Sequence[int], uses: Uses) -> None:
+    def use(self, keys: Sequence[int], first: int, access: Access) -> None:
         """A load begins to use them."""
-        for key in keys:
+        uses = access.uses
+        for place, key in enumerate(keys, first):
             self._chunks[key].num_users += 1
+            if key not in uses:
+                self._policy.seen(key, place, access)
             uses[key] = _reused(uses.get(key, SEEN))
 
     def leave(self, keys: Sequence[int]) -> None:
@@ -91,7 +100,7 @@ class CpuCache:
 
     def ended(self, chunks: Chunks) -> None:
         """A request has ended, and all that it had to offer has been offered."""
-        uses = chunks.uses
+        uses = chunks.access.uses
         self._policy.ended([key for key in chunks.keys if key in uses], uses)
 
 

@@ -541,7 +541,9 @@ def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
         assert modes.kv_transfer is None, "either other engines or the store have KV"
         return Stored(modes.store, config.block_size)
     caches = config.engine.enable_prefix_caching
-    offload = Offload(modes.offload, config.block_size, caches_prefixes=caches) if modes.offload is not None else None
+    offload = None
+    if modes.offload is not None:
+        offload = Offload(modes.offload, config.block_size, caches_prefixes=caches, rules=config.engine.rules)
     if modes.kv_transfer is None:
         return offload
     assert modes.peer is not None, "KV is transferred from and to a peer"

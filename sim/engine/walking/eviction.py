@@ -1,9 +1,10 @@
 """Which chunks make room on the CPU: the least recently used ones, or by ARC (adaptive replacement).
 
-Mirrors vLLM's v1/kv_offload/cpu/policies (0.32). A request counts as one use of its chunks, when it has ended.
+Mirrors vLLM's v1/kv_offload/cpu/policies (0.33, and 0.32's LRU). A request counts as one use of its chunks, when it has ended.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from sim.specs.kv_transfer import EvictionPolicyName
@@ -29,14 +30,25 @@ class Chunk:
         return self.is_ready and not self.num_users
 
 
+class Access:
+    """What a request has done with chunks, and the rank that it has since it first did anything."""
+
+    def __init__(self) -> None:
+        self.uses: Uses = {}
+        self.rank = 0
+
+
 class EvictionPolicy:
     """The order of all chunks that are there, by key."""
+
+    def seen(self, key: int, place: int, access: Access) -> None:
+        """A request offers or finds its so-many-th chunk for the first time, which may not be there."""
 
     def missed(self, key: int) -> None:
         """A request offers a chunk that is not there, for the first time."""
 
-    def insert(self, key: int) -> None:
-        """There is a new chunk."""
+    def insert(self, key: int, place: int, access: Access) -> None:
+        """There is a new chunk, a request's so-many-th."""
         raise NotImplementedError
 
     def ended(self, keys: Sequence[int], uses: Uses) -> None:
@@ -54,7 +66,7 @@ class LeastRecentlyUsed(EvictionPolicy):
     def __init__(self) -> None:
         self._keys: Keys = {}
 
-    def insert(self, key: int) -> None:
+    def insert(self, key: int, place: int, access: Access) -> None:  # noqa: ARG002 - a policy's interface
         self._keys[key] = None
 
     def ended(self, keys: Sequence[int], uses: Uses) -> None:  # noqa: ARG002 - a policy's interface
@@ -73,6 +85,65 @@ class LeastRecentlyUsed(EvictionPolicy):
         for key in found:
             del self._keys[key]
         return found
+
+
+class RankedByRequest(EvictionPolicy):
+    """Least recently used, where all chunks that a request has stored or found share its rank until it ends; its tail goes first.
+
+    `_heap` may hold ranks that a chunk no longer has.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, int]] = []
+        self._last = 0
+
+    def seen(self, key: int, place: int, access: Access) -> None:
+        rank = self._rank_of(access)
+        if key in self._ranks and self._ranks[key] < (rank, -place):
+            self._rank(key, rank, -place)
+
+    def insert(self, key: int, place: int, access: Access) -> None:
+        self._rank(key, self._rank_of(access), -place)
+
+    def ended(self, keys: Sequence[int], uses: Uses) -> None:  # noqa: ARG002 - a policy's interface
+        for key in reversed(keys):
+            if key in self._ranks:
+                self._last += 1
+                self._rank(key, self._last, 0)
+
+    def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
+        found: list[int] = []
+        passed: list[tuple[int, int, int]] = []
+        while self._heap and len(found) < count:
+            entry = heappop(self._heap)
+            key = entry[2]
+            if self._ranks.get(key) != entry[:2]:
+                continue
+            passed.append(entry)
+            if chunks[key].is_idle and key not in kept:
+                found.append(key)
+        has_room = len(found) == count
+        if has_room:
+            for key in found:
+                del self._ranks[key]
+        for entry in passed:
+            if entry[2] in self._ranks:
+                heappush(self._heap, entry)
+        return found if has_room else None
+
+    def _rank_of(self, access: Access) -> int:
+        if not access.rank:
+            self._last += 1
+            access.rank = self._last
+        return access.rank
+
+    def _rank(self, key: int, rank: int, tail: int) -> None:
+        self._ranks[key] = rank, tail
+        heappush(self._heap, (rank, tail, key))
+        if len(self._heap) > 64 + 2 * len(self._ranks):
+            self._heap = [(*ranked, chunk) for chunk, ranked in self._ranks.items()]
+            heapify(self._heap)
 
 
 class AdaptiveReplacement(EvictionPolicy):
@@ -98,7 +169,7 @@ class AdaptiveReplacement(EvictionPolicy):
             self._target = max(self._target - max(1.0, len(once) / len(again)), 0.0)
             _renew(again, key)
 
-    def insert(self, key: int) -> None:
+    def insert(self, key: int, place: int, access: Access) -> None:  # noqa: ARG002 - a policy's interface
         self._recent[key] = None
         self._left_recent.pop(key, None)
         self._left_frequent.pop(key, None)
@@ -143,9 +214,11 @@ class AdaptiveReplacement(EvictionPolicy):
             self._left_frequent[key] = None
 
 
-def eviction_policy(name: EvictionPolicyName, num_chunks: int) -> EvictionPolicy:
+def eviction_policy(name: EvictionPolicyName, num_chunks: int, *, ranks_by_request: bool = False) -> EvictionPolicy:
     """By vLLM's name."""
-    return AdaptiveReplacement(num_chunks) if name == "arc" else LeastRecentlyUsed()
+    if name == "arc":
+        return AdaptiveReplacement(num_chunks)
+    return RankedByRequest() if ranks_by_request else LeastRecentlyUsed()
 
 
 def _idle(keys: Keys, chunks: Mapping[int, Chunk], kept: set[int]) -> Iterator[int]:

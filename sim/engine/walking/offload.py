@@ -20,6 +20,7 @@ from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
+from sim.specs.rules import SchedulingRules
 
 NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
@@ -53,14 +54,19 @@ class Worker:
 class Offload(Connector):
     """Stores are offered at the end of a pass and begin with the next one's batch (`_due`), loads with their own."""
 
-    def __init__(self, config: OffloadConfig, block_size: int, *, caches_prefixes: bool) -> None:
+    def __init__(
+        self, config: OffloadConfig, block_size: int, *, caches_prefixes: bool, rules: SchedulingRules
+    ) -> None:
         self.reports_at_start = config.reports_at_start
         self._prompt_only = config.offload_prompt_only
         self._chunk_blocks = config.blocks_per_chunk
         self._chunk_tokens = config.blocks_per_chunk * block_size
         self._block_size = block_size
         self._caches_prefixes = caches_prefixes
-        self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks))
+        self._offers_anew = rules.offers_chunks_anew
+        by_request = rules.ranks_chunks_by_request
+        policy = eviction_policy(config.eviction_policy, config.cpu_chunks, ranks_by_request=by_request)
+        self._cpu = CpuCache(config.cpu_chunks, policy)
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
         self._taken: list[Ints] = []
@@ -108,6 +114,8 @@ class Offload(Connector):
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """The prefix behind the local hit that is on the CPU, in whole chunks."""
         chunks = progress.chunks
+        if self._offers_anew:
+            chunks.num_stored = 0
         if chunks.num_jobs:
             return -1
         first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
@@ -146,7 +154,7 @@ class Offload(Connector):
         first = num_hit_tokens // self._chunk_tokens
         end = (num_hit_tokens + num_tokens) // self._chunk_tokens
         keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
-        self._cpu.use(keys, progress.chunks.uses)
+        self._cpu.use(keys, first, progress.chunks.access)
         progress.chunks.num_stored = end
         progress.chunks.num_jobs += 1
         self._moved.add(progress, num_tokens)
@@ -217,7 +225,7 @@ class Offload(Connector):
         if end <= first:
             return
         keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
-        new = self._cpu.offer(keys, chunks.uses)
+        new = self._cpu.offer(keys, first, chunks.access)
         if new is None:
             return
         chunks.num_stored = end
