@@ -85,6 +85,7 @@ def _offload(kv: Fields) -> Offload:
         store_block_s=kv["store_block_ns"],
         blocks_per_chunk=kv.get("blocks_per_chunk", 1),
         prompt_only=kv.get("extra", {}).get("offload_prompt_only", True),
+        eviction_policy=kv.get("eviction_policy", "lru"),
     )
 
 

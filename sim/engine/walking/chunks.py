@@ -53,18 +53,8 @@ class CpuCache:
         `first` is the place of the first of them among the request's chunks. What it has done with them until then is noted in
         `access`, also where there is no room.
         """
-        for place, key in enumerate(keys, first):
-            if key not in access.uses and (key not in self._chunks or self._chunks[key].is_ready):
-                self._policy.seen(key, place, access)
-        uses = access.uses
         new = [key for key in keys if key not in self._chunks]
-        for key in reversed(new):
-            if not uses.get(key, SEEN) & MISSED:
-                self._policy.missed(key)
-                uses[key] = uses.get(key, SEEN) | MISSED
-        for key in keys:
-            if key in self._chunks and self._chunks[key].is_ready:
-                uses[key] = _reused(uses.get(key, SEEN))
+        self._note(keys, first, new, access)
         num_to_evict = len(new) + len(self._chunks) - self._room
         if num_to_evict > 0:
             evicted = self._policy.evict(num_to_evict, self._chunks, set(keys))
@@ -76,8 +66,21 @@ class CpuCache:
             if key not in self._chunks:
                 self._chunks[key] = Chunk()
                 self._policy.insert(key, place, access)
-                uses[key] |= INSERTED
+                access.uses[key] |= INSERTED
         return new
+
+    def _note(self, keys: Sequence[int], first: int, new: Sequence[int], access: Access) -> None:
+        uses = access.uses
+        for place, key in enumerate(keys, first):
+            if key not in uses and (key not in self._chunks or self._chunks[key].is_ready):
+                self._policy.seen(key, place, access)
+        for key in reversed(new):
+            if not uses.get(key, SEEN) & MISSED:
+                self._policy.missed(key)
+                uses[key] = uses.get(key, SEEN) | MISSED
+        for key in keys:
+            if key in self._chunks and self._chunks[key].is_ready:
+                uses[key] = _reused(uses.get(key, SEEN))
 
     def stored(self, keys: Sequence[int]) -> None:
         """They have come."""
