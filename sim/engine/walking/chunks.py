@@ -24,7 +24,7 @@ class Chunks:
 class CpuCache:
     """Chunks by key, and the policy that says which of them make room.
 
-    Mirrors vLLM's CPUOffloadingManager (v1/kv_offload/cpu/manager.py, 0.32).
+    Mirrors vLLM's CPUOffloadingManager (v1/kv_offload/cpu/manager.py, 0.33).
     """
 
     def __init__(self, num_chunks: int, policy: EvictionPolicy) -> None:

@@ -1,7 +1,7 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, and a queue of the worker for either.
 
-Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32)
-as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
+Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32
+and 0.33) as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
 attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
 """
 
