@@ -162,6 +162,8 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             counts_loras_of_all_running=draw(st.booleans()),
             keeps_verified_blocks=draw(st.booleans()),
             passes_over_short_chunks=draw(st.booleans()),
+            ranks_chunks_by_request=draw(st.booleans()),
+            offers_chunks_anew=draw(st.booleans()),
         ),
     )
     modes = naive.Modes(
