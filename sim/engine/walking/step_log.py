@@ -90,8 +90,8 @@ class WalkLogger:
         """A batch has come back."""
         row = self._open.pop(batch.call)
         if self._tells_modes:
-            row["accepted"] = batch.accepted
-        if batch.delivered:
+            row["accepted"], row["delivered"] = batch.accepted, batch.delivered
+        elif batch.delivered:
             row["delivered"] = batch.delivered
         row["finished"] = [progress.request.request_id for progress in finished]
         row["free_after"] = state.num_free_blocks
