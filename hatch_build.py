@@ -93,7 +93,12 @@ def compile_engine(root: Path, scratch: Path) -> Path:
     )
     gc.freeze()  # mypyc's trees, through which Python would otherwise look for ten seconds when it ends
     for extension in extensions:
-        extension.extra_compile_args = [*extension.extra_compile_args, *ROUNDING, *UNWARNED, *LOCAL]  # they share one list
+        extension.extra_compile_args = [
+            *extension.extra_compile_args,
+            *ROUNDING,
+            *UNWARNED,
+            *LOCAL,
+        ]  # they share one list
     library, *parts = extensions
     folders = groupby(sorted(parts, key=lambda part: part.name), key=lambda part: part.name.rpartition(".")[0])
     in_folder = [list(parts) for _, parts in folders]

@@ -7,13 +7,14 @@ they do with every request; with several API servers requests go to one after th
 
 from collections.abc import Container, Sequence
 from math import inf
+from typing import Final
 
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
 
-WAITING_WEIGHT = 6
-FREE_KV_USAGE = 0.5
+WAITING_WEIGHT: Final = 6
+FREE_KV_USAGE: Final = 0.5
 """Up to this KV cache usage a waiting request counts no more than a running one."""
 
 

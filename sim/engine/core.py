@@ -521,7 +521,8 @@ class EngineCore(LockStepCore):
         finished: Sequence[Request] = ()
         last = self._last_collect
         last.num_left_waiting = last.num_left_running = last.num_released = 0
-        if self._aborts or batch in state.ended:
+        ended = state.ended
+        if self._aborts or (ended and batch in ended):
             finished = self._release(batch, is_full=is_full)
         state.num_collected = batch + 1
         last.at_s = self.now_s

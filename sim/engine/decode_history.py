@@ -6,14 +6,14 @@ starved, the first token after a preemption, and tokens that were dropped becaus
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sim.engine.decode_stretches import STRETCH
 from sim.engine.narrow import NarrowRows, RowLog
 from sim.engine.request import Request, RequestStatus
 from sim.engine.unlimited import UNLIMITED
 
-pack_stretch = Struct("qii").pack
+pack_stretch: Final = Struct("qii").pack
 
 
 class LateToken(NamedTuple):

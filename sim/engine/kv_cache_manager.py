@@ -7,6 +7,7 @@ tokens, of which the full ones whose tokens are known can be found by content.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
@@ -36,7 +37,7 @@ class PrefixHit:
         self.num_nowhere_held = num_nowhere_held
 
 
-NO_HIT = PrefixHit(0, (), 0, 0)
+NO_HIT: Final = PrefixHit(0, (), 0, 0)
 
 
 def best_hit(request: Request) -> PrefixHit:

@@ -1,11 +1,14 @@
 """The leaps of a replica: recorded as packed rows, of which the latest stay so and all before become blocks."""
 
 from struct import Struct
+from typing import Final
 
 from sim.engine.leap_block import LEAP, LeapBlock
 from sim.engine.narrow import ROWS_AT_ONCE, PackedRows, Rows
 
-pack_leap = Struct("10iq4d").pack
+pack_leap: Final = Struct("10iq4d").pack
+pack_decodes: Final = Struct("2i8x4i4xiq4d").pack
+"""The same without a prompt and whoever was preempted, whose zeros need not be handed over."""
 
 
 class LeapLog(PackedRows):

@@ -5,7 +5,7 @@ Columns are narrowed ROWS_AT_ONCE rows at a time. They come back as they were.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from sim.engine.columns import Ints
 
 ROWS_AT_ONCE = 4_096
-JOINED_AT_ONCE = 64
+JOINED_AT_ONCE: Final = 64
 """Packed rows, each of which takes more memory by itself, but less time than to be joined by itself."""
 Rows = NDArray[Any]  # with a field a column
 NOTHING = np.zeros((), dtype=np.uint8)

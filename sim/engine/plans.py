@@ -1,5 +1,7 @@
 """Passes that an engine foresees."""
 
+from typing import Final
+
 from sim.engine.leaps import Leap
 from sim.engine.unlimited import UNLIMITED
 
@@ -33,7 +35,7 @@ DecodesAhead = tuple[int, int, int]
 
 A plain tuple, which compiled code hands over without making an object.
 """
-IDLE: DecodesAhead = (UNLIMITED, 0, 0)
+IDLE: Final[DecodesAhead] = (UNLIMITED, 0, 0)
 """Nothing happens in any pass."""
-UNCERTAIN: DecodesAhead = (0, 0, 0)
+UNCERTAIN: Final[DecodesAhead] = (0, 0, 0)
 """The next pass may do something else."""

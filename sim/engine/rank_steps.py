@@ -8,7 +8,7 @@ on the full graphs of decodes are of split steps alone: others of these sizes ru
 not split a step in which a request reads blocks that another one writes in the same step.
 """
 
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from sim.engine.leaps import DecodeSteps, Leap
 from sim.engine.unlimited import UNLIMITED
@@ -24,10 +24,10 @@ from sim.steptime.protocol import (
     shape_of,
 )
 
-MOST_KEPT = 1 << 14
+MOST_KEPT: Final = 1 << 14
 """Of what was worked out: without graphs nearly every step has an agreement of its own."""
-LEAST_FIRST: tuple[GraphKind, ...] = ("none", "piecewise", "full")
-FULL = 2
+LEAST_FIRST: Final[tuple[GraphKind, ...]] = ("none", "piecewise", "full")
+FULL: Final = 2
 
 
 class DualBatches(NamedTuple):

@@ -9,7 +9,7 @@ from sim.engine.columns import Floats, Ints
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import Taken
 from sim.engine.decode_stretches import DecodeStretches
-from sim.engine.leap_log import LeapLog, pack_leap
+from sim.engine.leap_log import LeapLog, pack_decodes, pack_leap
 from sim.engine.leap_records import CHUNK, LeapRecords
 from sim.engine.leaps import Leap
 from sim.engine.narrow import RowLog
@@ -42,25 +42,27 @@ class Recorder(ReplicaRows):
         """
         num_decodes, context_tokens = decodes
         num_chunk_tokens, num_computed = chunk
+        num_running, num_waiting, num_free = state.num_running, state.num_waiting, state.num_free_blocks
+        start_s, linear_s, square_s, cube_s = leap.start_s, leap.linear_s, leap.square_s, leap.cube_s
         if num_chunk_tokens:
             self._chunks.add(pack_chunk(num_chunk_tokens, num_computed))
-        row = pack_leap(
-            num_steps,
-            num_decodes,
-            num_chunk_tokens,
-            1 if num_chunk_tokens else 0,
-            num_decodes,
-            state.num_running,
-            state.num_waiting,
-            state.num_free_blocks,
-            0,
-            num_decodes,
-            context_tokens,
-            leap.start_s,
-            leap.linear_s,
-            leap.square_s,
-            leap.cube_s,
-        )
+            counts = num_steps, num_decodes, num_chunk_tokens, 1, num_decodes, num_running, num_waiting, num_free, 0
+            row = pack_leap(*counts, num_decodes, context_tokens, start_s, linear_s, square_s, cube_s)
+        else:
+            row = pack_decodes(
+                num_steps,
+                num_decodes,
+                num_decodes,
+                num_running,
+                num_waiting,
+                num_free,
+                num_decodes,
+                context_tokens,
+                start_s,
+                linear_s,
+                square_s,
+                cube_s,
+            )
         self._leaps.add(row)
 
     def step(self, batch: Batch, start_s: float, duration_s: float, state: SchedulerState) -> None:

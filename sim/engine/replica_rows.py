@@ -1,7 +1,7 @@
 """Rows of one replica while it runs: its leaps and the chunks of prompts in them, and its requests in the table of all replicas."""
 
 from struct import Struct
-from typing import Protocol
+from typing import Final, Protocol
 
 from sim.engine.leap_log import LeapLog, pack_leap
 from sim.engine.leap_records import CHUNK
@@ -9,8 +9,8 @@ from sim.engine.narrow import RowLog
 from sim.engine.request import Request
 from sim.steptime.protocol import StepShape
 
-NO_WORK = StepShape(0, 0, (), 0)
-pack_chunk = Struct("2i").pack
+NO_WORK: Final = StepShape(0, 0, (), 0)
+pack_chunk: Final = Struct("2i").pack
 Shown = tuple[int, int, int]
 """Running requests, waiting ones and free blocks."""
 

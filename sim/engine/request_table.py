@@ -2,7 +2,7 @@
 
 from math import nan
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ COUNTS = ("generated_tokens", "num_preemptions", "num_cached_tokens")
 OUTCOME = np.dtype([(name, "f8") for name in TIMES] + [(name, "i4") for name in (*COUNTS, "replica")])
 NO_REPLICA = -1  # a column of integers has no None
 NOT_SERVED = (nan,) * len(TIMES) + (0,) * len(COUNTS) + (NO_REPLICA,)
-pack_outcome_into = Struct("3d4i").pack_into
+pack_outcome_into: Final = Struct("3d4i").pack_into
 
 
 class Earlier(NamedTuple):

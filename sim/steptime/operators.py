@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import HOPPER
@@ -18,7 +18,7 @@ from sim.specs.operator_fits import ComputeDtype
 from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
-TILE_ROWS = 128
+TILE_ROWS: Final = 128
 MARLIN_ON_HOPPER = (
     0.75  # of the peak at best, as it does without `wgmma` (vLLM pull request 7174, which brings Machete for integers)
 )

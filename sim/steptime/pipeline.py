@@ -54,12 +54,17 @@ class Message:
         self._num_stages = engine.pipeline_parallel_size
         self._bytes_per_token = ACTIVATION_BYTES * model.hidden_size
         self._graphs = GraphDispatch.of(engine)
-        self._timed = cache(self._time)
+        self._timed: dict[int, float] = {}
         self._sent_s = cache(self._send)
 
     def seconds(self, after_stage: int, shape: StepShape) -> float:
         """From the end of a stage to the beginning of the next; tokens that a CUDA graph pads with are sent as well."""
-        return self._timed(after_stage, num_tokens_of(shape), not shape.chunks)
+        num_tokens, is_uniform_decode = num_tokens_of(shape), not shape.chunks
+        key = 2 * (self._num_stages * num_tokens + after_stage) + is_uniform_decode
+        found = self._timed.get(key)
+        if found is None:
+            found = self._timed[key] = self._time(after_stage, num_tokens, is_uniform_decode)
+        return found
 
     def agreed_s(self, after_stage: int, shape: StepShape, agreement: Agreement) -> float:
         """That of a rank in lock step with others, which may pad more."""

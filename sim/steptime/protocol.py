@@ -1,6 +1,7 @@
 """What the engine asks of a step-time model: plain numbers in, seconds out."""
 
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,9 @@ class StepShape(NamedTuple):
         return (self.num_decodes + self.num_drafts) / self.num_tokens
 
 
+new_shape: Final = cast("Callable[..., StepShape]", tuple.__new__)
+
+
 def shape_of(
     num_decodes: int,
     decode_context_tokens: int,
@@ -62,7 +66,7 @@ def shape_of(
     num_drafts: int = 0,
 ) -> StepShape:
     """A StepShape, made as tuples are: in compiled code the named tuple's own constructor takes half as long again."""
-    return tuple.__new__(StepShape, (num_decodes, decode_context_tokens, chunks, num_sampled, num_drafts))
+    return new_shape(StepShape, (num_decodes, decode_context_tokens, chunks, num_sampled, num_drafts))
 
 
 def num_tokens_of(shape: StepShape) -> int:

@@ -90,28 +90,30 @@ class RooflineStepTime:
             if engine.enable_dbo and engine.data_parallel_size > 1 and model.has_experts
             else None
         )
-        self._host = gpu.operators.host
+        host = gpu.operators.host
+        self._host_step_s, self._host_request_s, self._exposed_s = host.step_s, host.request_s, host.exposed_s
         self._is_async = engine.async_scheduling
         self._is_first = stage.is_first
         self._composition: Composition = options.composition
-        work, launch_s = self._token_work, self._host.launch_s
+        work, launch_s = self._token_work, host.launch_s
         self._launches_s: dict[GraphKind, float] = {
             "full": 0.0,
-            "piecewise": work.num_layers * self._host.layer_s,
+            "piecewise": work.num_layers * host.layer_s,
             "none": work.num_launches * launch_s,
         }
         self._waits_s: dict[GraphKind, float] = {
             "full": 0.0,
-            "piecewise": work.num_layers * self._host.gap_s,
+            "piecewise": work.num_layers * host.gap_s,
             "none": 0.0,
         }
         self._dispatch_s = 0.0
         if gpu.architecture == "CPU":
             self._dispatch_s = launch_s * (work.num_launches if engine.enforce_eager else work.num_piecewise_launches)
             self._launches_s = self._waits_s = dict.fromkeys(self._launches_s, 0.0)
-        self._batch = cache(self._time_batch)
+        self._batches: dict[int, Batch] = {}
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
-        self._sampling_s = cache(sampling.seconds)
+        self._sampling = sampling
+        self._sampled_s: dict[int, float] = {}
         self._samplers = cache(sampling.kernels)
         self._curve = cache(self._time_decodes)
         self.decode_curve: Callable[[int], DecodeCurve] = cache(lambda num_decodes: self._curve(num_decodes, 0, None))
@@ -223,6 +225,19 @@ class RooflineStepTime:
         tokens_s = work.own_s(num_agreed or num_tokens_of(shape)) + work.experts_s(num_all_tokens)
         return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
+    def _batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
+        key = 2 * num_tokens + is_uniform_decode  # compiled code asks a dict in a fraction of the time of a `cache`
+        found = self._batches.get(key)
+        if found is None:
+            found = self._batches[key] = self._time_batch(num_tokens, is_uniform_decode)
+        return found
+
+    def _sampling_s(self, num_rows: int) -> float:
+        found = self._sampled_s.get(num_rows)
+        if found is None:
+            found = self._sampled_s[num_rows] = self._sampling.seconds(num_rows)
+        return found
+
     def _time_batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         graph, num_padded = self._graphs.dispatch(num_tokens, is_uniform_decode=is_uniform_decode)
         tokens_s = sum(self._token_work.seconds_by_operator(num_padded).values())
@@ -253,7 +268,7 @@ class RooflineStepTime:
 
     def _after_s(self, num_requests: int) -> float:
         """What the host takes with the GPU idle."""
-        own_s = self._host.exposed_s if self._is_async or not self._is_first else self._host_s(num_requests)
+        own_s = self._exposed_s if self._is_async or not self._is_first else self._host_s(num_requests)
         return own_s + self._dispatch_s
 
     def _least_s(self, num_requests: int) -> float:
@@ -261,7 +276,7 @@ class RooflineStepTime:
         return self._host_s(num_requests) if self._is_first else 0.0
 
     def _host_s(self, num_requests: int) -> float:
-        return self._host.step_s + self._host.request_s * num_requests
+        return self._host_step_s + self._host_request_s * num_requests
 
     def _explain_pass(self, shape: StepShape) -> list[OperatorTime]:
         times = [*self._explain_tokens(shape), *self._explain_attention(shape)]

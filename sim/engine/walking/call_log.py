@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from struct import Struct, pack
+from typing import Final
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from sim.engine.narrow import ROWS_AT_ONCE, Narrow, Rows, Shared
 from sim.engine.walking.calls_ahead import NUM_FACTS, NUM_SHARED, CallsAhead
 
 CALLS_AT_ONCE = 4 * ROWS_AT_ONCE
-PACKERS: dict[int, Callable[..., bytes]] = {}
+PACKERS: Final[dict[int, Callable[..., bytes]]] = {}
 """By how many times they pack."""
+SHARED: Final = tuple(name for name in COUNTS if name not in ("num_steps", "num_free_blocks"))
+"""Of COUNTS those that calls have in common."""
 
 
 class CallLog(LeapLog):
@@ -21,6 +24,7 @@ class CallLog(LeapLog):
 
     def __init__(self) -> None:
         super().__init__()
+        self._most_rows = CALLS_AT_ONCE
         self._num_slots = 1
         self._num_before = 0
         self._clear()
@@ -58,7 +62,7 @@ class CallLog(LeapLog):
             self._others.extend([row + number for number in ahead.others])
             self._others_s.extend(ahead.others_s)
         self._num_rows += num_calls
-        if self._num_rows >= CALLS_AT_ONCE:
+        if self._num_rows >= self._most_rows:
             self._flush()
 
     def _flush(self) -> None:
@@ -79,7 +83,7 @@ class CallLog(LeapLog):
         begins, num_calls, nums_of_taken, num_running, num_waiting, num_free = shared[:, :NUM_SHARED].T
         facts = shared[:, NUM_SHARED:].reshape(-1, num_slots, NUM_FACTS).transpose(2, 0, 1)
         counts, contexts, num_back = np.ascontiguousarray(facts)
-        rows, num_rows = np.arange(self._num_rows), np.diff(begins[1:], prepend=0, append=self._num_rows)
+        rows, num_rows = np.arange(self._num_rows), np.diff(np.concatenate(([0], begins[1:], [self._num_rows])))
         rounds = (rows - begins.repeat(num_rows)) // num_slots
         places = rows + (num_slots * np.arange(len(begins)) - begins).repeat(num_rows) - num_slots * rounds
         num_decodes = counts.take(places, mode="clip")
@@ -87,8 +91,9 @@ class CallLog(LeapLog):
         taken = np.zeros(self._num_rows, np.int64)
         takers, nums_taken = _ints(self._taken).reshape(-1, 2).T
         taken[takers + begins.repeat(nums_of_taken)] = nums_taken
+        num_free = num_free - taken[begins]
         taken = np.cumsum(taken)
-        free = (num_free + np.append(0, taken)[begins]).repeat(num_rows) - taken
+        free = (num_free + taken[begins]).repeat(num_rows) - taken
         goes_back = np.count_nonzero(counts, axis=1).repeat(num_rows)
         for number in range(num_slots):  # its slot's last batch was launched before these calls
             is_long = num_calls > number
@@ -101,7 +106,7 @@ class CallLog(LeapLog):
         places[packed_rows] = counts.size + np.arange(len(packed))
         if not counts.all():
             num_decodes[packed_rows] = 1
-            ran = np.flatnonzero(num_decodes)
+            ran = np.flatnonzero(num_decodes > 0)
             places, context_tokens = places.take(ran, mode="clip"), context_tokens.take(ran, mode="clip")
             free, goes_back = free.take(ran, mode="clip"), goes_back.take(ran, mode="clip")
             starts_s, durations_s = starts_s.take(ran, mode="clip"), durations_s.take(ran, mode="clip")
@@ -116,7 +121,7 @@ class CallLog(LeapLog):
         places = places.astype(np.min_scalar_type(counts.size + len(packed)))
         table = np.empty(counts.size + len(packed), np.int64)
         integers: dict[str, Column] = {}
-        for name in COUNTS:
+        for name in SHARED:
             table[: counts.size].reshape(counts.shape)[:] = of_calls.get(name, 0)
             table[counts.size :] = packed[name]
             integers[name] = Shared(Narrow(table), places)

@@ -29,6 +29,7 @@ class State:
         self, config: SchedulerConfig, modes: Modes, num_keys: int, connector: Connector | None, *, counts: bool = False
     ) -> None:
         self.config = config
+        self._watermark_blocks = config.watermark_blocks
         self.modes = modes
         self.rules = config.engine.rules
         self.is_async = config.engine.async_scheduling
@@ -93,7 +94,7 @@ class State:
     @property
     def watermark(self) -> int:
         """Blocks that stay free for those who run."""
-        return self.config.watermark_blocks if self.running else 0
+        return self._watermark_blocks if self.running else 0
 
     def requests_in(self, batch: Batch) -> list[Progress]:
         """The requests of a batch that was just scheduled, in order of admission."""
