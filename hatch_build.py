@@ -30,8 +30,10 @@ OPT_LEVEL = os.environ.get("SERVECAST_OPT_LEVEL", "2")
 ROUNDING = [] if os.name == "nt" else ["-ffp-contract=off"]
 """A product and a sum are rounded each for itself, as Python does it, also where one instruction could do both."""
 UNWARNED = [] if os.name == "nt" else ["-Wno-misleading-indentation"]
-LOCAL = [] if os.name == "nt" else ["-fno-semantic-interposition"]
 """Looking for it in one file of 300,000 lines takes gcc as long as all else that it does at -O1."""
+LOCAL = [] if os.name == "nt" else ["-fno-semantic-interposition"]
+"""Functions of the library call each other at once: nobody puts others in their place."""
+FLAGS = [*ROUNDING, *UNWARNED, *LOCAL]
 MYPY_CONFIG = """
 [mypy]
 ignore_missing_imports = true
@@ -93,12 +95,7 @@ def compile_engine(root: Path, scratch: Path) -> Path:
     )
     gc.freeze()  # mypyc's trees, through which Python would otherwise look for ten seconds when it ends
     for extension in extensions:
-        extension.extra_compile_args = [
-            *extension.extra_compile_args,
-            *ROUNDING,
-            *UNWARNED,
-            *LOCAL,
-        ]  # they share one list
+        extension.extra_compile_args = [*extension.extra_compile_args, *FLAGS]  # they share one list
     library, *parts = extensions
     folders = groupby(sorted(parts, key=lambda part: part.name), key=lambda part: part.name.rpartition(".")[0])
     in_folder = [list(parts) for _, parts in folders]
