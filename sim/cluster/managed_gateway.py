@@ -193,8 +193,8 @@ class ManagedGateway:
             for watch in self._watches.values():
                 watch.answered(errand, place.number, self._env.now)
             self._end(errand)
+            self.dispatch_soon()
         self._places.give_back_if_drained(place)
-        self.dispatch_soon()
 
     def refused(self, number: int, request: Request, reason: str) -> None:
         """The address of that number turns a request away that it was sent."""

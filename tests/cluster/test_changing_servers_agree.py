@@ -1,7 +1,9 @@
 """Servers of several engines in fleets that change do what naive ones do."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -140,6 +142,34 @@ def test_servers_whose_ranks_step_together(
     )
     assert_same_run(found, naive)
     assert_same_ranks(found, naive)
+
+
+def test_a_client_acts_on_the_last_answer_before_those_at_the_gateway_do() -> None:
+    """Both answers of the second request come back at once, one from each rank: its client sends the fourth while the third waits as one request at
+    the gateway, and not as two answers at the ranks.
+    """
+    config = make_config(max_num_seqs=1, async_scheduling=True, block_size=16)
+    trace = replace(
+        make_trace([Ask("a", 20, 1), Ask("b", 40, 1), Ask("c", 20, 2), Ask("d", 20, 1)]), n=np.array([1, 2, 2, 2])
+    )
+    ten_seconds, clients = RecordedStepTime(10, 0, 0), Clients(max_concurrency=2)
+    changes = Dynamics.parse({"admission": {"max_concurrent": 1, "max_queued": 2}})
+    server = ServerPlan(2, LockStepRules(1, looks_at_once=True), "vllm_dp:interval_s=3")
+    fleet = FleetPlan((Pool(config, ten_seconds, 2, 0.0, server=server),), "least_loaded", changes)
+    found = simulate(trace, fleet, clients=clients)
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        ten_seconds,
+        num_servers=1,
+        start_up_s=0.0,
+        servers=Servers(2, "vllm_dp:interval_s=3", RULES | {"sync_interval": 1}),
+        router="least_loaded",
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+    assert not found.merged.requests.rejected
 
 
 def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None:
