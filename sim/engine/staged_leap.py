@@ -10,7 +10,7 @@ from sim.engine.rank_group import LockStepRules
 from sim.engine.rank_records import RankRecords
 from sim.engine.staged_loop import BACK, CALL, Loop
 from sim.engine.staged_times import StagedDecoding, StagedTimes
-from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, Turn
+from sim.engine.walking.calls_ahead import MOST_CALLS, PLACES, CallsAhead, Turn
 
 NO_TURNS: list[Turn] = []
 
@@ -70,7 +70,7 @@ class RankAhead:
         else:
             ahead.ends_s[ahead.num_before + number] = max(self.call_s, self.last_end_s)
         if self.num_taken:
-            ahead.taken += (number, self.num_taken)
+            ahead.taken.append(number * PLACES + self.num_taken)
         ahead.num_calls = number + 1
         ahead.back_s = max(self.call_s, ahead.ends_s[number])
         self.num_free -= self.num_taken

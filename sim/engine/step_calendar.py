@@ -32,6 +32,10 @@ class StepCalendar:
         """Take a request out again. The pass stays in the calendar, even if no request is left under it."""
         self._by_pass[step].remove(request)
 
+    def peek_next(self) -> list[Request]:
+        """The requests of `next_pass`, which stay in."""
+        return self._by_pass[self.next_pass]
+
     def pop_next(self) -> list[Request]:
         """Take out the requests of `next_pass`, none if all were removed, and go on to the pass after it."""
         requests = self._by_pass.pop(heappop(self._order))

@@ -10,7 +10,7 @@ from sim.engine.columns import Floats, Ints
 from sim.engine.leap_block import COUNTS, Column, LeapBlock
 from sim.engine.leap_log import LeapLog
 from sim.engine.narrow import ROWS_AT_ONCE, Narrow, Rows, Shared
-from sim.engine.walking.calls_ahead import NUM_FACTS, NUM_SHARED, CallsAhead
+from sim.engine.walking.calls_ahead import NUM_FACTS, NUM_SHARED, PLACES, CallsAhead
 
 CALLS_AT_ONCE = 4 * ROWS_AT_ONCE
 PACKERS: Final[dict[int, Callable[..., bytes]]] = {}
@@ -37,6 +37,7 @@ class CallLog(LeapLog):
         self._shared: list[int] = []
         self._taken: list[int] = []
         self._times_s: list[bytes] = []
+        self._lessened: list[int] = []
         self._others: list[int] = []
         self._others_s: list[float] = []
 
@@ -51,13 +52,15 @@ class CallLog(LeapLog):
         row, num_calls = self._num_rows, ahead.num_calls
         self._num_slots, self._num_before = ahead.num_slots, ahead.num_before
         shared = ahead.shared
-        shared[0], shared[1], shared[2] = row, num_calls, len(ahead.taken) // 2
+        shared[0], shared[1], shared[2] = row, num_calls, len(ahead.taken)
         shared[3], shared[4], shared[5] = num_running, num_waiting, ahead.num_free
         self._shared.extend(shared)
         self._times_s.append(_packed(ahead.ends_s[: ahead.num_before + num_calls]))
         if ahead.durations_s:
             self._times_s.append(_packed(ahead.durations_s))
         self._taken.extend(ahead.taken)
+        if ahead.lessened >= 0:
+            self._lessened.extend((row + ahead.lessened, ahead.num_others, ahead.others_tokens))
         if ahead.others:
             self._others.extend([row + number for number in ahead.others])
             self._others_s.extend(ahead.others_s)
@@ -77,7 +80,7 @@ class CallLog(LeapLog):
             self._clear()
 
     def _block(self, packed: Rows, packed_back: Ints) -> LeapBlock:
-        """What rows share is in a table, with a place for each slot in some calls, and then one for each packed row."""
+        """What rows share is in a table, with a place for each slot in some calls, and then one for each row that is packed, or lessened."""
         num_slots, packed_rows = self._num_slots, _ints(self._packed_rows)
         shared = _ints(self._shared).reshape(-1, NUM_SHARED + NUM_FACTS * num_slots)
         begins, num_calls, nums_of_taken, num_running, num_waiting, num_free = shared[:, :NUM_SHARED].T
@@ -88,9 +91,12 @@ class CallLog(LeapLog):
         places = rows + (num_slots * np.arange(len(begins)) - begins).repeat(num_rows) - num_slots * rounds
         num_decodes = counts.take(places, mode="clip")
         context_tokens = contexts.take(places, mode="clip") + rounds * num_decodes
+        lessened, num_others, others_tokens = _ints(self._lessened).reshape(-1, 3).T
+        num_decodes[lessened], context_tokens[lessened] = num_others, others_tokens
         taken = np.zeros(self._num_rows, np.int64)
-        takers, nums_taken = _ints(self._taken).reshape(-1, 2).T
-        taken[takers + begins.repeat(nums_of_taken)] = nums_taken
+        entries = _ints(self._taken)
+        takers = (entries + PLACES // 2) // PLACES
+        taken[takers + begins.repeat(nums_of_taken)] = entries - takers * PLACES
         num_free = num_free - taken[begins]
         taken = np.cumsum(taken)
         free = (num_free + taken[begins]).repeat(num_rows) - taken
@@ -104,7 +110,9 @@ class CallLog(LeapLog):
         context_tokens[packed_rows], free[packed_rows] = packed["decode_context_tokens"], packed["num_free_blocks"]
         goes_back[packed_rows] = packed_back
         places[packed_rows] = counts.size + np.arange(len(packed))
-        if not counts.all():
+        num_before_lessened = counts.size + len(packed)
+        places[lessened] = num_before_lessened + np.arange(len(lessened))
+        if not (counts.all() and num_others.all()):
             num_decodes[packed_rows] = 1
             ran = np.flatnonzero(num_decodes > 0)
             places, context_tokens = places.take(ran, mode="clip"), context_tokens.take(ran, mode="clip")
@@ -118,12 +126,21 @@ class CallLog(LeapLog):
             "num_running": num_running[:, np.newaxis],
             "num_waiting": num_waiting[:, np.newaxis],
         }
-        places = places.astype(np.min_scalar_type(counts.size + len(packed)))
-        table = np.empty(counts.size + len(packed), np.int64)
+        in_calls = np.searchsorted(begins, lessened, "right") - 1
+        of_lessened = {
+            "num_decodes": num_others,
+            "num_sampled": num_others,
+            "num_continued": num_others,
+            "num_running": num_running[in_calls],
+            "num_waiting": num_waiting[in_calls],
+        }
+        table = np.empty(num_before_lessened + len(lessened), np.int64)
+        places = places.astype(np.min_scalar_type(len(table)))
         integers: dict[str, Column] = {}
         for name in SHARED:
             table[: counts.size].reshape(counts.shape)[:] = of_calls.get(name, 0)
-            table[counts.size :] = packed[name]
+            table[counts.size : num_before_lessened] = packed[name]
+            table[num_before_lessened:] = of_lessened.get(name, 0)
             integers[name] = Shared(Narrow(table), places)
         integers["num_steps"] = Narrow(np.ones(len(places), np.int8))
         integers["num_free_blocks"], integers["decode_context_tokens"] = Narrow(free), Narrow(context_tokens)

@@ -25,6 +25,10 @@ NUM_SHARED: Final = 6
 """The row of the first of some calls, their number, how many of them take blocks, running requests, waiting ones and free blocks; then come the
 facts of each slot.
 """
+PLACES: Final = 1 << 20
+"""The number of a call, so many times, stands in one integer with how many blocks its batch takes, which are fewer than half as many; compiled
+code multiplies larger ones at ten times the cost.
+"""
 NUM_FACTS: Final = 3
 """Its decodes in the first of its calls, the sum of their contexts after it, and how many batches it comes after the slot's last one."""
 
@@ -50,16 +54,18 @@ class Turn:
 class CallsAhead:
     """So many calls from `first_call` on; `shared` is what they have in common, with the facts of each slot in the order of its first call.
 
-    Of `num_free` blocks `num_left` are left; `taken` has, by turns, the numbers of calls whose batches take blocks and how many, less what windows
-    give back. The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
+    Of `num_free` blocks `num_left` are left; `taken` has the calls whose batches take blocks, with how many, less what windows give back (PLACES). The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
     these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits for; that of
     one among `others` begins at the time in `others_s`. Told besides are when each call of a plan is made, and how long each batch runs of a device
     with a single stage. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
+
+    Call `ending`, if there is one, brings last tokens, and the last one waits for its batch. If that is the next call of the same slot, it is
+    `lessened`: it runs but `num_others` decodes, whose contexts are then `others_tokens` together.
     """
 
     __slots__ = (
-        "back_s", "called_s", "durations_s", "ends_s", "first_call", "is_plan", "lag", "next_s", "num_before", "num_calls", "num_free", "num_left",
-        "num_slots", "others", "others_s", "shared", "taken", "times_s",
+        "back_s", "called_s", "durations_s", "ending", "ends_s", "first_call", "is_plan", "lag", "lessened", "next_s", "num_before", "num_calls",
+        "num_free", "num_left", "num_others", "num_slots", "others", "others_s", "others_tokens", "shared", "taken", "times_s",
     )  # fmt: skip
 
     def __init__(self, most: int, num_slots: int, num_before: int, *, is_plan: bool) -> None:
@@ -83,6 +89,8 @@ class CallsAhead:
         self.num_calls = 0
         self.num_free = self.num_left = num_free
         self.back_s = self.next_s = -inf
+        self.ending = self.lessened = -1
+        self.num_others = self.others_tokens = 0
         if self.taken:
             self.taken = []
         if self.others:
@@ -92,7 +100,12 @@ class CallsAhead:
 
     def num_taken(self, num_calls: int) -> int:
         """Blocks that the batches of the first so many calls take."""
-        return sum(self.taken[at + 1] for at in range(0, len(self.taken), 2) if self.taken[at] < num_calls)
+        num_blocks = 0
+        for entry in self.taken:
+            number = (entry + PLACES // 2) // PLACES
+            if number < num_calls:
+                num_blocks += entry - number * PLACES
+        return num_blocks
 
     def num_begun(self, now_s: float) -> int:
         """How many of a plan are made before that time."""
@@ -103,6 +116,8 @@ class CallsAhead:
         return max(self.called_s[number], self.ends_s[number])
 
     def num_decodes(self, number: int) -> int:
+        if number == self.lessened:
+            return self.num_others
         return self.shared[NUM_SHARED + NUM_FACTS * (number % self.num_slots)]
 
     def start_s(self, number: int) -> float:
@@ -211,7 +226,7 @@ class LookAhead:
     def work_out(
         self, ahead: CallsAhead, most: int, until_s: float, told_s: float, now_s: float, num_blocks_to_admit: int
     ) -> None:
-        """Add the calls made before `until_s`, `most` or fewer, as far as there are blocks; the device runs their batches.
+        """Add the calls made before `until_s`, up to so many in all, as far as there are blocks; the device runs their batches.
 
         The last one is the first whose batch is back at `told_s` or later. None leaves so many blocks free that somebody may be admitted.
         """
@@ -219,8 +234,14 @@ class LookAhead:
         first_stage, last_stage = device.stages[0], device.stages[-1]
         is_plan, has_stages = ahead.is_plan, device.has_stages
         ends_s, num_slots = ahead.ends_s, ahead.num_slots
-        turn = self.turns[self.rotation.place(ahead.first_call)]
-        num_calls, num_free, back_s, lag, num_before = 0, ahead.num_free, ahead.back_s, ahead.lag, ahead.num_before
+        num_calls, num_free, back_s, lag, num_before = (
+            ahead.num_calls,
+            ahead.num_left,
+            ahead.back_s,
+            ahead.lag,
+            ahead.num_before,
+        )
+        turn = self.turns[self.rotation.place(ahead.first_call + num_calls)]
         may_admit = windows is not None or num_free >= num_blocks_to_admit
         while num_calls < most and now_s < until_s and back_s < told_s:
             slept_s = duration_s = 0.0
@@ -233,8 +254,7 @@ class LookAhead:
                         break
                     num_taken -= num_passed
                     num_free -= num_taken
-                    ahead.taken.append(num_calls)
-                    ahead.taken.append(num_taken)
+                    ahead.taken.append(num_calls * PLACES + num_taken)
                 slot = turn.slot
                 sampled_s = slot.sampled_s
                 start_s = max(now_s, first_stage.free_s)
@@ -264,3 +284,42 @@ class LookAhead:
         ahead.back_s, ahead.next_s = back_s, now_s
         if is_plan:
             ahead.times_s = self.times_s
+
+    def go_on(self, ahead: CallsAhead, most: int, until_s: float, num_blocks_to_admit: int) -> None:
+        """Behind a call that last tokens come of, add those up to the one that waits for them, likewise; nobody else may finish meanwhile."""
+        ending = ahead.num_calls - 1
+        call, behind = ahead.first_call + ending, ahead.num_calls + ahead.num_before
+        slot = self.rotation.slot(call)
+        if not 0 < ahead.num_before <= most - ahead.num_calls or slot.decodes.ends.next_pass != self.rotation.round(
+            call
+        ):
+            return
+        lessened = ending + ahead.num_slots
+        self.work_out(ahead, min(behind, lessened), until_s, inf, ahead.next_s, num_blocks_to_admit)
+        if ahead.num_calls == lessened < behind and self._lessen(ahead, lessened):
+            self.work_out(ahead, behind, until_s, inf, ahead.next_s, num_blocks_to_admit)
+            if ahead.num_calls == lessened:
+                ahead.lessened = -1
+        if ahead.num_calls == behind:
+            ahead.ending = ending
+
+    def _lessen(self, ahead: CallsAhead, number: int) -> bool:
+        """The next call of that number is without the decodes that end in its slot; False if nobody decodes then."""
+        call, size = ahead.first_call + number, self._block_size
+        turn, at = self.turns[self.rotation.place(call)], self.rotation.round(call)
+        decodes = turn.slot.decodes
+        ended = decodes.ends.peek_next()
+        turn.num_decodes -= len(ended)
+        num_decodes = 0
+        for other in self.turns:
+            num_decodes += other.num_decodes
+        if num_decodes == 0:
+            return False
+        context_tokens, turn.boundaries = decodes.context_sum(at), decodes.block_boundaries.copy()
+        for request in ended:
+            context_tokens -= at - request.epoch
+            turn.boundaries[(request.epoch + 1) % size] -= 1
+        if turn.num_decodes:
+            turn.context_tokens, turn.decodes = float(context_tokens), self._device.decodes(turn.num_decodes)
+        ahead.lessened, ahead.num_others, ahead.others_tokens = number, turn.num_decodes, context_tokens
+        return True

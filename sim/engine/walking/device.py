@@ -5,6 +5,7 @@ from typing import cast
 
 from sim.engine.leaps import DecodeSteps
 from sim.engine.walking.batch import Batch
+from sim.steptime.pipeline import PipelineStepTime
 from sim.steptime.protocol import DecodeCurve, StagedStepTime, StepShape, StepTimeModel
 
 
@@ -163,11 +164,25 @@ class Device:
         for number, stage in enumerate(self.stages):
             begun_s = max(ready_s, stage.free_s)
             if decodes is None:
-                stage_s = times.stage_s(number, shape)
+                stage_s = _stage_s(times, number, shape)
             else:
                 stage_s = decodes.stages[number].steps.seconds(shape.decode_context_tokens)
             batch.end_s = stage.free_s = begun_s + stage_s
             batch.stages_s.append((begun_s, batch.end_s))
             stage.busy_s += stage_s
             if number < last_stage:
-                ready_s = batch.end_s + times.hop_s(number, shape)
+                ready_s = batch.end_s + _hop_s(times, number, shape)
+
+
+def _stage_s(times: StagedStepTime, stage: int, shape: StepShape) -> float:
+    if isinstance(
+        times, PipelineStepTime
+    ):  # whose methods compiled code calls at once, and a protocol's by their names
+        return times.stage_s(stage, shape)
+    return times.stage_s(stage, shape)
+
+
+def _hop_s(times: StagedStepTime, after_stage: int, shape: StepShape) -> float:
+    if isinstance(times, PipelineStepTime):
+        return times.hop_s(after_stage, shape)
+    return times.hop_s(after_stage, shape)

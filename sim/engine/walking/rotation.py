@@ -100,8 +100,7 @@ class Rotation:
     def close(self, batch: Batch) -> None:
         """A pass is done: those that sample their last token in it end, and who samples in a row is counted from here on."""
         self.last_call = batch.call
-        self.number(batch)
-        self.end(batch)
+        self.launch(batch)
         if self.windows is not None:
             self.windows.advance(batch.call)
         batch.num_continued = batch.num_counted
@@ -123,13 +122,19 @@ class Rotation:
         """Blocks that windows of counted decodes give back in so many calls that only decode."""
         return self.windows.num_blocks(first_call, num_calls) if self.windows else 0
 
-    def number(self, batch: Batch) -> None:
-        """Number a batch that does something."""
+    def launch(self, batch: Batch) -> None:
+        """Number a batch that does something; the counted ones end whose last token comes with it."""
+        slot = self.slot(batch.call)
         if not batch.did_nothing:
-            slot = self.slot(batch.call)
             batch.number_before, batch.number = slot.last_number, self.num_launched
             slot.last_number = self.num_launched
             self.num_launched += 1
+        if slot.decodes.ends.next_pass == self.round(batch.call):
+            batch.ended = [self._progress[request] for request in slot.decodes.pop_next_end()]
+            batch.may_finish = True
+            if self.windows is not None:
+                for progress in batch.ended:
+                    self.windows.leave(progress.request, batch.call)
 
     def pass_over(self, first_call: int, num_calls: int) -> int:
         """Number the batches of so many calls that only decode; how many are not empty."""
@@ -144,16 +149,6 @@ class Rotation:
                 slot.last_number = self.num_launched
                 self.num_launched += 1
         return self.num_launched - before
-
-    def end(self, batch: Batch) -> None:
-        """The counted ones whose last token comes with a batch."""
-        decodes = self.slot(batch.call).decodes
-        if decodes.ends.next_pass == self.round(batch.call):
-            batch.ended = [self._progress[request] for request in decodes.pop_next_end()]
-            batch.may_finish = True
-            if self.windows is not None:
-                for progress in batch.ended:
-                    self.windows.leave(progress.request, batch.call)
 
     def _has_to_be_visited(self, progress: Progress) -> bool:
         """Whether blocks that it has yet to fill, or its windows to pass, hold what others may look for, or some are still to be stored."""

@@ -176,8 +176,8 @@ class Scheduler:
             state.adapters.load_s(state.next_decodes)
 
     def launch_calls(self, ahead: CallsAhead, num_back: int) -> None:
-        """Put the batches of all but the first so many on their way; these are back and finished nobody. With the last of all the last tokens of some may come."""
-        state, rotation, batch = self.state, self.state.rotation, None
+        """Put the batches of all but the first so many on their way, which may bring last tokens; these are back and finished nobody."""
+        state, rotation = self.state, self.state.rotation
         assert rotation is not None, "an engine with stages"
         if num_back > 0:
             self._outputs.pass_over(rotation.pass_over(ahead.first_call, num_back))
@@ -185,11 +185,9 @@ class Scheduler:
             batch = state.spare_batches.pop() if state.spare_batches else Batch(0, 0, 0, 0, 0)
             call, num_decodes = ahead.first_call + number, ahead.num_decodes(number)
             batch.decode_alone(call, num_decodes, ahead.start_s(number), ahead.end_s(number))
-            rotation.number(batch)
+            rotation.launch(batch)
             self._outputs.launched(batch)
             state.in_flight.append(batch)
-        assert batch is not None, "the last one is on its way"
-        rotation.end(batch)
 
     # -- as batches and transfers come back ------------------------------------------------------------------------
 
