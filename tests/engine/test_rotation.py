@@ -16,7 +16,7 @@ from simpy.events import EventPriority
 
 from sim.cluster.arrivals import Process, arrivals
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
-from sim.cluster.clock import ARRIVAL, ASK, At
+from sim.cluster.clock import ARRIVAL, ASK, FLEET, At
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.replica import LiveReplica
 from sim.cluster.simulation import simulate
@@ -189,7 +189,7 @@ def served(
     env.process(arrivals(env, source, service.submit))
 
     def halt() -> Process:
-        yield At(env, env.now + (halts_s or 0), ARRIVAL)
+        yield At(env, env.now + (halts_s or 0), FLEET)
         lost.update((request.index, returned) for request, returned in replica.halt().items())
 
     if halts_s is None:
@@ -255,6 +255,18 @@ def test_who_decodes_past_blocks_that_others_may_ask_for_is_walked() -> None:
             naive.Modes(),
             [naive.Script()] * 6,
         )
+    )
+
+
+def test_a_chunk_of_as_many_tokens_as_batches_are_in_flight_is_no_steady_progress() -> None:
+    """A prompt of two tokens in one batch: windows pass both at once, where decodes with a token in each of two batches pass one in each."""
+    config = scheduler_config(
+        kv_groups=(KVGroup(window=1), KVGroup(window=9)), block_size=1, num_gpu_blocks=60, max_num_seqs=1,
+        max_num_batched_tokens=16, max_model_len=30, async_scheduling=True, enable_prefix_caching=False,
+    )  # fmt: skip
+    trace, modes = make_trace([Ask("A", 2, 12)]), naive.Modes(num_batches_in_flight=2)
+    assert_counts_as_it_walks(
+        Case(trace, config, RecordedStepTime(1, 0, 0), None, recorded(None), modes, [naive.Script()])
     )
 
 

@@ -113,7 +113,7 @@ class Rotation:
                 progress.sampled_number = batch.number
                 if progress.num_computed >= progress.last_token - 1:
                     batch.may_finish = True
-                elif progress.is_running and not self._has_to_be_visited(progress):
+                elif progress.is_running and not self._has_to_be_visited(row):
                     self._enter(progress, batch.call)
         if batch.num_continued:
             batch.num_back = batch.number - batch.number_before
@@ -150,18 +150,19 @@ class Rotation:
                 self.num_launched += 1
         return self.num_launched - before
 
-    def _has_to_be_visited(self, progress: Progress) -> bool:
-        """Whether blocks that it has yet to fill, or its windows to pass, hold what others may look for, or some are still to be stored."""
+    def _has_to_be_visited(self, row: Row) -> bool:
+        """Whether blocks that who samples in a row has yet to fill, or its windows to pass, hold what others may look for, or some are still to be stored."""
+        progress = row.progress
         if self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks:
             return True
-        if self.windows is not None and not self._passes_steadily(progress):
+        if self.windows is not None and not self._passes_steadily(row):
             return True
         return self._connector is not None and not self._connector.has_stored(progress)
 
-    def _passes_steadily(self, progress: Progress) -> bool:
-        """Whether windows pass blocks as those of who decodes in every call, and none that others may ask for."""
-        kv, num_in_flight = self._kv, self._num_in_flight
-        if progress.num_in_flight != num_in_flight or kv.may_pass_keys(progress.request):
+    def _passes_steadily(self, row: Row) -> bool:
+        """Whether windows pass blocks as those of who decodes in every call, a token in each batch in flight, and none that others may ask for."""
+        kv, num_in_flight, progress = self._kv, self._num_in_flight, row.progress
+        if row.num_tokens > 1 or progress.num_in_flight != num_in_flight or kv.may_pass_keys(progress.request):
             return False
         return not kv.passes_blocks(progress.request, progress.num_computed - num_in_flight)
 
