@@ -18,6 +18,8 @@ from sim.units import MIB
 MAX_YAML_BYTES = MIB  # settings that people write; the largest profile has 10 KB
 MAX_JSON_BYTES = 1024 * MIB  # measured runs with every gap between tokens
 MAX_DEPTH = 100
+TOO_DEEP = f"values must not be nested deeper than {MAX_DEPTH} levels"
+LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"  # some releases read ahead to a limit of their own, before any event
 MAX_NODES = 100_000  # of a YAML file, each alias counted as all that it stands for
 MAX_INTEGER = 2**63 - 1
 MAX_DIGITS = len(str(MAX_INTEGER)) + 1  # and a sign
@@ -121,6 +123,8 @@ def parse_yaml(text: str, error: type[SimError], where: str) -> Any:
         mark = problem.problem_mark or problem.context_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         what = ", ".join(part for part in (problem.context, problem.problem) if part)
+        if LIBYAML_TOO_DEEP in what:
+            what = TOO_DEEP
         raise error(f"{where}: is not valid YAML: {' '.join(what.split())}{place}.") from None
     except yaml.YAMLError as problem:
         raise error(f"{where}: is not valid YAML: {' '.join(str(problem).split())}.") from None
@@ -150,7 +154,7 @@ def _check_extent(text: str) -> None:
         outer, nodes_before, levels_before = opened[-1]
         opened[-1] = (outer, nodes_before + nodes, max(levels_before, levels + 1))
         if len(opened) + levels > MAX_DEPTH:
-            _refuse(f"values must not be nested deeper than {MAX_DEPTH} levels", event)
+            _refuse(TOO_DEEP, event)
         if nodes_before + nodes > MAX_NODES:
             _refuse(f"there must not be more than {MAX_NODES:,} values, those of aliases included", event)
 
