@@ -110,8 +110,7 @@ class CallLog(LeapLog):
         context_tokens[packed_rows], free[packed_rows] = packed["decode_context_tokens"], packed["num_free_blocks"]
         goes_back[packed_rows] = packed_back
         places[packed_rows] = counts.size + np.arange(len(packed))
-        num_before_lessened = counts.size + len(packed)
-        places[lessened] = num_before_lessened + np.arange(len(lessened))
+        places[lessened] = counts.size + len(packed) + np.arange(len(lessened))
         if not (counts.all() and num_others.all()):
             num_decodes[packed_rows] = 1
             ran = np.flatnonzero(num_decodes > 0)
@@ -119,29 +118,16 @@ class CallLog(LeapLog):
             free, goes_back = free.take(ran, mode="clip"), goes_back.take(ran, mode="clip")
             starts_s, durations_s = starts_s.take(ran, mode="clip"), durations_s.take(ran, mode="clip")
 
-        of_calls = {
-            "num_decodes": counts,
-            "num_sampled": counts,
-            "num_continued": counts,
-            "num_running": num_running[:, np.newaxis],
-            "num_waiting": num_waiting[:, np.newaxis],
-        }
         in_calls = np.searchsorted(begins, lessened, "right") - 1
-        of_lessened = {
-            "num_decodes": num_others,
-            "num_sampled": num_others,
-            "num_continued": num_others,
-            "num_running": num_running[in_calls],
-            "num_waiting": num_waiting[in_calls],
+        decodes = (counts, num_others)
+        of_calls = {
+            "num_decodes": decodes,
+            "num_sampled": decodes,
+            "num_continued": decodes,
+            "num_running": (num_running[:, np.newaxis], num_running[in_calls]),
+            "num_waiting": (num_waiting[:, np.newaxis], num_waiting[in_calls]),
         }
-        table = np.empty(num_before_lessened + len(lessened), np.int64)
-        places = places.astype(np.min_scalar_type(len(table)))
-        integers: dict[str, Column] = {}
-        for name in SHARED:
-            table[: counts.size].reshape(counts.shape)[:] = of_calls.get(name, 0)
-            table[counts.size : num_before_lessened] = packed[name]
-            table[num_before_lessened:] = of_lessened.get(name, 0)
-            integers[name] = Shared(Narrow(table), places)
+        integers = _shared(of_calls, counts.shape, len(lessened), packed, places)
         integers["num_steps"] = Narrow(np.ones(len(places), np.int8))
         integers["num_free_blocks"], integers["decode_context_tokens"] = Narrow(free), Narrow(context_tokens)
         block = LeapBlock.of_steps(integers, starts_s, durations_s)
@@ -162,6 +148,24 @@ class CallLog(LeapLog):
         if has_stages:
             return starts_s, times_s.take(ends, mode="clip") - starts_s
         return starts_s, times_s.take(ends + num_calls.repeat(num_rows), mode="clip")
+
+
+def _shared(
+    of_calls: dict[str, tuple[Ints, Ints]], shape: tuple[int, ...], num_lessened: int, packed: Rows, places: Ints
+) -> dict[str, Column]:
+    """A table for each of SHARED: of calls by slot, in that shape, of packed rows and of lessened ones; with the place in it of each row."""
+    num_of_calls = shape[0] * shape[1]
+    num_before_lessened, nothing = num_of_calls + len(packed), np.zeros(1, np.int64)
+    table = np.empty(num_before_lessened + num_lessened, np.int64)
+    narrow_places = places.astype(np.min_scalar_type(len(table)))
+    integers: dict[str, Column] = {}
+    for name in SHARED:
+        by_slot, of_lessened = of_calls.get(name, (nothing, nothing))
+        table[:num_of_calls].reshape(shape)[:] = by_slot
+        table[num_of_calls:num_before_lessened] = packed[name]
+        table[num_before_lessened:] = of_lessened
+        integers[name] = Shared(Narrow(table), narrow_places)
+    return integers
 
 
 def _packed(times_s: list[float]) -> bytes:

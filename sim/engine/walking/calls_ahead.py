@@ -54,7 +54,8 @@ class Turn:
 class CallsAhead:
     """So many calls from `first_call` on; `shared` is what they have in common, with the facts of each slot in the order of its first call.
 
-    Of `num_free` blocks `num_left` are left; `taken` has the calls whose batches take blocks, with how many, less what windows give back (PLACES). The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
+    Of `num_free` blocks `num_left` are left; `taken` has the calls whose batches take blocks, with how many, less what windows give back
+    (PLACES). The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
     these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits for; that of
     one among `others` begins at the time in `others_s`. Told besides are when each call of a plan is made, and how long each batch runs of a device
     with a single stage. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
@@ -234,13 +235,8 @@ class LookAhead:
         first_stage, last_stage = device.stages[0], device.stages[-1]
         is_plan, has_stages = ahead.is_plan, device.has_stages
         ends_s, num_slots = ahead.ends_s, ahead.num_slots
-        num_calls, num_free, back_s, lag, num_before = (
-            ahead.num_calls,
-            ahead.num_left,
-            ahead.back_s,
-            ahead.lag,
-            ahead.num_before,
-        )
+        num_calls, num_free, back_s = ahead.num_calls, ahead.num_left, ahead.back_s
+        lag, num_before = ahead.lag, ahead.num_before
         turn = self.turns[self.rotation.place(ahead.first_call + num_calls)]
         may_admit = windows is not None or num_free >= num_blocks_to_admit
         while num_calls < most and now_s < until_s and back_s < told_s:
@@ -289,10 +285,8 @@ class LookAhead:
         """Behind a call that last tokens come of, add those up to the one that waits for them, likewise; nobody else may finish meanwhile."""
         ending = ahead.num_calls - 1
         call, behind = ahead.first_call + ending, ahead.num_calls + ahead.num_before
-        slot = self.rotation.slot(call)
-        if not 0 < ahead.num_before <= most - ahead.num_calls or slot.decodes.ends.next_pass != self.rotation.round(
-            call
-        ):
+        brings_last_tokens = self.rotation.slot(call).decodes.ends.next_pass == self.rotation.round(call)
+        if not brings_last_tokens or not 0 < ahead.num_before <= most - ahead.num_calls:
             return
         lessened = ending + ahead.num_slots
         self.work_out(ahead, min(behind, lessened), until_s, inf, ahead.next_s, num_blocks_to_admit)

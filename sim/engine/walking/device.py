@@ -175,9 +175,8 @@ class Device:
 
 
 def _stage_s(times: StagedStepTime, stage: int, shape: StepShape) -> float:
-    if isinstance(
-        times, PipelineStepTime
-    ):  # whose methods compiled code calls at once, and a protocol's by their names
+    # compiled code calls a class's methods at once, and a protocol's by their names
+    if isinstance(times, PipelineStepTime):
         return times.stage_s(stage, shape)
     return times.stage_s(stage, shape)
 
