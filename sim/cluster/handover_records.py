@@ -1,7 +1,7 @@
 """The records of what was handed over: by request, and by port of the network."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -52,6 +52,10 @@ class HandoverRecords:
             pulls.num_failed,
             pulls.num_expired,
         )
+
+    def sent_at(self, arrival_s: Floats) -> Self:
+        """The same of requests whose clients sent them at those times."""
+        return replace(self, prefills=replace(self.prefills, arrival_s=arrival_s))
 
     @property
     def prefill_end_s(self) -> Floats:

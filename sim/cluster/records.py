@@ -68,6 +68,7 @@ class ClusterRecords:
             merged, shares = _of_requests(merged, rows.request), _shares(answers, rows.request, replica)
             replica = replica[: len(merged.requests)]
         whole = merged.requests
+        handovers = handovers and handovers.sent_at(whole.arrival_s)
         num_ended = np.count_nonzero(np.isfinite(whole.finish_s)) + len(whole.rejected) + len(whole.failed)
         assert num_ended == len(whole), "every request is completed, rejected or failed, once"
         return cls(merged, tuple(parts), replica, pool_of, lives, handovers, shared, ranks, server_of, shares)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim.cluster import fleet_plan
+from sim.cluster.clients import Clients
 from sim.cluster.network import NetworkCosts
 from sim.cluster.simulation import simulate
 from sim.engine.walking.modes import Modes
@@ -66,6 +67,21 @@ def test_a_prompt_that_the_prefill_side_has_on_its_cpu_is_loaded_there() -> None
         prefill_end_s[cpu] = found.handovers.prefill_end_s.round(2).tolist()
     assert prefill_end_s[None] == [10.0, 210.0, 410.0]
     assert prefill_end_s[tier] == [10.0, 210.0, 418.0]
+
+
+def test_a_prompt_comes_to_its_pool_when_its_client_sends_it() -> None:
+    """One request at a time: of a step of 10 s each, though the trace has both at 0."""
+    costs = NetworkCosts(bytes_per_s=1000.0, latency_s=0.0, descriptor_s=0.0)
+    config = a_pool(enable_prefix_caching=False).config
+    pools = [fleet_plan.Pool(config, STEP, role=role, kv=KV) for role in ("prefill", "decode")]
+    plan = fleet_plan.FleetPlan(
+        tuple(pools), "round_robin", disaggregation=fleet_plan.Disaggregation(costs, "always", "round_robin")
+    )
+    found = simulate(a_trace((0.0, 80, 2), (0.0, 80, 2)), plan, clients=Clients(max_concurrency=1))
+    whole, (prompts, _) = found.merged.requests, found.pools
+    assert whole.arrival_s[1] == whole.finish_s[0] > 0
+    assert prompts.requests.arrival_s.tolist() == whole.arrival_s.tolist()
+    np.testing.assert_allclose(prompts.requests.first_token_s - prompts.requests.arrival_s, 10.0)
 
 
 def test_a_prompt_with_little_to_compute_stays() -> None:
