@@ -196,13 +196,13 @@ class DeployedFleet:
                 pool.deployment.config,
                 timed(pool.deployment.step_time),
                 pool.num_replicas,
-                self.start_up_s(pool.deployment),
+                sum(self.start_up(number).values()),
                 role=pool.role,
                 kv=pool.kv,
                 modes=pool.deployment.modes_for(trace, seed),
                 server=self._server_plan(pool.deployment),
             )
-            for pool in self.pools
+            for number, pool in enumerate(self.pools)
         ]
         router = self._balancer if self.has_one_balancer else self.router
         return FleetPlan(tuple(pools), router, self.dynamics, self.disaggregation, self.sharing, self.front_end)
@@ -225,16 +225,13 @@ class DeployedFleet:
         """What clients' clocks have beyond the engines'; of unlike pools as the first one's."""
         return FrontEnd.of(self.first.gpu.operators.host)
 
-    def start_up_s(self, deployment: Deployment) -> float:
-        """How long a replica takes to start; 0 where none does."""
-        return sum(self.start_up(deployment).values()) if self.dynamics else 0.0
-
-    def start_up(self, deployment: Deployment) -> dict[str, float]:
-        """Seconds of each phase of a start."""
+    def start_up(self, pool: int) -> dict[str, float]:
+        """Seconds of each phase of a start in the pool of that number; none where replicas stay."""
         if self.dynamics is None:
             return {}
+        deployment = self.pools[pool].deployment
         weights_bytes, is_eager = deployment.plan.weights_bytes, deployment.engine.enforce_eager
-        return self.dynamics.start_up.phases(weights_bytes, enforce_eager=is_eager)
+        return self.dynamics.start_up_of(pool).phases(weights_bytes, enforce_eager=is_eager)
 
 
 def deploy_fleet(

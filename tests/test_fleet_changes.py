@@ -243,6 +243,24 @@ def test_each_pool_has_its_policy() -> None:
     assert 1 < found.summary["mean_replicas"] < 3
 
 
+def test_each_pool_starts_in_its_own_time() -> None:
+    """What a pool does not say is the fleet's, and its policy may say it as well. Both first replicas are lost at 1 s."""
+    policy = {"policy": "schedule", "times": [[0, 1]], "start_up_s": 5}
+    faults = [{"at_s": 1, "replica": number} for number in range(2)]
+
+    def starts_of(*pools: dict[str, Any], **sections: float) -> tuple[dict[str, Any], list[list[float]]]:
+        fleet = {"pools": [*pools], "faults": faults, **sections}
+        found = sim.simulate("Llama-3.1-8B", "h100-sxm", burst(), fleet=fleet, intervals=False).summary
+        return found["start_up"], sorted(life["ready_s"] for row in found["replicas"] for life in row["lives"])
+
+    starts, ready_s = starts_of({"name": "as all"}, {"name": "own", "start_up": 3}, start_up=2)
+    assert (starts, ready_s) == ({"as all": {"given_s": 2}, "own": {"given_s": 3}}, [[0, 3], [0, 4]])
+    starts, _ = starts_of({"start_up": 3}, {"name": "scaled", "autoscale": policy})
+    assert [sum(phases.values()) for phases in starts.values()] == [3, 5]
+    with pytest.raises(ConfigError, match=r"autoscale\.start_up_s and start_up both say"):
+        starts_of({}, {"autoscale": policy, "start_up": 3})
+
+
 def test_a_policy_is_said_once(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text("pools: [{replicas: 1, autoscale: hpa}, {replicas: 1}]\nautoscale: hpa\n")

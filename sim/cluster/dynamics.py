@@ -17,10 +17,13 @@ KEYS = ("autoscale", "start_up", "faults", "recovery", "admission")
 
 @dataclass(frozen=True)
 class Dynamics:
-    """`autoscale` are policies by the number of the pool; `given` are the sections that are not left to their defaults, as they were written."""
+    """`autoscale` are policies by the number of the pool; `start_ups` are one for all pools, or one for each.
+
+    `given` are the sections that are not left to their defaults, as they were written.
+    """
 
     autoscale: Mapping[int, AutoscalerOptions] = field(default_factory=dict)
-    start_up: StartUp = field(default_factory=StartUp)
+    start_ups: tuple[StartUp, ...] = (StartUp(),)
     faults: tuple[Fault, ...] = ()
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
@@ -30,20 +33,22 @@ class Dynamics:
     def parse(cls, given: Mapping[str, Any]) -> Self:
         """From sections of a fleet file. Raises ConfigError that names the section, the option and its rule."""
         sections = dict(given)
-        autoscale, start_up = sections.get("autoscale"), sections.get("start_up", {})
-        if autoscale is not None and not isinstance(autoscale, str | list):
-            autoscale, start_up = _apart(_mapping("autoscale", autoscale), start_up)
-        if isinstance(start_up, int | float):
-            start_up = {"seconds": start_up}
-        policies = autoscale if isinstance(autoscale, list) else [autoscale]
+        policies, starts = _by_pool(sections.get("autoscale")), _by_pool(sections.get("start_up"))
+        starts = starts * len(policies) if len(starts) == 1 else starts
+        policies = policies + [None] * (len(starts) - len(policies))
+        apart = [_apart(policy, start) for policy, start in zip(policies, starts, strict=True)]
         return cls(
-            {pool: autoscaler_options(policy) for pool, policy in enumerate(policies) if policy is not None},
-            checked("start_up", StartUp, _mapping("start_up", start_up)),
+            {pool: autoscaler_options(policy) for pool, (policy, _) in enumerate(apart) if policy is not None},
+            tuple(_start_up(start) for _, start in apart),
             parse_faults(sections.get("faults", ())),
             checked("admission", AdmissionOptions, _mapping("admission", sections.get("admission", {}))),
             checked("recovery", RecoveryOptions, _mapping("recovery", sections.get("recovery", {}))),
             sections,
         )
+
+    def start_up_of(self, pool: int) -> StartUp:
+        """How a replica of a pool starts."""
+        return self.start_ups[pool if len(self.start_ups) > 1 else 0]
 
     def num_first(self, pool: int, num_replicas: int) -> int:
         """Replicas of a pool at the beginning, where so many are given."""
@@ -79,10 +84,26 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
-def _apart(autoscale: Mapping[str, Any], start_up: Any) -> tuple[Mapping[str, Any], Any]:
+def _by_pool(given: Any) -> list[Any]:
+    """A section of each pool, or the one of all."""
+    return given if isinstance(given, list) else [given]
+
+
+def _start_up(given: Any) -> StartUp:
+    """From options, or a number of seconds; None is the default."""
+    options = {"seconds": given} if isinstance(given, int | float) else given
+    found: StartUp = checked("start_up", StartUp, _mapping("start_up", options or {}))
+    return found
+
+
+def _apart(policy: Any, start_up: Any) -> tuple[Any, Any]:
     """`start_up_s` of an autoscaler stands for `start_up`."""
-    if "start_up_s" not in autoscale:
-        return autoscale, start_up
-    if start_up:
+    if policy is None or isinstance(policy, str):
+        return policy, start_up
+    options = dict(_mapping("autoscale", policy))
+    start_up_s = options.pop("start_up_s", None)
+    if start_up_s is None:
+        return options, start_up
+    if start_up is not None:
         raise ConfigError("autoscale.start_up_s and start_up both say how long a start takes; leave one of them out.")
-    return {key: value for key, value in autoscale.items() if key != "start_up_s"}, autoscale["start_up_s"]
+    return options, start_up_s

@@ -163,7 +163,7 @@ def fleet_over_time(fleet: DeployedFleet, run: ClusterRecords, duration_s: float
     """How many replicas there were, and how long each takes to start by phase; nothing for a fleet that stays as it is."""
     if not run.lives:
         return {}
-    starts = {pool.name: fleet.start_up(pool.deployment) for pool in fleet.pools}
+    starts = {pool.name: fleet.start_up(number) for number, pool in enumerate(fleet.pools)}
     return life_figures(run, duration_s) | {"start_up": starts}
 
 

@@ -18,7 +18,8 @@ class PoolBlock(Strict):
     """Equal replicas. What is not said is the command line's: its GPU, and each of its engine arguments.
 
     `role` prefill computes prompts for pools of role decode; both serves whole requests. `engine` has vLLM's arguments,
-    written with underscores; null takes one back to vLLM's default. `autoscale` is a policy of its own.
+    written with underscores; null takes one back to vLLM's default. `autoscale` is a policy of its own, `start_up` how its replicas
+    start, if not as those of other pools.
     """
 
     name: str | None = None
@@ -27,11 +28,17 @@ class PoolBlock(Strict):
     gpu: str | None = None
     engine: Annotated[dict[str, Any], Field(default_factory=dict)]
     autoscale: str | dict[str, Any] | None = None
+    start_up: float | dict[str, Any] | None = None
 
     @field_validator("autoscale", mode="before")
     @classmethod
     def _is_policy(cls, given: object) -> object:
         return _policy(given)
+
+    @field_validator("start_up", mode="before")
+    @classmethod
+    def _is_start_up(cls, given: object) -> object:
+        return _start_up(given)
 
 
 class TransferBlock(Strict):
@@ -74,11 +81,14 @@ class FleetFile(Strict):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The sections that are given, by name; `autoscale` is a list where pools have their own."""
+        """The sections that are given, by name; `autoscale` and `start_up` are lists where pools have their own."""
         names = ("autoscale", "start_up", "faults", "recovery", "admission")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        policies = [pool.autoscale for pool in self.pools]
-        return {"autoscale": policies} | given if any(policies) else given
+        if any(pool.autoscale for pool in self.pools):
+            given["autoscale"] = [pool.autoscale for pool in self.pools]
+        if any(pool.start_up is not None for pool in self.pools):
+            given["start_up"] = [self.start_up if pool.start_up is None else pool.start_up for pool in self.pools]
+        return given
 
     @property
     def is_scaled(self) -> bool:
@@ -114,9 +124,7 @@ class FleetFile(Strict):
     @field_validator("start_up", mode="before")
     @classmethod
     def _is_start_up(cls, given: object) -> object:
-        if not isinstance(given, int | float | dict | None):
-            raise ValueError("must be seconds or a mapping")  # noqa: TRY004 - pydantic's kind
-        return given
+        return _start_up(given)
 
     @property
     def names(self) -> list[str]:
@@ -131,6 +139,12 @@ class FleetFile(Strict):
 def _policy(given: object) -> object:
     if not isinstance(given, str | dict | None):
         raise ValueError("must be a name or a mapping with `policy`")  # noqa: TRY004 - pydantic's kind
+    return given
+
+
+def _start_up(given: object) -> object:
+    if not isinstance(given, int | float | dict | None):
+        raise ValueError("must be seconds or a mapping")  # noqa: TRY004 - pydantic's kind
     return given
 
 

@@ -41,6 +41,7 @@ def test_a_file_says_what_stands_in_it(tmp_path: Path) -> None:
         "pools: [3]": "`pools.0` should be a mapping of keys to values, got 3",
         "router: 5": "`router` must be a name or a mapping with `policy`, got 5",
         "autoscale: []": "`autoscale` must be a name or a mapping with `policy`, got",
+        "pools: [{start_up: nvme}]": "`pools.0.start_up` must be seconds or a mapping, got 'nvme'",
         "start_up: nvme": "`start_up` must be seconds or a mapping, got 'nvme'",
         "transfer: {bandwidth_gb_s: 1e-6}": "`transfer.bandwidth_gb_s` should be greater than or equal to 0.001, got",
         "transfer: {handshake_s: 1000}": "`transfer.handshake_s` should be less than or equal to 600, got",
