@@ -84,7 +84,7 @@ TTFT's slowest hundredth is not covered. Cold starts, which show in the first st
 of the dense runs missed are as slow in their second stage as in their first, and why is not known."""
 LEFT_OUT = """## What rules of the operators are worth
 
-Five rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
+Six rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
 the multiplications, for experts of 16 bits (the first six rows) and of 8; Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
 is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
 FlashAttention 2 launches as many tiles for each request as the longest chunk has. The fifth, that experts are multiplied in whole tiles of which each one's last is half empty, is what calls whose tokens choose
@@ -92,8 +92,12 @@ unevenly show beside calls that fill all tiles: half a tile is 33.6 rows for Mar
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
 gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. Of forms
 that were alike on these tables, one without padding of rows of 8 and 16 bits was kept after a look at the served runs of Mixtral and Llama-4-Scout: what these gain by it confirms nothing. MXFP4 by
-Triton stands in no table; it is multiplied at 0.84 of the rate of 16 bits, fitted to prompts of gpt-oss-120b on an H200, and a chunk on an H100, to which nothing was fitted, then takes 195 ms in the engine where a client
-measured 210 (`python -m benchmarks.fit_mxfp4`)."""
+Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.99 of that, and a chunk on an H100 takes 181 ms in the engine, 202 with the front end, where a
+client measured 210 (`python -m benchmarks.mxfp4`).
+
+The sixth is in attention of prompts. The softmax of a query and a key takes as long whatever their heads' size, so that heads of 64 have less of the peak than heads of 128, and heads of 256 more; tiles of small heads have 192 queries where others
+have 128. Before, kernels were fitted to heads of 128 alone, and those of 64 (gpt-oss) were up to a quarter too fast, those of 256 (Gemma) 13 to 39 % too slow on Hopper and B200. A cache of fp8 has kernels of its own, FlashAttention 3's on Hopper, FlashInfer's
+elsewhere, which take 9 to 24 % longer over prompts than those of 16 bits, and now a fit of their own."""
 OWN_PROFILES = """## With a profile of one's own GPU
 
 Two of the served GPUs have a layer profile of the very card. `servecast calibrate --kernels` fits the operators to it, and nothing to the runs: errors

@@ -25,7 +25,7 @@ from sim.specs.hardware import HardwareProfile, load_gpu
 OUTPUT = Path(__file__).with_name("clock_fits.json")
 SLOWED, BESIDE = "b200-sxm", "b300-sxm"
 LONG_PROMPT_TOKENS = 4000  # whose first tokens are matrices and attention, and hardly launches
-MULTIPLYING = ("gemm", "experts", "experts_weight_only", "prefill_attention")
+MULTIPLYING = ("gemm", "experts", "experts_weight_only", "prefill_attention", "prefill_attention_fp8")
 
 
 class Pair(NamedTuple):

@@ -9,7 +9,8 @@ that no graph would replay. write_profiles.py puts the result into the hardware 
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.kernels import GPUS, OPERATORS
 from sim.engine.records import Floats
 from sim.measure.kernel_fits import (
     SCALE,
+    SOFTMAX,
     TARGETS,
     Call,
     Fitted,
@@ -39,22 +41,38 @@ faster; on fp8 by tensors, H100's machine was 12 % slower in the median and 19 %
 """
 MULTIPLYING = ("gemm", "experts", "experts_weight_only")
 ARITHMETIC = ("compute_efficiency", "wave_penalty", "half_tile_rows")
+ONE_HEAD_SIZE = {"A100": "L40S", "RTX4090": "L40S"}
+"""Their tables have heads of 128 alone, which do not tell how long a softmax takes: it is that of another GPU with FlashAttention 2."""
+TELL_OF_SOFTMAX = ("prefill attention", "prefill attention fp8")
 WORST_TOPOLOGY = {"L40S": "2"}  # its PCIe host joins 4 and 8 GPUs 5 to 10 times slower than two: two are fitted
 
 
 def main(folder: Path) -> None:
     """Fits each operator on each GPU that has rows for it."""
     print(f"{'operator':22}{'GPU':12}{'rows':>7}{'held out':>10}{'median %':>10}{'P90 %':>8}")
-    fits = {name: _fits(folder, name, load_gpu(profile)) for name, profile in GPUS.items()}
+    fits = {name: _fits(folder, name, load_gpu(GPUS[name])) for name in GPUS if name not in ONE_HEAD_SIZE}
+    for name, other in ONE_HEAD_SIZE.items():
+        fits[name] = _fits(folder, name, load_gpu(GPUS[name]), fits[other]["prefill attention"][SOFTMAX.key])
     _share_arithmetic(fits, folder / "data")
-    OUTPUT.write_text(json.dumps(fits, indent=1) + "\n", encoding="utf-8")
+    in_order = {name: fits[name] for name in GPUS}
+    OUTPUT.write_text(json.dumps(in_order, indent=1) + "\n", encoding="utf-8")
 
 
-def _fits(folder: Path, name: str, gpu: HardwareProfile) -> dict[str, Any]:
-    """By operator."""
+def targets_of(name: str) -> Iterator[Target]:
+    """What is fitted to that GPU: where its tables have heads of several sizes, they tell how long a softmax takes as well."""
+    for target in TARGETS:
+        tells = target.operator in TELL_OF_SOFTMAX and name not in ONE_HEAD_SIZE
+        yield target._replace(parameters=(*target.parameters, SOFTMAX)) if tells else target
+
+
+def _fits(folder: Path, name: str, gpu: HardwareProfile, softmax_dims: float | None = None) -> dict[str, Any]:
+    """By operator; where the tables do not tell of softmax, it is what another GPU has."""
+    if softmax_dims is not None:
+        prefill = replace(gpu.operators.prefill_attention, softmax_dims=softmax_dims)
+        gpu = replace(gpu, operators=replace(gpu.operators, prefill_attention=prefill))
     params = json.loads((folder / "params.json").read_text(encoding="utf-8"))[name]["elementwise"]
     fits: dict[str, Any] = {"elementwise": {"memory_efficiency": params["e_m"], "launch_us": params["t0"]}}
-    for target in TARGETS:
+    for target in targets_of(name):
         calls = calls_of(target, folder / "data", name, gpu)
         if calls:
             fitted = fit(target, gpu, calls, _nearest)
@@ -64,6 +82,8 @@ def _fits(folder: Path, name: str, gpu: HardwareProfile) -> dict[str, Any]:
             fits[target.operator] = {**fitted.values, f"{kind}_med_p90": list(fitted.after)}
             if target.operator == "all-reduce":
                 fits[target.operator] = {**fitted.values, **_by_bytes(gpu, calls)}
+    if softmax_dims is not None:
+        fits["prefill attention"][SOFTMAX.key] = softmax_dims
     return fits
 
 

@@ -5,8 +5,8 @@ H100, sixteen Poisson stages after one that warms caches. Stages drain, and the 
 arguments are those of stored versions of the guides, looked up after the default ones had missed (docs/fleet.md says by how much);
 what they leave open is as vLLM has it, in the newest version.
 
-TTFTs are the engine's here and the client's there. What client and gateway add was found on other runs, of another model on other GPUs
-(benchmarks/pulls.py: a computed prompt of 2,064 tokens lacks 23 ms, behind a router that tokenizes), and llm-d's arms are judged with it as
+TTFTs are the engine's here and the client's there. What client and gateway add is taken from other runs, of another model on other GPUs
+(benchmarks/pulls.py: what a computed prompt of 2,064 tokens lacks, behind a router that tokenizes), and llm-d's arms are judged with it as
 well as without. The precise router tokenizes each prompt, at 2 us a token (llm-d's guide p2p-kv-cache-sharing @0776be81: 50K tokens take about 0.1 s).
 """
 
@@ -18,7 +18,7 @@ from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import sim
-from benchmarks import fleet_episode
+from benchmarks import fleet_episode, pulls
 
 LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
 AGAIN = "measured/llmd_routing_qwen3-32b_8xTP2_h100.csv"  # a later publication, of an arm without a router and of another with one
@@ -26,7 +26,6 @@ WORKLOAD = "workloads/guide_{}_1.yaml.in"
 LONG_QUEUES = ((20, 35), (40, 60))  # requests/s; stages of one kind, which differ little in what they ask
 SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
 TOKENIZED_S = 2e-6  # a token
-GATEWAY_S = 0.023 - 2064 * TOKENIZED_S
 PLAIN = sim.EngineConfig(tensor_parallel_size=2)
 PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_utilization=0.95)  # its patch-vllm.yaml
 
@@ -44,21 +43,22 @@ class Arm(NamedTuple):
     client_s: float = 0.0
 
 
-ARMS = (
-    Arm("none", "k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10),
-    Arm(
-        "none", "k8s-round-robin", "random", "optimized-baseline", most_ttft_error=0.10
-    ),  # as kube-proxy's iptables choose
-    Arm("scorers", "llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline", client_s=GATEWAY_S),
-    Arm(
-        "precise",
-        "llmd-precise-prefix",
-        "llm_d_precise:no_hit_lru=2",
-        "precise-prefix-cache-routing",
-        PRECISE,
-        client_s=GATEWAY_S + 7200 * TOKENIZED_S,
-    ),
-)
+def arms(folder: Path) -> tuple[Arm, ...]:
+    gateway_s = pulls.added_ms(folder) / 1e3 - (min(pulls.measured_times(folder)) + pulls.QUESTION_TOKENS) * TOKENIZED_S
+    plain = Arm("none", "k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10)
+    return (
+        plain,
+        plain._replace(router="random"),  # as kube-proxy's iptables choose
+        Arm("scorers", "llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline", client_s=gateway_s),
+        Arm(
+            "precise",
+            "llmd-precise-prefix",
+            "llm_d_precise:no_hit_lru=2",
+            "precise-prefix-cache-routing",
+            PRECISE,
+            client_s=gateway_s + 7200 * TOKENIZED_S,
+        ),
+    )
 
 
 class Figures(NamedTuple):
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     ladders = []
-    for arm in ARMS:
+    for arm in arms(given.folder):
         for seed in range(given.seeds):
             stages = replayed(given.folder, arm, seed)
             if seed == 0:

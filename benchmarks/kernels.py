@@ -28,10 +28,10 @@ from sim.steptime.operators import (
     gemm_s,
 )
 from sim.steptime.prefill import (
-    PrefillWork,
     mixed_attention_s,
     prefill_attention,
     prefill_attention_s,
+    prefill_fit,
     prefill_speed,
     prefill_work,
 )
@@ -148,19 +148,27 @@ def _decode_s(num: float, attention: Attention, kv_bytes: float, context_tokens:
     return work.fixed_s + decode_attention_s(work, context_tokens)
 
 
-def _prefill(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
-    rows = rows_of(data, "attention_prefill", name)
-    for row in _rows(rows[(rows["kv_cache_dtype"] == "bfloat16") & (rows["hd"] == 128)]):
-        attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
-        work = prefill_work(prefill_attention(attention, 2.0), ((row.q, row.kv_prev),) * row.b)
-        _, _, moved_bytes = work
-        flops = 4.0 * row.b * row.hq * row.hd * row.q * (row.kv_prev + row.q / 2)
-        plain_s = _roofline_s(gpu, flops, moved_bytes)
-        yield Call(f"{row.hq}/{row.hkv}/{row.q}", row.time_us * US, _of(_prefill_s, work), plain_s)
+def _prefill(kv_cache_dtype: str) -> Calls:
+    def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
+        rows, kv_bytes = rows_of(data, "attention_prefill", name), KV_BYTES[kv_cache_dtype]
+        for row in _rows(rows[rows["kv_cache_dtype"] == kv_cache_dtype]):
+            attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
+            chunks = ((row.q, row.kv_prev),) * row.b
+            moved_bytes = row.b * (2.0 * row.q * row.hq + kv_bytes * (row.q + row.kv_prev) * row.hkv) * 2 * row.hd
+            flops = 4.0 * row.b * row.hq * row.hd * row.q * (row.kv_prev + row.q / 2)
+            predict = _of(_prefill_s, chunks, attention, kv_bytes)
+            shape = f"{row.hq}/{row.hkv}/{row.hd}/{row.q}"
+            yield Call(shape, row.time_us * US, predict, _roofline_s(gpu, flops, moved_bytes))
+
+    return calls
 
 
-def _prefill_s(work: PrefillWork, gpu: HardwareProfile) -> float:
-    return gpu.operators.prefill_attention.launch_s + prefill_attention_s(work, prefill_speed(gpu))
+def _prefill_s(
+    chunks: tuple[tuple[int, int], ...], attention: Attention, kv_bytes: float, gpu: HardwareProfile
+) -> float:
+    fit = prefill_fit(attention, kv_bytes, gpu)
+    work = prefill_work(prefill_attention(attention, kv_bytes, fit), chunks)
+    return fit.launch_s + prefill_attention_s(work, prefill_speed(fit, gpu))
 
 
 def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
@@ -168,7 +176,8 @@ def _mixed(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
         attention = Attention("full", int(row.hq), int(row.hkv), int(row.hd), int(row.hd))
         chunk = (int(row.prefill_chunk), int(row.kv_prefill))
         decodes = (int(row.n_decode), float(row.n_decode * row.kv_decode))
-        flops, _, moved_bytes = prefill_work(prefill_attention(attention, 2.0), (chunk,))
+        fit = gpu.operators.prefill_attention
+        flops, _, moved_bytes = prefill_work(prefill_attention(attention, 2.0, fit), (chunk,))
         moved = moved_bytes + decodes[1] * attention.kv_numbers_per_token * 2.0
         plain_s = _roofline_s(gpu, flops, moved)
         yield Call(
@@ -244,7 +253,8 @@ OPERATORS: dict[str, Calls] = {
     "gemm nvfp4": _gemm("nvfp4"),
     "decode attention": _decode("bfloat16"),
     "decode attention fp8": _decode("fp8"),
-    "prefill attention": _prefill,
+    "prefill attention": _prefill("bfloat16"),
+    "prefill attention fp8": _prefill("fp8"),
     "mixed attention": _mixed,
     "experts bf16": _experts("bfloat16", FORMATS["bfloat16"]),
     "experts fp8_block": _experts("fp8_block", FORMATS["fp8_block"]),

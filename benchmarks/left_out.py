@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.fit_kernels import OUTPUT, calls_of
+from benchmarks.fit_kernels import ONE_HEAD_SIZE, OUTPUT, calls_of
 from benchmarks.kernels import GPUS
 from sim.measure.kernel_fits import MIXED, TARGETS, Call, Target, fit, fitted_gpu, sizes
 from sim.report.tables import aligned
 from sim.specs.hardware import HardwareProfile, load_gpu
-from sim.specs.operator_fits import OperatorFits
+from sim.specs.operator_fits import OperatorFits, PrefillAttentionFit
 
 HEADER = ("rule", "GPU", "calls", "without", "held out", "GPU left out")
 RULES = {
@@ -29,6 +29,7 @@ RULES = {
     "experts int4": "weights of 4 bits have a fit of their own",
     "all-reduce": "sums take what was measured at their size",
     "mixed attention": "tiles without queries cost time",
+    "prefill attention": "a softmax takes as long whatever the heads' size",
 }
 
 
@@ -45,13 +46,17 @@ def rows(folder: Path) -> Iterator[tuple[object, ...]]:
     for target in TARGETS:
         if target.operator in RULES:
             measured = {name: Measured(gpu, calls_of(target, folder / "data", name, gpu)) for name, gpu in _gpus()}
-            measured = {name: one for name, one in measured.items() if one.calls}
+            measured = {name: one for name, one in measured.items() if one.calls and _tells(target, name)}
             for name, (gpu, calls) in measured.items():
                 others = [_with(target, gpu, other.gpu) for of, other in measured.items() if of != name]
                 left_out = [sizes(other, calls).median for other in others]
                 held_out, _ = fits[name][target.operator]["holdout_med_p90"]
                 before = sizes(_without(target, gpu, calls), calls).median
                 yield RULES[target.operator], gpu.name, len(calls), before, held_out, float(np.median(left_out))
+
+
+def _tells(target: Target, name: str) -> bool:
+    return target.operator != "prefill attention" or name not in ONE_HEAD_SIZE
 
 
 def _gpus() -> Iterator[tuple[str, HardwareProfile]]:
@@ -71,6 +76,9 @@ def _without(target: Target, gpu: HardwareProfile, calls: list[Call]) -> Hardwar
             at_rest = _having(gpu, replace(fits, experts={**fits.experts, target.dtype: still}))
             fewer = target._replace(parameters=target.parameters[:3])
             return fitted_gpu(at_rest, fewer, fit(fewer, at_rest, calls))
+        case "prefill attention":
+            hidden = _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, softmax_dims=0.0)))
+            return fitted_gpu(hidden, target, fit(target, hidden, calls))
     idle = _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, idle_tile_s=0.0)))
     fewer = target._replace(parameters=MIXED[:2])
     return fitted_gpu(idle, fewer, fit(fewer, idle, calls))
@@ -89,8 +97,18 @@ def _with(target: Target, gpu: HardwareProfile, other: HardwareProfile) -> Hardw
             moves = others.experts[target.dtype].row_moves
             mine = replace(fits.experts[target.dtype], row_moves=moves)
             return _having(gpu, replace(fits, experts={**fits.experts, target.dtype: mine}))
+        case "prefill attention":
+            softmax_dims = others.prefill_attention.softmax_dims
+            return _having(gpu, replace(fits, prefill_attention=_with_softmax(fits.prefill_attention, softmax_dims)))
     riding = {parameter.field: getattr(others.prefill_attention, parameter.field) for parameter in target.parameters}
     return _having(gpu, replace(fits, prefill_attention=replace(fits.prefill_attention, **riding)))
+
+
+def _with_softmax(fit: PrefillAttentionFit, softmax_dims: float) -> PrefillAttentionFit:
+    """With common heads as fast as they are."""
+    changed = replace(fit, softmax_dims=softmax_dims)
+    slower = fit.efficiency_of_common_heads / changed.efficiency_of_common_heads
+    return replace(changed, compute_efficiency=slower * fit.compute_efficiency)
 
 
 def _having(gpu: HardwareProfile, fits: OperatorFits) -> HardwareProfile:

@@ -26,6 +26,7 @@ MEASURED = "measured/llmd_p2p_pull_vs_recompute.csv"
 TRANSFERS = "measured/kv_transfer_measured.csv"
 ENGINE = sim.EngineConfig(block_size=64, gpu_memory_utilization=0.85, max_model_len=65536)
 WITH_RDMA = {2048: -0.49, 8192: -0.76, 16384: -0.83, 32768: -0.86, 49152: -0.88}  # TTFT of a pull against recompute
+COMPUTING: dict[str, Any] = {"pools": [{"replicas": 2}], "router": "round_robin"}
 QUESTION_TOKENS = 16
 MOST_ERROR = 0.25
 SHORTEST = (64, 128, 256, 512, 1024, 2048)
@@ -43,8 +44,7 @@ def main(folder: Path) -> None:
     guide_gb_s = next(float(row["value"]) for row in rows if row["what"] == "effective P2P pull")
     card_gb_s = fit(measured_transfers(rows))[0] / GIGA
     simulated = {length: times(length, guide_gb_s) for length in measured}
-    first = min(measured)
-    client_ms = measured[first].recompute - simulated[first].recompute
+    first, client_ms = min(measured), added_ms(folder)
     print(f"Pulls at {guide_gb_s:g} GB/s; the client and the gateway add {client_ms:.0f} ms.\n")
     print(
         "| prefix tokens | recompute measured (ms) | simulated | pull measured (ms) | simulated | with the client's |"
@@ -66,6 +66,12 @@ def main(folder: Path) -> None:
         print(f"| {length:,} | {there_off:+.0%} | {_off(found.pull + client_ms, found.recompute + client_ms)} |")
 
 
+def added_ms(folder: Path) -> float:
+    """By the client and the gateway: what the computed prefix of the shortest length lacks."""
+    first, there = min(measured_times(folder).items())
+    return there.recompute - _ttft_ms(first, COMPUTING)
+
+
 def measured_times(folder: Path) -> dict[int, Times]:
     """By length of the prefix, of replicas on one GPU."""
     with (folder / MEASURED).open() as file:
@@ -80,9 +86,8 @@ def transfers(folder: Path) -> list[dict[str, str]]:
 
 def times(length: int, gb_s: float) -> Times:
     """Of a request whose prefix another replica has."""
-    fleet: dict[str, Any] = {"pools": [{"replicas": 2}], "router": "round_robin"}
     pulling = {"kv_pull": {"via": "host", "kv_recompute_threshold": 1}, "transfer": {"bandwidth_gb_s": gb_s}}
-    return Times(_ttft_ms(length, fleet), _ttft_ms(length, fleet | pulling))
+    return Times(_ttft_ms(length, COMPUTING), _ttft_ms(length, COMPUTING | pulling))
 
 
 def _ttft_ms(length: int, fleet: Mapping[str, Any]) -> float:

@@ -9,12 +9,15 @@ Typed are names, networks, which GPU borrows from which, the generic row, the ho
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import yaml
+
+from sim.specs.operator_fits import COMMON_DIMS
 
 KERNEL_FITS = Path(__file__).with_name("kernel_fits.json")
 OTHER_HOSTS = "h200-sxm"  # whose launches GPUs have of which none were measured
@@ -289,7 +292,7 @@ class Fits:
         chip = self._chip_with(operator)
         if chip is None:
             basis, source = "generic", GENERIC_SOURCE
-            values = GENERIC.get(operator) or self._median(operator)
+            values = self._generic(operator)
         else:
             is_own = self._gpu.is_chip and chip == self._gpu.chip
             basis, source = ("fitted" if is_own else "derived"), self._source(chip, operator)
@@ -324,6 +327,15 @@ class Fits:
         kind = "in sample" if not ({"holdout_med_p90", "leave_one_tp_out_med_p90"} & fit.keys()) else "held out"
         return f"{FITTED_ON[chip]}; {kind}: median error {error[0]} %, P90 {error[1]} %"
 
+    def _generic(self, operator: str) -> dict[str, float]:
+        values = GENERIC.get(operator) or self._median(operator)
+        if operator != "prefill attention":
+            return values
+        softmax_dims = self._median(operator)["softmax_dims"]
+        share = math.hypot(COMMON_DIMS, softmax_dims) / COMMON_DIMS  # the generic rate is that of common heads
+        efficiency = round(values["compute_efficiency"] * share, 3)
+        return {**values, "compute_efficiency": efficiency, "softmax_dims": softmax_dims}
+
     def _median(self, operator: str) -> dict[str, float]:
         fitted = [fits[operator] for fits in self._params.values() if operator in fits]
         keys = [key for key in fitted[0] if not key.endswith("med_p90")]
@@ -346,6 +358,7 @@ def _operators(gpu: Gpu, profile: dict[str, Any], params: dict[str, Any], served
         "decode_attention": fits.block("decode attention"),
         "decode_attention_fp8": fits.block_or("decode attention fp8", "decode attention", "fp8 KV"),
         "prefill_attention": _prefill_attention(fits, gpu, profile),
+        "prefill_attention_fp8": fits.block_or("prefill attention fp8", "prefill attention", "fp8 KV"),
         "experts": {dtype: _experts(fits, dtype) for dtype in dtypes},
         "experts_weight_only": fits.block_or("experts int4", "experts bf16", "weights of 4 bits"),
         "all_reduce": fits.block("all-reduce"),
@@ -368,7 +381,8 @@ def _slow(name: str, operators: dict[str, Any]) -> None:
     if clock is None:
         return
     alone = [*operators["gemm"].values(), *operators["experts"].values()]
-    for block in (*alone, operators["experts_weight_only"], operators["prefill_attention"]):
+    attention = (operators["prefill_attention"], operators["prefill_attention_fp8"])
+    for block in (*alone, operators["experts_weight_only"], *attention):
         block["compute_efficiency"] = round(clock["share"] * block["compute_efficiency"], 3)
         block["source"] += f"; times {clock['share']}, {clock['source']}"
 

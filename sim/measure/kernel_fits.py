@@ -88,6 +88,7 @@ EXPERTS = (
     Parameter("half_tile_rows", "half_tile_rows", start=16.0, least=0.0),
 )
 TILED_EXPERTS = (*EXPERTS, Parameter("padded_rows", "padded_rows", start=10.0, least=0.0))
+SOFTMAX = Parameter("softmax_dims", "softmax_dims", start=150.0, least=0.0)  # told by heads of several sizes
 DECODE = (
     COMPUTE._replace(start=0.1),
     MEMORY,
@@ -113,6 +114,7 @@ TARGETS = (
     Target("decode attention fp8", "decode_attention_fp8", DECODE),
     Target("prefill attention", "prefill_attention", WAVES),
     Target("mixed attention", "prefill_attention", MIXED),
+    Target("prefill attention fp8", "prefill_attention_fp8", WAVES),
     Target("experts bf16", "experts", EXPERTS, "bf16"),
     Target("experts fp8_block", "experts", EXPERTS, "fp8"),
     Target("experts nvfp4", "experts", TILED_EXPERTS, "fp4"),

@@ -180,8 +180,9 @@ def _decode_s(num: int, attention: Attention, context_tokens: float, gpu: Hardwa
 
 
 def _prefill_s(chunk: tuple[int, int], attention: Attention, gpu: HardwareProfile) -> float:
-    work = prefill_work(prefill_attention(attention, KV_BYTES), (chunk,))
-    return gpu.operators.prefill_attention.launch_s + prefill_attention_s(work, prefill_speed(gpu))
+    fit = gpu.operators.prefill_attention
+    work = prefill_work(prefill_attention(attention, KV_BYTES, fit), (chunk,))
+    return fit.launch_s + prefill_attention_s(work, prefill_speed(fit, gpu))
 
 
 def _mixed_s(

@@ -19,6 +19,7 @@ from sim.specs.hardware_file import (
     HostBlock,
     MessageBlock,
     OperatorsBlock,
+    PrefillAttentionBlock,
     ProfileFile,
 )
 from sim.specs.hardware_rules import complete, is_complete
@@ -209,7 +210,6 @@ def hardware_profile(file: HardwareFile) -> HardwareProfile:
 
 
 def _fits(blocks: OperatorsBlock) -> OperatorFits:
-    prefill, experts = blocks.prefill_attention, blocks.experts
     reduce, elementwise = blocks.all_reduce, blocks.elementwise
     return OperatorFits(
         gemm={
@@ -226,17 +226,9 @@ def _fits(blocks: OperatorsBlock) -> OperatorFits:
         },
         decode_attention=_decode_fit(blocks.decode_attention),
         decode_attention_fp8=_decode_fit(blocks.decode_attention_fp8),
-        prefill_attention=PrefillAttentionFit(
-            prefill.compute_efficiency,
-            prefill.memory_efficiency,
-            prefill.launch_us * US,
-            prefill.wave_penalty,
-            prefill.decode_rows,
-            prefill.decode_wave_us * US,
-            prefill.idle_tile_ns * NS,
-            prefill.basis,
-        ),
-        experts={dtype: _experts_fit(block) for dtype, block in experts.items()},
+        prefill_attention=_prefill_fit(blocks.prefill_attention),
+        prefill_attention_fp8=_prefill_fit(blocks.prefill_attention_fp8),
+        experts={dtype: _experts_fit(block) for dtype, block in blocks.experts.items()},
         experts_weight_only=_experts_fit(blocks.experts_weight_only),
         all_reduce=AllReduceFit(
             reduce.base_us * US,
@@ -282,6 +274,20 @@ def _decode_fit(decode: DecodeAttentionBlock) -> DecodeAttentionFit:
         decode.launch_us * US,
         decode.per_wave_us * US,
         decode.basis,
+    )
+
+
+def _prefill_fit(prefill: PrefillAttentionBlock) -> PrefillAttentionFit:
+    return PrefillAttentionFit(
+        prefill.compute_efficiency,
+        prefill.memory_efficiency,
+        prefill.launch_us * US,
+        prefill.wave_penalty,
+        prefill.decode_rows,
+        prefill.decode_wave_us * US,
+        prefill.idle_tile_ns * NS,
+        prefill.basis,
+        prefill.softmax_dims,
     )
 
 

@@ -69,6 +69,7 @@ class PrefillAttentionBlock(FitBlock):
     decode_rows: NotNegative = 0.0
     decode_wave_us: NotNegative = 0.0
     idle_tile_ns: NotNegative = 0.0
+    softmax_dims: NotNegative = 0.0
 
 
 class ExpertsBlock(FitBlock):
@@ -126,6 +127,7 @@ class PartialOperators(Strict):
     decode_attention: DecodeAttentionBlock | None = None
     decode_attention_fp8: DecodeAttentionBlock | None = None
     prefill_attention: PrefillAttentionBlock | None = None
+    prefill_attention_fp8: PrefillAttentionBlock | None = None
     experts: Mapping[ComputeDtype, ExpertsBlock] | None = None
     experts_weight_only: ExpertsBlock | None = None
     all_reduce: AllReduceBlock | None = None
@@ -142,6 +144,7 @@ class OperatorsBlock(PartialOperators):
     decode_attention: DecodeAttentionBlock
     decode_attention_fp8: DecodeAttentionBlock
     prefill_attention: PrefillAttentionBlock
+    prefill_attention_fp8: PrefillAttentionBlock
     experts: Mapping[ComputeDtype, ExpertsBlock]
     experts_weight_only: ExpertsBlock
     all_reduce: AllReduceBlock

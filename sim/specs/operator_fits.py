@@ -5,10 +5,12 @@ Efficiencies are fractions of the peaks in the same hardware profile: change bot
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import hypot
 from typing import Literal
 
 Basis = Literal["fitted", "derived", "generic"]
 ComputeDtype = Literal["bf16", "fp8", "fp4", "int8"]
+COMMON_DIMS = 2 * 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class DecodeAttentionFit:
 class PrefillAttentionFit:
     """Attention of prompt chunks. `wave_penalty` as for GEMMs, over tiles of 128 queries by heads.
 
+    The softmax of a query and a key takes as long as multiplying `softmax_dims` more of their numbers, and runs beside these: the
+    two add up as the sides of a right angle do.
+
     Where decodes ride in the same kernel (FlashAttention 2), each costs as much as `decode_rows` query rows, and
     `decode_wave_s` more per wave of (request, head) pairs; 0 where they have a kernel of their own. Such a kernel launches as
     many tiles for each request as the longest chunk has; those without queries take `idle_tile_s` each.
@@ -56,6 +61,16 @@ class PrefillAttentionFit:
     decode_wave_s: float
     idle_tile_s: float
     basis: Basis
+    softmax_dims: float = 0.0
+
+    def multiplied_dims(self, dims: float) -> float:
+        """The numbers of a key and its value, and those that its softmax stands for."""
+        return hypot(dims, self.softmax_dims)
+
+    @property
+    def efficiency_of_common_heads(self) -> float:
+        """What of the peak multiplications have whose keys and values have 128 numbers each, softmax and all."""
+        return self.compute_efficiency * COMMON_DIMS / self.multiplied_dims(COMMON_DIMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +170,7 @@ class HostFit:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFits:
-    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in, decode attention by that of the KV cache.
+    """All of one GPU; `gemm` and `experts` by the dtype that is multiplied in, attention by that of the KV cache.
 
     `experts_weight_only` are those whose weights of 4 bits are multiplied as 16-bit ones.
     """
@@ -164,6 +179,7 @@ class OperatorFits:
     decode_attention: DecodeAttentionFit
     decode_attention_fp8: DecodeAttentionFit
     prefill_attention: PrefillAttentionFit
+    prefill_attention_fp8: PrefillAttentionFit
     experts: Mapping[ComputeDtype, ExpertsFit]
     experts_weight_only: ExpertsFit
     all_reduce: AllReduceFit

@@ -16,6 +16,7 @@ from sim.steptime.prefill import (
     mixed_attention_s,
     prefill_attention,
     prefill_attention_s,
+    prefill_fit,
     prefill_speed,
     prefill_terms,
     prefill_work,
@@ -105,12 +106,14 @@ class AttentionWork:
                 layers[_indexer(layer.attention)] += count
         self._gpu = gpu
         self._kv_dtype_bytes = kv_dtype_bytes
-        self._layers = tuple(
-            (count, layer, prefill_attention(layer, kv_dtype_bytes)) for layer, count in layers.items()
+        self._layers = tuple((count, layer) for layer, count in layers.items())
+        fits = {layer: prefill_fit(layer, kv_dtype_bytes, gpu) for layer in layers}
+        self._prefills = tuple(
+            (count, prefill_attention(layer, kv_dtype_bytes, fits[layer]), prefill_speed(fits[layer], gpu))
+            for layer, count in layers.items()
         )
-        self._prefill_speed = prefill_speed(gpu)
-        self.prefill_launch_s = layers.total() * gpu.operators.prefill_attention.launch_s
-        self.decodes_ride_along = gpu.operators.prefill_attention.decode_rows > 0
+        self.prefill_launch_s = sum(count * fits[layer].launch_s for layer, count in layers.items())
+        self.decodes_ride_along = any(fit.decode_rows > 0 for fit in fits.values())
         self.decode = cache(self._time_decode)
         self._latest = StepShape(0, 0, (), 0)
         self._latest_s = (0.0, 0.0)
@@ -126,7 +129,7 @@ class AttentionWork:
                     num_decodes, attention, self._kv_dtype_bytes, self._gpu, float(num_decodes + num_drafts)
                 ),
             )
-            for count, attention, _ in self._layers
+            for count, attention in self._layers
         ]
         return DecodeCurve(sum(count * work.fixed_s for count, work in works), tuple(works))
 
@@ -158,22 +161,22 @@ class AttentionWork:
     def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Seconds for the chunks together, without launches."""
         seconds = 0.0
-        for count, _, layer in self._layers:
-            seconds += count * prefill_attention_s(prefill_work(layer, chunks), self._prefill_speed)
+        for count, layer, speed in self._prefills:
+            seconds += count * prefill_attention_s(prefill_work(layer, chunks), speed)
         return seconds
 
     def prefill_bound(self, chunks: tuple[tuple[int, int], ...]) -> Bound:
         """What the chunks' attention takes longer for over all layers, computing or moving."""
         excess_s = 0.0
-        for count, _, layer in self._layers:
-            compute_s, memory_s = prefill_terms(prefill_work(layer, chunks), self._prefill_speed)
+        for count, layer, speed in self._prefills:
+            compute_s, memory_s = prefill_terms(prefill_work(layer, chunks), speed)
             excess_s += count * (compute_s - memory_s)
         return "compute" if excess_s > 0 else "memory"
 
     def mixed_s(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
         """Seconds for chunks and decodes in one kernel, without launches."""
         seconds = 0.0
-        for count, attention, _ in self._layers:
+        for count, attention in self._layers:
             seconds += count * mixed_attention_s(
                 chunks, num_decodes, context_tokens, attention, self._kv_dtype_bytes, self._gpu
             )

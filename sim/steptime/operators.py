@@ -180,13 +180,13 @@ def decode_attention(
     `num_queries` tokens ask, one a request if not said: a request's queries share what is read of its context, and each
     computes over all of it.
     An MLA kernel reads the latent once for all heads, and runs the heads as rows of a tile: compute-bound, it reaches
-    what prefill kernels do (FlashMLA reports 660 TFLOPS on H800), not what a decode kernel of few heads per KV head does.
+    what prefill kernels do with common heads (FlashMLA reports 660 TFLOPS on H800), not what a decode kernel of few heads per KV head does.
     """
     fits, bandwidth = gpu.operators, gpu.memory_bandwidth_bytes_per_s
     fit = fits.decode_attention_fp8 if kv_dtype_bytes == 1 else fits.decode_attention
     is_latent = attention.kind == "mla"
     query_dim, value_dim = _latent_dims(attention) if is_latent else (attention.head_dim, attention.v_head_dim)
-    efficiency = fits.prefill_attention.compute_efficiency if is_latent else fit.compute_efficiency
+    efficiency = fits.prefill_attention.efficiency_of_common_heads if is_latent else fit.compute_efficiency
     flops_per_token = 2 * attention.num_heads * (query_dim + value_dim)
     queries_each = 1.0 if num_queries is None else num_queries / num_requests
     if attention.kind == "linear":
@@ -224,13 +224,6 @@ def experts_kernel(
     return routed_experts(routed, distinct, experts, gpu, has_full_tiles=expert_routing == "balanced")
 
 
-MXFP4_BY_TRITON = 0.84
-"""Of the rate at which 16-bit experts are multiplied: Triton's kernels unpack the weights as they go, and no table times them.
-
-Fitted by benchmarks/fit_mxfp4.py to prompts of gpt-oss-120b on an H200.
-"""
-
-
 EXPERTS_OVERLAP = 1.6
 """How well reading experts hides behind multiplying them, less well than with one matrix: of 1.3, 1.6 and 2, by the medians of 17 tables on shapes held out."""
 
@@ -251,8 +244,7 @@ def routed_experts(
     weights_s = weight_bytes / (bandwidth * fit.memory_efficiency)
     empty_rows = 0 * routed if has_full_tiles else min(fit.half_tile_rows * distinct, routed / 2)
     flops = 2 * (routed + empty_rows) * experts.num_weights_per_expert
-    efficiency = fit.compute_efficiency * (MXFP4_BY_TRITON if _is_by_triton(experts.weight, gpu) else 1)
-    compute_s = flops / (gpu.peak_flops[dtype] * efficiency)
+    compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
     num_rows = routed + fit.padded_rows * distinct
     moves_s = fit.row_moves * num_rows * ACTIVATION_BYTES * experts.hidden_size / bandwidth
     seconds = fit.launch_s + smooth_max(weights_s, compute_s, EXPERTS_OVERLAP) + moves_s
@@ -267,15 +259,12 @@ def by_marlin(weight: WeightFormat) -> WeightFormat:
 def _is_weight_only(weight: WeightFormat, gpu: HardwareProfile) -> bool:
     """Whether Marlin unpacks 4-bit weights of experts to multiply them as 16-bit ones.
 
-    MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py).
+    MXFP4 has Triton's kernels on Hopper and FlashInfer's on B200 (vLLM's mxfp4.py), which no table times; prompts that were measured say that
+    Triton's multiply as fast as those of 16 bits (benchmarks/mxfp4.py).
     """
     is_narrow = weight.bits <= WEIGHT_ONLY_BITS and compute_dtype(weight, gpu) == "bf16"
     has_its_own = weight.name == MXFP4 and gpu.compute_capability.startswith((HOPPER, B200))
     return is_narrow and not has_its_own
-
-
-def _is_by_triton(weight: WeightFormat, gpu: HardwareProfile) -> bool:
-    return weight.name == MXFP4 and gpu.compute_capability == HOPPER
 
 
 def elementwise_s(moved_bytes: float, gpu: HardwareProfile) -> float:

@@ -39,4 +39,7 @@ def test_b200_multiplies_at_the_rate_that_its_power_allows() -> None:
         assert gpu.prefill_attention.compute_efficiency == pytest.approx(
             rate * alone["prefill attention"]["compute_efficiency"], abs=1e-3
         )
+        assert gpu.prefill_attention_fp8.compute_efficiency == pytest.approx(
+            rate * alone["prefill attention fp8"]["compute_efficiency"], abs=1e-3
+        )
         assert gpu.decode_attention.compute_efficiency == alone["decode attention"]["compute_efficiency"]

@@ -62,14 +62,16 @@ def _write_tables(folder: Path, size: int, gpu: HardwareProfile) -> None:
     ]
     heads = [("lm_head", rows, gemm_s(float(rows), head, gpu)) for rows in ROWS[:6]] + [("sampler", 1, 1e-3)]
     attention, calls = layer.attention, []
-    launch_s, speed = gpu.operators.prefill_attention.launch_s, prefill_speed(gpu)
+    launch_s, speed = gpu.operators.prefill_attention.launch_s, prefill_speed(gpu.operators.prefill_attention, gpu)
     for num in (1, 4, 16, 64):
         for context in (128, 512, 2048):
             work = decode_attention(num, attention, 2.0, gpu)
             calls.append((0, 0, num, context, work.fixed_s + decode_attention_s(work, float(num * context))))
     for chunk in (64, 256, 1024, 2048):
         for before in (0, 1024, 4096):
-            work_of_chunk = prefill_work(prefill_attention(attention, 2.0), ((chunk, before),))
+            work_of_chunk = prefill_work(
+                prefill_attention(attention, 2.0, gpu.operators.prefill_attention), ((chunk, before),)
+            )
             calls.append((chunk, before, 0, 0, launch_s + prefill_attention_s(work_of_chunk, speed)))
             for num in (1, 8, 64):
                 mixed_s = mixed_attention_s(((chunk, before),), num, num * 512.0, attention, 2.0, gpu)

@@ -26,6 +26,7 @@ FULL = Attention("full", num_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=
 
 
 DECODE_FIT = DecodeAttentionFit(0.114, 0.915, 11.959 * US, 2.005 * US, "fitted")
+PREFILL_FIT = PrefillAttentionFit(0.622, 0.328, 11.796 * US, 0.822, 0.0, 0.0, 0.0, "fitted")
 FITS = OperatorFits(
     gemm={
         "bf16": GemmFit(0.836, 0.896, 3.687 * US, 0.0, "fitted"),
@@ -34,7 +35,8 @@ FITS = OperatorFits(
     },
     decode_attention=DECODE_FIT,
     decode_attention_fp8=DECODE_FIT,
-    prefill_attention=PrefillAttentionFit(0.622, 0.328, 11.796 * US, 0.822, 0.0, 0.0, 0.0, "fitted"),
+    prefill_attention=PREFILL_FIT,
+    prefill_attention_fp8=PREFILL_FIT,
     experts={
         "bf16": ExpertsFit(0.45, 0.901, 47.671 * US, 5.0, 8.0, 0.0, "fitted"),
         "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, 5.0, 8.0, 0.0, "fitted"),

@@ -13,12 +13,13 @@ from sim.steptime.prefill import (
     mean_keys_seen,
     prefill_attention,
     prefill_attention_s,
+    prefill_fit,
     prefill_speed,
     prefill_work,
     riding_work,
     together,
 )
-from tests.steptime.makers import FULL, faster, h100
+from tests.steptime.makers import FITS, FULL, PREFILL_FIT, faster, h100
 
 US = 1e-6
 MLA = Attention("mla", 128, 1, 192, 128, kv_lora_rank=512, qk_rope_head_dim=64)
@@ -28,11 +29,11 @@ CHUNK = st.tuples(st.integers(1, 8192), st.integers(0, 50_000))
 
 
 def work_of(attention: Attention, *chunks: tuple[int, int], kv_bytes: float = 2.0) -> PrefillWork:
-    return prefill_work(prefill_attention(attention, kv_bytes), chunks)
+    return prefill_work(prefill_attention(attention, kv_bytes, PREFILL_FIT), chunks)
 
 
 def prefill_s(*chunks: tuple[int, int], attention: Attention = FULL, gpu: HardwareProfile | None = None) -> float:
-    return prefill_attention_s(work_of(attention, *chunks), prefill_speed(gpu or h100()))
+    return prefill_attention_s(work_of(attention, *chunks), prefill_speed(PREFILL_FIT, gpu or h100()))
 
 
 def test_prefill_attention_by_hand() -> None:
@@ -79,13 +80,42 @@ def test_an_fp8_cache_halves_the_keys_only() -> None:
     assert moved_bytes == 2 * 128 * (2 * 32 * 1000 + 8 * 3000)
 
 
+def test_a_softmax_takes_as_long_whatever_the_heads_size() -> None:
+    """As 192 more numbers beside the 256 of heads of 128, at a right angle: 320 in all. MLA has 320, and 373 with it; a linear layer has none."""
+    fit = replace(PREFILL_FIT, softmax_dims=192.0)
+    asked = {layer: prefill_work(prefill_attention(layer, 2.0, fit), ((1000, 2000),)) for layer in (FULL, MLA, LINEAR)}
+    assert asked[FULL][0] == 2 * 32 * 320 * 1024 * (2000 + 500 + 64)
+    assert asked[MLA][0] / asked[FULL][0] == pytest.approx(128 / 32 * (320**2 + 192**2) ** 0.5 / 320)
+    assert fit.efficiency_of_common_heads == pytest.approx(0.622 * 256 / 320)
+    assert asked[LINEAR][0] / work_of(LINEAR, (1000, 2000))[0] == pytest.approx(
+        320 / 256
+    )  # at the rate of common heads
+
+
+def test_tiles_of_small_heads_have_192_queries() -> None:
+    """1,000 tokens in 6 tiles of 192 where heads of 128 have 8 of 128; their diagonal is wider."""
+    small = replace(FULL, head_dim=64, v_head_dim=64)
+    assert work_of(small, (1000, 2000))[:2] == (4 * 32 * 64 * 6 * 192 * (2000 + 500 + 96), 32 * 6)
+
+
+def test_a_cache_of_fp8_has_a_kernel_of_its_own() -> None:
+    """But MLA unpacks what it reads, and a linear layer reads no cache."""
+    fp8 = replace(PREFILL_FIT, compute_efficiency=0.3)
+    gpu = replace(h100(), operators=replace(FITS, prefill_attention_fp8=fp8))
+    assert [prefill_fit(layer, 1.0, gpu) for layer in (FULL, WINDOWED)] == [fp8, fp8]
+    assert {prefill_fit(layer, kv_bytes, gpu) for layer, kv_bytes in ((FULL, 2.0), (MLA, 1.0), (LINEAR, 1.0))} == {
+        PREFILL_FIT
+    }
+
+
 def test_riding_decodes_fill_tiles_of_their_own() -> None:
     """10 decodes with 5,000 tokens in all, each as dear as 40 query rows."""
-    riding = riding_work(10, 5000, FULL, 2.0, 40.0)
+    fit = replace(PREFILL_FIT, decode_rows=40.0)
+    riding = riding_work(10, 5000, FULL, 2.0, fit)
     assert riding == (4 * 32 * 128 * 40 * 5000, 10 * 32, 2 * 8 * 256 * 5000)
-    assert riding_work(10, 5000, WINDOWED, 2.0, 40.0) == riding
-    assert riding_work(10, 50_000, WINDOWED, 2.0, 40.0) == riding_work(10, 5120, FULL, 2.0, 40.0)
-    assert riding_work(10, 5000, LINEAR, 2.0, 40.0) == (0, 0, 10 * 2 * 1_000_000)
+    assert riding_work(10, 5000, WINDOWED, 2.0, fit) == riding
+    assert riding_work(10, 50_000, WINDOWED, 2.0, fit) == riding_work(10, 5120, FULL, 2.0, fit)
+    assert riding_work(10, 5000, LINEAR, 2.0, fit) == (0, 0, 10 * 2 * 1_000_000)
 
 
 @pytest.mark.parametrize(

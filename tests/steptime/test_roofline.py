@@ -220,9 +220,9 @@ def test_decodes_ride_in_the_kernel_of_the_chunks_where_it_takes_them() -> None:
     """As in FlashAttention 2: one kernel a layer over both, with a tile for each decode and head, and 4.6 us a wave."""
     fit = replace(FITS.prefill_attention, decode_rows=47.5, decode_wave_s=4.6e-6)
     gpu = replace(h100(), operators=replace(FITS, prefill_attention=fit))
-    work = prefill_work(prefill_attention(FULL, 2.0), ((512, 1000),))
-    work = together(work, riding_work(64, 64 * 2000, FULL, 2.0, 47.5))
-    expected = 11.796e-6 + prefill_attention_s(work, prefill_speed(gpu)) + 4.6e-6 * 64 * 32 / 132
+    work = prefill_work(prefill_attention(FULL, 2.0, fit), ((512, 1000),))
+    work = together(work, riding_work(64, 64 * 2000, FULL, 2.0, fit))
+    expected = 11.796e-6 + prefill_attention_s(work, prefill_speed(fit, gpu)) + 4.6e-6 * 64 * 32 / 132
     riding_s, apart_s = (attention_s(steps(gpu=g), mixed(64, 2000, (512, 1000))) for g in (gpu, h100()))
     assert riding_s == pytest.approx(32 * expected)
     assert riding_s > apart_s

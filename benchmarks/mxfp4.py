@@ -1,8 +1,8 @@
-"""How fast Triton multiplies experts of MXFP4 on Hopper: `python -m benchmarks.fit_mxfp4 ../shared/fleet`.
+"""How fast Triton multiplies experts of MXFP4 on Hopper, which no table times: `python -m benchmarks.mxfp4 ../shared/fleet`.
 
 llm-d's guide p2p-kv-cache-sharing computes prompts of five lengths on gpt-oss-120b, an H200 each (benchmarks/pulls.py has their source). What the longer ones take
-beyond the shortest is free of the client and the gateway; one share of the rate of 16-bit experts is fitted to the four. It is checked where it was not
-fitted: llm-d's calibration of one chunk on an H100.
+beyond the shortest is free of the client and the gateway. Prints which share of the rate of 16-bit experts these four would have, where 1 is simulated, and
+what llm-d's calibration of one chunk on an H100 took. Nothing is fitted to either.
 """
 
 import sys
@@ -17,7 +17,6 @@ from scipy.optimize import minimize_scalar
 import sim
 from benchmarks.pulls import ENGINE, QUESTION_TOKENS, measured_times
 from sim.specs.hardware import HardwareProfile, load_gpu
-from sim.steptime.operators import MXFP4_BY_TRITON
 
 CHUNK = 8192
 H100_TOKENS_PER_S = 39065  # llm-d/llm-d @127478cf, guides/recipes/router/calibration: CHUNK over median TTFT
@@ -39,7 +38,7 @@ def with_share(name: str, share: float) -> HardwareProfile:
     """A GPU whose MXFP4 experts are multiplied at that share of the rate of its 16-bit ones."""
     gpu = load_gpu(name)
     own = gpu.operators.experts["bf16"]
-    faster = replace(own, compute_efficiency=own.compute_efficiency * share / MXFP4_BY_TRITON)
+    faster = replace(own, compute_efficiency=own.compute_efficiency * share)
     return replace(gpu, operators=replace(gpu.operators, experts={**gpu.operators.experts, "bf16": faster}))
 
 
@@ -59,10 +58,9 @@ def _beyond_the_first(times: Sequence[float]) -> list[float]:
 
 
 def main(folder: Path) -> None:
-    share = fit(folder)
-    (checked,) = prompt_ms(with_share("h100-sxm", share), [CHUNK])
+    (checked,) = prompt_ms(load_gpu("h100-sxm"), [CHUNK])
     print(
-        f"MXFP4 by Triton is multiplied at {share:.2f} of the rate of 16 bits; sim/steptime/operators.py has {MXFP4_BY_TRITON}."
+        f"{fit(folder):.2f} of the rate of 16 bits would meet the prompts on an H200 best; as fast is what is simulated."
     )
     print(
         f"One chunk of {CHUNK:,} tokens on an H100: {checked:.0f} ms in the engine; {1e3 * CHUNK / H100_TOKENS_PER_S:.0f} were measured by a client."
