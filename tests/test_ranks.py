@@ -320,9 +320,16 @@ def test_what_is_not_simulated_is_refused(
         ({"all2all_backend": "nixl_ep"}, "all2all_backend must be .*deepep_low_latency.* got 'nixl_ep'"),
         ({"dbo_decode_token_threshold": 1}, "dbo_decode_token_threshold must be an integer of at least 2"),
         ({"enable_eplb": True}, "enable_eplb places whole experts"),
+        ({"enable_expert_parallel": True, "enable_eplb": True}, "enable_eplb places experts on several GPUs, got one"),
         ({"enable_expert_parallel": True, "num_redundant_experts": 8}, "are placed by enable_eplb"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sim.EngineConfig(**arguments)
+
+
+def test_a_dense_model_has_no_experts_to_share_out() -> None:
+    """As vLLM, which does not start."""
+    with pytest.raises(ConfigError, match=r"enable_expert_parallel shares out experts, and .*Llama-3.1-8B has none"):
+        sim.plan_memory("Llama-3.1-8B", "h100-sxm", engine=sim.EngineConfig(enable_expert_parallel=True))

@@ -235,6 +235,10 @@ class EngineConfig:
             )
         if self.enable_eplb and not self.enable_expert_parallel:
             raise ConfigError("enable_eplb places whole experts, got no enable_expert_parallel; add it.")
+        if self.enable_eplb and self.num_expert_ranks == 1:
+            raise ConfigError(
+                "enable_eplb places experts on several GPUs, got one; raise tensor_parallel_size or data_parallel_size, or leave it out."
+            )
         if self.num_redundant_experts and not self.enable_eplb:
             raise ConfigError(
                 f"num_redundant_experts are placed by enable_eplb, got {self.num_redundant_experts} without it; add it."

@@ -47,6 +47,7 @@ def resolve_engine(
     version, release = vllm_version or NEWEST, release_for(vllm_version)
     _check_known(engine, version)
     _check_tensor_parallel(engine.tensor_parallel_size, model)
+    _check_expert_parallel(engine, model)
     _check_pipeline_parallel(engine, model, release)
     _check_dual_batches(engine)
     _check_offload_params(engine, model)
@@ -104,6 +105,14 @@ def _check_tensor_parallel(size: int, model: ModelSpec) -> None:
             f"tensor_parallel_size must share out the {model.num_attention_heads} attention heads of {model.name} "
             f"and its KV heads evenly, got {size}; "
             f"use one of {', '.join(str(fitting) for fitting in range(1, 33) if _splits_heads(fitting, model))}."
+        )
+
+
+def _check_expert_parallel(engine: EngineConfig, model: ModelSpec) -> None:
+    """What vLLM's config/model.py verifies of a model before it starts."""
+    if engine.enable_expert_parallel and not model.has_experts:
+        raise ConfigError(
+            f"enable_expert_parallel shares out experts, and {model.name} has none, so that vLLM does not start; leave it out."
         )
 
 

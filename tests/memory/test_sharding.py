@@ -149,13 +149,6 @@ def test_expert_parallel_gpus_hold_whole_experts() -> None:
     assert uneven[1] == uneven[0] * 2 // 1.5
 
 
-def test_expert_parallelism_changes_nothing_without_experts() -> None:
-    """A dense model has none to place."""
-    model = make_model(LLAMA_8B)
-    plans = [planned(model, EngineConfig(tensor_parallel_size=2, enable_expert_parallel=ep)) for ep in (False, True)]
-    assert plans[0].num_gpu_blocks == plans[1].num_gpu_blocks
-
-
 def test_a_vision_tower_can_be_left_out() -> None:
     """--language-model-only frees the tower's weights and what profiling an image takes."""
     model = load_model("meta-llama/Llama-4-Scout-17B-16E-Instruct")
