@@ -217,8 +217,8 @@ class DeployedFleet:
         engine, lock_step = deployment.engine, deployment.lock_step
         if engine.data_parallel_size == 1 or (lock_step is None and self.has_one_balancer):
             return None
-        balancer = None if engine.data_parallel_external_lb else self._balancer
-        return ServerPlan(engine.data_parallel_size, lock_step, balancer)
+        num_addresses = engine.data_parallel_size if engine.data_parallel_external_lb else 1
+        return ServerPlan(engine.data_parallel_size, lock_step, self._balancer, num_addresses)
 
     @property
     def front_end(self) -> FrontEnd:

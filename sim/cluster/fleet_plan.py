@@ -31,12 +31,13 @@ Role = Literal["both", "prefill", "decode"]
 class ServerPlan(NamedTuple):
     """A server of several engines, its data-parallel ranks, which step together where there are rules of `lock_step`.
 
-    The server's `balancer` shares requests out to them; None where each engine has an address of its own.
+    They are shared out evenly to the server's addresses, in order; behind each of several engines a `balancer` of its own shares requests out.
     """
 
     num_engines: int
     lock_step: LockStepRules | None = None
-    balancer: RouterLike | None = "vllm_dp"
+    balancer: RouterLike = "vllm_dp"
+    num_addresses: int = 1
 
 
 class Pool(NamedTuple):
@@ -65,10 +66,10 @@ class Pool(NamedTuple):
 
     @property
     def behind_addresses(self) -> list[range]:
-        """The engines of a server, counted from 0, behind each of its addresses: all behind one, unless nothing balances them."""
-        if self.server and self.server.balancer is None:
-            return [range(engine, engine + 1) for engine in range(self.server.num_engines)]
-        return [range(self.engines_per_server)]
+        """The engines of a server, counted from 0, behind each of its addresses."""
+        num_engines = self.engines_per_server
+        size = num_engines // self.server.num_addresses if self.server else 1
+        return [range(first, first + size) for first in range(0, num_engines, size)]
 
     @property
     def num_slots_ahead(self) -> int:

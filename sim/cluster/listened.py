@@ -83,7 +83,7 @@ class ListenedReplica(Course):
 class ListenedReplicas:
     """All `replicas` that a router listens to, and what they showed at the last multiple of its scrape interval; `tell` tells it who has ended.
 
-    Where they are the engines of a server, also what the first of them showed when the fleet's router `looks`.
+    Where they are the engines of a server, also what some showed, the `fronts` of its addresses, when the fleet's router `looks`.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class ListenedReplicas:
         tell: Tell,
         scrape_interval_s: float | None,
         looks: Ticks | None = None,
+        fronts: Sequence[int] = (),
     ) -> None:
         """Of engines and the numbers of their pools."""
         self._agenda = Agenda()
@@ -99,14 +100,15 @@ class ListenedReplicas:
         self._tell = tell
         self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
         self._looks = looks
-        self._seen = NOTHING_SHOWN
+        self._seen = dict.fromkeys(fronts, NOTHING_SHOWN)
 
     def catch_up(self, now_s: float) -> None:
         """A request comes: do what is due before."""
         looks = self._looks
         if looks is not None and looks.passed(now_s):
             self._tell_of(self._show_until(looks.last_s))
-            self._seen = self.replicas[0].metrics_before(looks.last_s)
+            for front in self._seen:
+                self._seen[front] = self.replicas[front].metrics_before(looks.last_s)
         self._tell_of(self._show_until(now_s))
 
     def serve(self, answers: Sequence[Request], balancers: Balancers) -> list[Ended]:
@@ -122,8 +124,9 @@ class ListenedReplicas:
             self.replicas[balancers.choose(request)].take((request,))
         return ended
 
-    def seen(self, engine: int) -> Metrics:  # noqa: ARG002 - of several engines the first is looked at
-        return self._seen
+    def seen(self, front: int) -> Metrics:
+        """What the first engine of an address showed when the fleet's router looked last."""
+        return self._seen[front]
 
     def finish(self) -> None:
         """No more requests will come."""

@@ -119,10 +119,10 @@ class Ranks(Generic[GroupT]):
         self._show()
         return self._group.shown[rank.number]
 
-    def seen(self, engine: int) -> Metrics:
+    def seen(self, front: int) -> Metrics:
         """What a rank showed when the fleet's router looked last."""
         self._show()
-        return self._seen[engine]
+        return self._seen[front]
 
     def _show(self) -> None:
         """Keep what those that live showed at the last scrapes, before they are asked and before anything changes."""

@@ -1,12 +1,20 @@
-"""Servers of several engines, their data-parallel ranks, behind a router: each shares out what it is sent by a balancer of its own.
+"""Servers of several engines, their data-parallel ranks, behind a router: each address of a server shares out what it is sent.
 
-Mirrors vLLM's internal load balancing (v1/engine/core_client.py, 0.32): one address, behind which a balancer chooses an engine. Where each
-engine has an address of its own (`data_parallel_external_lb`), the router chooses it, and a server is no more than what steps together.
-Deliberate difference: of a server whose engines have an address together, an index of prefixes that hears of every cache knows
-the longest one that any engine holds.
+Mirrors vLLM's balancing (0.32 and 0.33), whose three ways differ in how many ranks are behind an address: all of a server, those of a node
+(`data_parallel_hybrid_lb`), or one (`data_parallel_external_lb`).
+
+- An API server manages the ranks behind its address alone, in order (MPClient.engine_ranks_managed of v1/engine/core_client.py). Of several it
+  chooses one (DPLBAsyncMPClient.get_core_engine_for_request), of one there is nothing to choose (make_async_mp_client).
+- One coordinator, of all ranks, sends every API server the counts of all at the same times (v1/engine/coordinator.py); each takes those of its own
+  ranks (DPAsyncMPClient, `count_slice`). With addresses a rank none are sent (EngineCoreProc.publish_dp_lb_stats of v1/engine/core.py).
+- Waves are those of all ranks, whatever address a request came to (coordinator.py, `_send_start_wave`).
+- An API server's metrics and its limits of what it takes in are of its own ranks (AsyncLLM of v1/engine/async_llm.py: `engine_idxs`, check_admission).
+
+Deliberate differences: of an address of several engines, an index of prefixes that hears of every cache knows the longest one that any of them
+holds. Each address has one API server, where vLLM starts as many by default as there are ranks behind it (entrypoints/cli/serve.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -55,13 +63,13 @@ class Engines(Protocol):
         """No more requests will come."""
         ...
 
-    def seen(self, engine: int) -> Metrics:
-        """What an engine showed at the last multiple of the interval at which the fleet's router looks."""
+    def seen(self, front: int) -> Metrics:
+        """What the first engine of an address showed at the last multiple of the interval at which the fleet's router looks."""
         ...
 
 
 class LiveEngines:
-    """Engines that know nothing of each other, as processes."""
+    """Engines that know nothing of each other, as processes; the fleet's router looks at the `fronts` of their addresses."""
 
     def __init__(
         self,
@@ -70,16 +78,16 @@ class LiveEngines:
         pool: int,
         tell: Tell,
         scrape_interval_s: float | None,
-        looks: Ticks | None,
+        look_interval_s: float | None,
+        fronts: Collection[int],
     ) -> None:
         """`cores` by their numbers in the fleet."""
-        first, *others = cores.values()
-        self._first = SeenReplica(env, first, 0, pool, partial(tell, 0), scrape_interval_s, looks=looks)
-        self.replicas: list[LiveReplica] = [self._first]
-        for number, core in enumerate(others, start=1):
-            self.replicas.append(LiveReplica(env, core, number, pool, partial(tell, number), scrape_interval_s))
-        for replica, number in zip(self.replicas, cores, strict=True):
-            replica.number_in_fleet = number
+        self.replicas: list[SeenReplica] = []
+        for number, (number_in_fleet, core) in enumerate(cores.items()):
+            looks = Ticks(look_interval_s) if look_interval_s is not None and number in fronts else None
+            replica = SeenReplica(env, core, number, pool, partial(tell, number), scrape_interval_s, looks=looks)
+            replica.number_in_fleet = number_in_fleet
+            self.replicas.append(replica)
 
     def catch_up(self, now_s: float) -> None:
         """The clock sees to that."""
@@ -87,8 +95,8 @@ class LiveEngines:
     def finish(self) -> None:
         """The clock sees to that."""
 
-    def seen(self, engine: int) -> Metrics:  # noqa: ARG002 - of several engines the first is looked at
-        return self._first.seen
+    def seen(self, front: int) -> Metrics:
+        return self.replicas[front].seen
 
     @property
     def engines_now(self) -> Sequence[Metrics]:
@@ -101,7 +109,7 @@ class LiveEngines:
 
     def refuse(self, answer: Request, reason: str) -> None:
         """Record one as failed that has come to no engine; with the first."""
-        self._first.refuse(answer, reason)
+        self.replicas[0].refuse(answer, reason)
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps of passes that have not begun take other times from now on."""
@@ -114,7 +122,7 @@ class LiveEngines:
 
 
 class SeenReplica(LiveReplica):
-    """A server's first engine, at which the fleet's router `looks` beside the server's balancer."""
+    """A server's engine, at which the fleet's router may `look` beside the balancer of its address."""
 
     def __init__(
         self,
@@ -198,7 +206,7 @@ class Address:
 
 
 class LazyAddress(Address):
-    """That of engines which catch up as requests come: what one asks of them and of their balancer is a single call, compiled as they are."""
+    """That of all engines of a server, which catch up as requests come: what one asks of them and their balancer is one call, compiled as they are."""
 
     def lead_to(self, engines: Engines, replicas: range) -> None:
         super().lead_to(engines, replicas)
@@ -284,7 +292,8 @@ class ServerMaker:
             )
             for rank, replica in enumerate(replicas)
         }
-        looks = None if front.scrape_interval_s is None else Ticks(front.scrape_interval_s)
+        look_interval_s = front.scrape_interval_s
+        looks = None if look_interval_s is None else Ticks(look_interval_s)
         interval_s = addresses[0].balancer.scrape_interval_s
         group: RankGroup | StagedGroup | None = None
         engines: Engines
@@ -296,7 +305,8 @@ class ServerMaker:
             group = self._group(pool, rules, list(cores.values()), interval_s, log)
             engines = self._in_lock_step(list(cores.values()), group, tell, looks, replicas.start)
         else:
-            engines = self._independent(cores, pool_number, tell, interval_s, looks)
+            fronts = [address.behind.start for address in addresses]
+            engines = self._independent(cores, pool_number, tell, interval_s, look_interval_s, fronts)
         for address in addresses:
             address.lead_to(engines, replicas)
         return Server(cores, engines, group, addresses)
@@ -304,7 +314,7 @@ class ServerMaker:
     def _address(self, pool: Pool, pool_number: int, front: Front, number: int, behind: range) -> Address:
         """That of the number, with these engines of its server behind it."""
         balancer: Router = TheOnlyOne()
-        if pool.server and pool.server.balancer:
+        if pool.server and len(behind) > 1:
             clock = self._clock if self._is_live else None
             fleet = Fleet([pool.config] * len(behind), self._source, clock=clock)
             balancer = router_for(pool.server.balancer, fleet, len(behind))
@@ -316,7 +326,8 @@ class ServerMaker:
             sampling=ParallelSampling.of(self._source, one_by_one=len(behind) > 1),
         )
         is_staged = pool.server and pool.server.lock_step and pool.modes.num_stages > 1
-        is_lazy = not (is_staged or self._is_live) and isinstance(balancer, VllmDataParallel)
+        has_all = len(behind) == pool.engines_per_server
+        is_lazy = has_all and not (is_staged or self._is_live) and isinstance(balancer, VllmDataParallel)
         kind = LazyAddress if is_lazy else self._kind
         return kind(number, pool_number, gateway, front.answered, behind)
 
@@ -380,11 +391,13 @@ class ServerMaker:
         pool: int,
         tell: Tell,
         scrape_interval_s: float | None,
-        looks: Ticks | None,
+        look_interval_s: float | None,
+        fronts: Sequence[int],
     ) -> Engines:
         if self._is_live:
-            return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, looks)
-        return ListenedReplicas(((core, pool) for core in cores.values()), tell, scrape_interval_s, looks)
+            return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, look_interval_s, fronts)
+        looks = None if look_interval_s is None else Ticks(look_interval_s)
+        return ListenedReplicas(((core, pool) for core in cores.values()), tell, scrape_interval_s, looks, fronts)
 
 
 class Servers:

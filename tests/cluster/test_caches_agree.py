@@ -25,7 +25,7 @@ from sim.engine.request import Request
 from sim.steptime.linear import LinearStepTime
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import closed_loops, panel_bits
-from tests.cluster.test_servers_agree import assert_answers_are_those_of_naive_ones
+from tests.cluster.test_servers_agree import assert_answers_are_those_of_naive_ones, layouts
 from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
@@ -188,21 +188,23 @@ def test_replicas(
     data=st.data(),
     trace=some_traces,
     step_time=step_times,
-    counts=st.tuples(st.integers(2, 3), st.integers(1, 3)),
-    server=st.sampled_from([ServerPlan(0, LockStepRules()), ServerPlan(0, LockStepRules(), None), ServerPlan(0)]),
+    num_servers=st.integers(2, 3),
+    layout=layouts,
+    rules=st.sampled_from([LockStepRules(), None]),
     router=routers,
 )
 def test_engines_of_servers(
     data: st.DataObject,
     trace: Trace,
     step_time: RecordedStepTime,
-    counts: tuple[int, int],
-    server: ServerPlan,
+    num_servers: int,
+    layout: tuple[int, int],
+    rules: LockStepRules | None,
     router: str,
 ) -> None:
     """Ranks that step together, or engines that know nothing of each other."""
     config = data.draw(configs(trace, versions=SINCE_0_12))
     trace, clients = (trace, Clients(open_loop=True)) if data.draw(st.booleans()) else data.draw(closed_loops(trace))
-    server = server._replace(num_engines=counts[1])
+    server = ServerPlan(layout[0], rules, num_addresses=layout[1])
     with looking():
-        assert_answers_are_those_of_naive_ones(trace, config, step_time, counts[0], server, router, clients)
+        assert_answers_are_those_of_naive_ones(trace, config, step_time, num_servers, server, router, clients)

@@ -29,7 +29,7 @@ from tests.cluster.test_offload_agrees import POLLING_S
 from tests.cluster.test_parallel_sampling import prompts
 from tests.cluster.test_queue_limits import limits
 from tests.cluster.test_ranks_beside import revisits
-from tests.cluster.test_servers_agree import RULES, some_load, stepping_together
+from tests.cluster.test_servers_agree import RULES, balancers, layouts, some_load, stepping_together
 from tests.cluster.tiers import tiers
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
@@ -42,7 +42,7 @@ from tests.workloads import SINCE_0_12, configs, step_times
 
 routers = st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two"))
 starts = st.sampled_from((0.0, 3.0, 20.0))
-counts = st.tuples(st.integers(1, 3), st.integers(1, 3))
+num_servers = st.integers(1, 3)
 some_limits: st.SearchStrategy[dict[str, int]] = st.one_of(st.just({}), limits)
 
 
@@ -52,8 +52,10 @@ some_limits: st.SearchStrategy[dict[str, int]] = st.one_of(st.just({}), limits)
     trace=prompts,
     step_time=step_times,
     limits=some_limits,
-    counts=counts,
+    num_servers=num_servers,
+    layout=layouts,
     router=routers,
+    balancer=balancers,
     start_up_s=starts,
     changes=dynamics(),
     panel_bits=panel_bits,
@@ -63,28 +65,29 @@ def test_servers_of_independent_engines(
     trace: Trace,
     step_time: RecordedStepTime,
     limits: dict[str, int],
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
     *,
+    balancer: str,
     start_up_s: float,
     changes: Dynamics,
     panel_bits: tuple[int, ...],
 ) -> None:
-    """As those of a dense model: who has which answer, every step, and the lives of servers."""
+    """As those of a dense model, behind an address a server, a node or an engine: who has which answer, every step, and the lives of servers."""
     config = changed(data.draw(configs(trace)), **limits)
     trace, clients = some_load(data, trace)
-    balancer = data.draw(st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3")))
-    pool = Pool(
-        config, Telling(step_time), counts[0] * counts[1], start_up_s, server=ServerPlan(counts[1], None, balancer)
-    )
+    size, num_addresses = layout
+    server = ServerPlan(size, None, balancer, num_addresses)
+    pool = Pool(config, Telling(step_time), num_servers * size, start_up_s, server=server)
     found = ran(trace, FleetPlan((pool,), router, changes), clients, panel_bits)
     naive = simulate_changing_servers(
         trace,
         config,
         Telling(step_time),
-        num_servers=counts[0],
+        num_servers=num_servers,
         start_up_s=start_up_s,
-        servers=Servers(counts[1], balancer, None),
+        servers=Servers(size, size // num_addresses, balancer, None),
         router=router,
         dynamics=changes,
         clients=clients,
@@ -98,9 +101,10 @@ def test_servers_of_independent_engines(
     trace=prompts,
     step_time=step_times,
     limits=some_limits,
-    counts=counts,
+    num_servers=num_servers,
+    layout=layouts,
     router=routers,
-    balancer=st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3", None)),
+    balancer=balancers,
     start_up_s=starts,
     changes=dynamics(),
     per_other_ns=st.none() | st.integers(0, 2),
@@ -112,30 +116,32 @@ def test_servers_whose_ranks_step_together(
     trace: Trace,
     step_time: RecordedStepTime,
     limits: dict[str, int],
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
     *,
-    balancer: str | None,
+    balancer: str,
     start_up_s: float,
     changes: Dynamics,
     per_other_ns: int | None,
     looks: tuple[int, bool],
     panel_bits: tuple[int, ...],
 ) -> None:
-    """Behind an address a server or a rank: also every dummy and wave of those that were there in turn."""
+    """Behind an address a server, a node or a rank: also every dummy and wave of those that were there in turn."""
     config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
     trace, clients = some_load(data, trace)
     timed, lock_step, rules = stepping_together(step_time, per_other_ns, looks)
-    server = ServerPlan(counts[1], lock_step, balancer)
-    pool = Pool(config, timed, counts[0] * counts[1], start_up_s, server=server)
+    size, num_addresses = layout
+    server = ServerPlan(size, lock_step, balancer, num_addresses)
+    pool = Pool(config, timed, num_servers * size, start_up_s, server=server)
     found = ran(trace, FleetPlan((pool,), router, changes), clients, panel_bits)
     naive = simulate_changing_servers(
         trace,
         config,
         timed,
-        num_servers=counts[0],
+        num_servers=num_servers,
         start_up_s=start_up_s,
-        servers=Servers(counts[1], balancer, rules),
+        servers=Servers(size, size // num_addresses, balancer, rules),
         router=router,
         dynamics=changes,
         clients=clients,
@@ -163,7 +169,7 @@ def test_a_client_acts_on_the_last_answer_before_those_at_the_gateway_do() -> No
         ten_seconds,
         num_servers=1,
         start_up_s=0.0,
-        servers=Servers(2, "vllm_dp:interval_s=3", RULES | {"sync_interval": 1}),
+        servers=Servers(2, 2, "vllm_dp:interval_s=3", RULES | {"sync_interval": 1}),
         router="least_loaded",
         dynamics=changes,
         clients=clients,
@@ -180,7 +186,7 @@ def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None
     config = make_config(max_num_seqs=1, async_scheduling=True, block_size=16)
     trace, ten_seconds = make_trace([Ask(str(row), 20, 1) for row in range(3)]), RecordedStepTime(10, 0, 0)
     changes = Dynamics.parse({"admission": {"timeout_s": 15}})
-    server = ServerPlan(1, LockStepRules(1, looks_at_once=True), None)
+    server = ServerPlan(1, LockStepRules(1, looks_at_once=True))
     found = simulate(trace, FleetPlan((Pool(config, ten_seconds, 1, 0.0, server=server),), "least_loaded", changes))
     naive = simulate_changing_servers(
         trace,
@@ -188,7 +194,7 @@ def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None
         ten_seconds,
         num_servers=1,
         start_up_s=0.0,
-        servers=Servers(1, None, RULES | {"sync_interval": 1}),
+        servers=Servers(1, 1, "vllm_dp", RULES | {"sync_interval": 1}),
         router="least_loaded",
         dynamics=changes,
     )
@@ -212,7 +218,7 @@ def test_aborts_during_a_dummy_batch_after_a_preemption(timeout_s: float, interv
     trace = make_trace([Ask(str(row), 1, output) for row, output in enumerate((1, 1, 1, 5, 6, 1))])
     changes = Dynamics.parse({"admission": {"timeout_s": timeout_s}})
     modes = Modes(throttle_interval=interval) if interval > 1 else PLAIN
-    server = ServerPlan(1, LockStepRules(1, prefill_interval=interval), None)
+    server = ServerPlan(1, LockStepRules(1, prefill_interval=interval))
     pool = Pool(config, ONE_SECOND, 1, 0.0, modes=modes, server=server)
     found = simulate(trace, FleetPlan((pool,), "least_loaded", changes))
     naive = simulate_changing_servers(
@@ -221,7 +227,7 @@ def test_aborts_during_a_dummy_batch_after_a_preemption(timeout_s: float, interv
         ONE_SECOND,
         num_servers=1,
         start_up_s=0.0,
-        servers=Servers(1, None, RULES | {"sync_interval": 1, "prefill_interval": interval}),
+        servers=Servers(1, 1, "vllm_dp", RULES | {"sync_interval": 1, "prefill_interval": interval}),
         router="least_loaded",
         dynamics=changes,
     )
@@ -256,7 +262,8 @@ def assert_same_ranks(found: ClusterRecords, naive: ServedByServers) -> None:
     workload=revisits(),
     step_time=step_times,
     tier=tiers,
-    counts=counts,
+    num_servers=num_servers,
+    layout=layouts,
     lock_step=st.booleans(),
     router=routers,
     changes=dynamics(),
@@ -266,7 +273,8 @@ def test_servers_whose_engines_have_a_cpu_tier(
     workload: tuple[Trace, SchedulerConfig],
     step_time: RecordedStepTime,
     tier: OffloadConfig,
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
     *,
     lock_step: bool,
@@ -277,9 +285,10 @@ def test_servers_whose_engines_have_a_cpu_tier(
     (trace, config), timed, balancer = workload, Telling(step_time), "vllm_dp:interval_s=7"
     assume(config.engine.enable_prefix_caching)
     clients = Clients(Users(concurrency)) if concurrency else Clients()
-    server = ServerPlan(counts[1], LockStepRules() if lock_step else None, balancer)
+    size, num_addresses = layout
+    server = ServerPlan(size, LockStepRules() if lock_step else None, balancer, num_addresses)
     modes = Modes(offload=tier, idle_sleep_s=POLLING_S)
-    pool = Pool(config, timed, counts[0] * counts[1], 3.0, modes=modes, server=server)
+    pool = Pool(config, timed, num_servers * size, 3.0, modes=modes, server=server)
     try:
         with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
             found = simulate(trace, FleetPlan((pool,), router, changes), clients=clients)
@@ -291,9 +300,9 @@ def test_servers_whose_engines_have_a_cpu_tier(
         trace,
         config,
         timed,
-        num_servers=counts[0],
+        num_servers=num_servers,
         start_up_s=3.0,
-        servers=Servers(counts[1], balancer, RULES if lock_step else None, polling),
+        servers=Servers(size, size // num_addresses, balancer, RULES if lock_step else None, polling),
         router=router,
         dynamics=changes,
         clients=clients,

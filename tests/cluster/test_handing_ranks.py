@@ -31,7 +31,7 @@ from tests.reference.disaggregation import Pool as NaivePool
 SLOW = NetworkCosts(bytes_per_s=2.0, latency_s=3.0, descriptor_s=0.0)
 RULES = LockStepRules()
 TWO_RANKS = ServerPlan(2, RULES)
-NAIVE_RANKS = ServerKind(2, "vllm_dp:interval_s=7", {"sync_interval": 16, "looks_at_once": True})
+NAIVE_RANKS = ServerKind(2, 2, "vllm_dp:interval_s=7", {"sync_interval": 16, "looks_at_once": True})
 SYNC: dict[str, Any] = {"async_scheduling": False}
 
 
@@ -101,7 +101,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "waiting_ranks.jso
 def test_steps_are_those_of_vllms_own_loop(case: dict[str, Any]) -> None:
     """Two ranks of vLLM 0.32, of which one gets a request at 0 s whose KV takes 23 s, and the other decodes, or has nothing to do; a step takes 10 s."""
     engine = {"async_scheduling": case["async_scheduling"]}
-    pools = (a_pool("prefill", **SYNC), a_pool("decode", ServerPlan(2, RULES, None), **engine))
+    pools = (a_pool("prefill", **SYNC), a_pool("decode", ServerPlan(2, RULES, num_addresses=2), **engine))
     trace = a_trace((0.0, 80, 3), *[(10.0, 16, 12)] * case["other_decodes"])
     rows: list[dict[str, Any]] = []
     run(trace, a_plan(*pools, decider="prefix_based:non_cached_tokens=17"), rows)

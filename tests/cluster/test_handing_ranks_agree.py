@@ -30,8 +30,15 @@ LOCK_STEP = st.fixed_dictionaries(
     }
 )
 BALANCERS = ("vllm_dp:interval_s=7", "vllm_dp:interval_s=3")
-together = st.builds(ServerKind, st.integers(1, 3), st.sampled_from((*BALANCERS, None)), LOCK_STEP)
-apart = st.builds(ServerKind, st.integers(1, 3), st.sampled_from(BALANCERS))
+sizes = st.sampled_from(((1, 1), (2, 2), (3, 3), (2, 1), (3, 1), (4, 2)))
+"""Engines of a server, and of these behind each of its addresses."""
+together = st.builds(
+    lambda size, balancer, rules: ServerKind(size[0], size[1], balancer, rules),
+    sizes,
+    st.sampled_from(BALANCERS),
+    LOCK_STEP,
+)
+apart = st.builds(lambda size, balancer: ServerKind(size[0], size[1], balancer), sizes, st.sampled_from(BALANCERS))
 
 
 class Servers(Fleet):
@@ -44,8 +51,9 @@ class Servers(Fleet):
         rules = None if kind.rules is None else LockStepRules(**kind.rules)
         interval = rules.prefill_interval if rules else 1
         modes = replace(planned.modes, throttle_interval=interval if interval > 1 else 0)
-        server, count = ServerPlan(kind.num_engines, rules, kind.balancer), planned.num_replicas * kind.num_engines
-        return planned._replace(num_replicas=count, modes=modes, server=server)
+        num_addresses = kind.num_engines // kind.per_address
+        server = ServerPlan(kind.num_engines, rules, kind.balancer, num_addresses)
+        return planned._replace(num_replicas=planned.num_replicas * kind.num_engines, modes=modes, server=server)
 
 
 @st.composite
@@ -88,7 +96,7 @@ def test_a_dummy_batch_waits_for_the_batch_of_a_request_that_has_ended() -> None
     drafting, loras = Drafts(Speculation(2, "eagle3"), ((2,), (2,))), Loras(1, 1, 2.0, 1.0, 8.0)
     config = scheduler_config(async_scheduling=True, num_gpu_blocks=40)
     modes = (naive_speculation(drafting), naive_scripts(drafting, trace), loras)
-    ranks = ServerKind(2, BALANCERS[0], {"sync_interval": 1, "looks_at_once": True, "prefill_interval": 1})
+    ranks = ServerKind(2, 2, BALANCERS[0], {"sync_interval": 1, "looks_at_once": True, "prefill_interval": 1})
     prefill, decode = (Pool(config, STEP, KV, 1, "round_robin", *modes, server=kind) for kind in (None, ranks))
     fleet, network = Servers(trace, prefill, decode, drafting, loras), NetworkCosts(2.0, 3.0, 0.0)
     found = simulate(fleet, network, least_uncached_tokens=17)

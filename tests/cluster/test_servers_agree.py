@@ -44,7 +44,9 @@ ROUTERS = (
     "sglang_cache_aware:balance_abs_threshold=2",
     "dynamo:kv_events=false,ttl_s=20",
 )
-balancers = st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3", None))
+balancers = st.sampled_from(("vllm_dp:interval_s=7", "vllm_dp:interval_s=3"))
+layouts = st.sampled_from(((1, 1), (2, 1), (3, 1), (2, 2), (3, 3), (4, 2), (4, 2), (6, 2), (6, 3)))
+"""Engines of a server, and its addresses: one, one a node, or one an engine."""
 RULES: dict[str, Any] = {
     "sync_interval": 16,
     "looks_at_once": True,
@@ -77,7 +79,8 @@ def stepping_together(
     trace=prompts,
     step_time=step_times,
     limits=st.one_of(st.just({}), limits),
-    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    num_servers=st.integers(1, 3),
+    layout=layouts,
     router=st.sampled_from(ROUTERS),
     balancer=balancers,
     per_other_ns=st.none() | st.integers(0, 2),
@@ -89,27 +92,30 @@ def test_servers_whose_ranks_step_together(
     trace: Trace,
     step_time: RecordedStepTime,
     limits: dict[str, int],
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
     *,
-    balancer: str | None,
+    balancer: str,
     per_other_ns: int | None,
     looks: tuple[int, bool],
     panel_bits: tuple[int, ...],
 ) -> None:
-    """Ranks behind their server's balancer or with addresses of their own: who has which answer, every step, dummy and wave of each server."""
+    """Behind an address a server, a node or a rank: who has which answer, every step, dummy and wave of each server."""
     config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
     trace, clients = some_load(data, trace)
     timed, lock_step, rules = stepping_together(step_time, per_other_ns, looks)
-    server = ServerPlan(counts[1], lock_step, balancer)
-    plan = FleetPlan((Pool(config, timed, counts[0] * counts[1], server=server),), router)
+    size, num_addresses = layout
+    server = ServerPlan(size, lock_step, balancer, num_addresses)
+    plan = FleetPlan((Pool(config, timed, num_servers * size, server=server),), router)
     found = leapt(trace, plan, clients, panel_bits)
     ran = simulate_servers(
         trace,
         config,
         timed,
-        num_servers=counts[0],
-        num_engines=counts[1],
+        num_servers=num_servers,
+        num_engines=size,
+        per_address=size // num_addresses,
         router=router,
         balancer=balancer,
         clients=clients,
@@ -127,9 +133,10 @@ def test_servers_whose_ranks_step_together(
     trace=prompts,
     step_time=step_times,
     limits=st.one_of(st.just({}), limits),
-    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    num_servers=st.integers(1, 3),
+    layout=layouts,
     router=st.sampled_from(ROUTERS),
-    balancer=balancers.filter(bool),
+    balancer=balancers,
     panel_bits=panel_bits,
 )
 def test_servers_whose_engines_know_nothing_of_each_other(
@@ -137,22 +144,27 @@ def test_servers_whose_engines_know_nothing_of_each_other(
     trace: Trace,
     step_time: RecordedStepTime,
     limits: dict[str, int],
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
+    *,
     balancer: str,
     panel_bits: tuple[int, ...],
 ) -> None:
-    """As those of a dense model."""
+    """As those of a dense model, behind an address a server, a node or an engine."""
     config = changed(data.draw(configs(trace)), **limits)
     trace, clients = some_load(data, trace)
-    pool = Pool(config, Telling(step_time), counts[0] * counts[1], server=ServerPlan(counts[1], None, balancer))
+    size, num_addresses = layout
+    server = ServerPlan(size, None, balancer, num_addresses)
+    pool = Pool(config, Telling(step_time), num_servers * size, server=server)
     found = leapt(trace, FleetPlan((pool,), router), clients, panel_bits)
     ran = simulate_servers(
         trace,
         config,
         Telling(step_time),
-        num_servers=counts[0],
-        num_engines=counts[1],
+        num_servers=num_servers,
+        num_engines=size,
+        per_address=size // num_addresses,
         router=router,
         balancer=balancer,
         in_lock_step=False,
@@ -170,9 +182,8 @@ def assert_answers_are_those_of_naive_ones(
     router: str,
     clients: Clients,
 ) -> None:
-    """Of so many such servers, whose balancers, where there are any, are told at multiples of 7 s."""
-    balancer = "vllm_dp:interval_s=7" if server.balancer else None
-    server = server._replace(balancer=balancer)
+    """Of so many such servers, whose balancers are told at multiples of 7 s."""
+    server = server._replace(balancer="vllm_dp:interval_s=7")
     pool = Pool(config, Telling(step_time), num_servers * server.num_engines, server=server)
     ran = simulate_servers(
         trace,
@@ -180,8 +191,9 @@ def assert_answers_are_those_of_naive_ones(
         Telling(step_time),
         num_servers=num_servers,
         num_engines=server.num_engines,
+        per_address=server.num_engines // server.num_addresses,
         router=router,
-        balancer=balancer,
+        balancer="vllm_dp:interval_s=7",
         in_lock_step=server.lock_step is not None,
         clients=clients,
         **RULES,
@@ -207,14 +219,16 @@ LOADS = {
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("router", ["least_loaded", "llm_d:scrape_interval_s=5,prefix=0,running=1"])
-@pytest.mark.parametrize(
-    "server", [ServerPlan(2, LockStepRules()), ServerPlan(2, LockStepRules(), None), ServerPlan(2)]
-)
+@pytest.mark.parametrize("rules", [LockStepRules(), None])
+@pytest.mark.parametrize("layout", [(2, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: str, seed: int) -> None:
+def test_what_a_router_sees_of_a_server(
+    load: str, rules: LockStepRules | None, layout: tuple[int, int], router: str, seed: int
+) -> None:
     """Under a load that tells: its load of this instant, requests that wait at its door among them, or its metrics of the last scrape."""
     clients, limited = LOADS[load]
     config = make_config(num_gpu_blocks=40, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, **limited)
+    server = ServerPlan(layout[0], rules, num_addresses=layout[1])
     assert_answers_are_those_of_naive_ones(busy(seed), config, RecordedStepTime(3, 1, 0), 3, server, router, clients)
 
 
@@ -223,16 +237,24 @@ def test_what_a_router_sees_of_a_server(load: str, server: ServerPlan, router: s
     data=st.data(),
     trace=one_answer,
     step_time=step_times,
-    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    server=st.sampled_from([ServerPlan(0, LockStepRules()), ServerPlan(0, LockStepRules(), None), ServerPlan(0)]),
+    num_servers=st.integers(1, 3),
+    layout=layouts,
+    rules=st.sampled_from([LockStepRules(), None]),
 )
 def test_what_a_router_knows_of_caches(
-    data: st.DataObject, trace: Trace, step_time: RecordedStepTime, counts: tuple[int, int], server: ServerPlan
+    data: st.DataObject,
+    trace: Trace,
+    step_time: RecordedStepTime,
+    num_servers: int,
+    layout: tuple[int, int],
+    rules: LockStepRules | None,
 ) -> None:
     """The most that any engine of an address holds of a prompt, as it comes."""
     config, router = data.draw(configs(trace, versions=SINCE_0_12)), "llm_d_precise:queue=0,kv=0"
-    server = server._replace(num_engines=counts[1])
-    assert_answers_are_those_of_naive_ones(trace, config, step_time, counts[0], server, router, Clients(open_loop=True))
+    server = ServerPlan(layout[0], rules, num_addresses=layout[1])
+    assert_answers_are_those_of_naive_ones(
+        trace, config, step_time, num_servers, server, router, Clients(open_loop=True)
+    )
 
 
 @examples(100)

@@ -22,7 +22,7 @@ from tests.cluster.test_lock_step_agrees import DISPATCH, AgreedTime
 from tests.cluster.test_parallel_sampling import assert_same_answers, prompts
 from tests.cluster.test_pipeline_agrees import Staged, workloads
 from tests.cluster.test_queue_limits import limits
-from tests.cluster.test_servers_agree import ROUTERS, balancers, some_load
+from tests.cluster.test_servers_agree import ROUTERS, balancers, layouts, some_load
 from tests.configs import changed
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
@@ -131,7 +131,8 @@ def test_ranks_with_stages(
     trace=prompts,
     step_time=step_times,
     limits=st.one_of(st.just({}), limits),
-    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    num_servers=st.integers(1, 3),
+    layout=layouts,
     router=st.sampled_from((*ROUTERS, "llm_d_precise:queue=0,kv=0")),
     balancer=balancers,
     multipliers=st.lists(st.integers(1, 3), min_size=2, max_size=3),
@@ -141,28 +142,32 @@ def test_servers_of_ranks_with_stages(
     trace: Trace,
     step_time: RecordedStepTime,
     limits: dict[str, int],
-    counts: tuple[int, int],
+    num_servers: int,
+    layout: tuple[int, int],
     router: str,
-    balancer: str | None,
+    *,
+    balancer: str,
     multipliers: Sequence[int],
 ) -> None:
-    """Behind their server's balancer or with addresses of their own: who has which answer, every step, dummy and wave of each server."""
+    """Behind an address a server, a node or a rank: who has which answer, every step, dummy and wave of each server."""
     config = changed(data.draw(configs(trace, versions=SINCE_0_12)), **limits)
     trace, clients = some_load(data, trace)
     timed = StagedRanksTime(Telling(step_time), multipliers, 1, AgreedTime(step_time, 2))
     modes = Modes(num_stages=len(multipliers), idle_sleep_s=1.0)
-    server = ServerPlan(counts[1], LockStepRules(), balancer)
+    size, num_addresses = layout
+    server = ServerPlan(size, LockStepRules(), balancer, num_addresses)
     found = simulate(
         trace,
-        FleetPlan((Pool(config, timed, counts[0] * counts[1], modes=modes, server=server),), router),
+        FleetPlan((Pool(config, timed, num_servers * size, modes=modes, server=server),), router),
         clients=clients,
     )
     ran = simulate_servers(
         trace,
         config,
         timed,
-        num_servers=counts[0],
-        num_engines=counts[1],
+        num_servers=num_servers,
+        num_engines=size,
+        per_address=size // num_addresses,
         router=router,
         balancer=balancer,
         clients=clients,

@@ -38,10 +38,11 @@ NIXL = Transfers("nixl", "kv_both", reports_at_start=True)
 
 @dataclass(frozen=True)
 class ServerKind:
-    """So many engines, which step together if there are `rules`, behind a `balancer`, or with an address each."""
+    """So many engines, which step together if there are `rules`; behind each address so many, with a `balancer` between them."""
 
     num_engines: int
-    balancer: str | None = "vllm_dp"
+    per_address: int
+    balancer: str = "vllm_dp"
     rules: Mapping[str, Any] | None = None
 
 
@@ -67,7 +68,7 @@ class Pool:
     @property
     def behind_address(self) -> int:
         """So many engines."""
-        return self.server.num_engines if self.server and self.server.balancer else 1
+        return self.server.per_address if self.server else 1
 
     def modes(self, transfers: Transfers, idle_sleep_s: float) -> Modes:
         """Of each replica."""

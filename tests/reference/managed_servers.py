@@ -1,4 +1,4 @@
-"""A naive fleet that changes and whose spots hold servers of several engines, with an address a server or an engine.
+"""A naive fleet that changes and whose spots hold servers of several engines, so many of which are behind an address.
 
 A server begins, drains and is lost as one; an address knows nothing of what was there before.
 """
@@ -31,7 +31,8 @@ class Servers(NamedTuple):
     """What every server of the fleet is like."""
 
     num_engines: int
-    balancer: str | None
+    per_address: int
+    balancer: str
     rules: dict[str, Any] | None
     modes: Modes = PLAIN
 
@@ -79,15 +80,15 @@ class ManagedServers(ManagedFleet):
         self.all_entries: dict[Spot, list[Entry]] = {}
         self.stays: dict[Spot, list[Stay]] = {}
         self.gateways: list[Gateway] = []
-        self.sizes = servers.num_engines if servers.balancer else 1
         self.at_end: dict[Job, int] = {}
         super().__init__(env, config, pools, router, requests, dynamics, seed=seed)
 
     def entries(self, spot: Spot) -> Sequence[Entry]:
-        count = self.servers.num_engines // self.sizes
+        count = self.servers.num_engines // self.servers.per_address
         if spot not in self.all_entries:
             self.all_entries[spot] = [
-                Entry(spot.number * count + place, spot, place * self.sizes, spot.pool) for place in range(count)
+                Entry(spot.number * count + place, spot, place * self.servers.per_address, spot.pool)
+                for place in range(count)
             ]
         return self.all_entries[spot]
 
@@ -124,13 +125,13 @@ class ManagedServers(ManagedFleet):
         spot.replica = engines[0]
         limits = PLAIN.with_limits_of(self.config.engine)
         for entry in self.entries(spot):
-            balancer = balancer_of(servers.balancer, self.trace, self.config, self.sizes)
+            balancer = balancer_of(servers.balancer, self.trace, self.config, servers.per_address)
             entry.gateway = Gateway(self.env, balancer, self.num_left, limits if limits.limits_queue else None)
             entry.gateway.on_refused = lambda request: self.refused(spot, request)
-            entry.engines = engines[entry.first : entry.first + self.sizes]
+            entry.engines = engines[entry.first : entry.first + servers.per_address]
             entry.gateway.replicas = list(entry.engines)
             self.gateways.append(entry.gateway)
-            if balancer.scrape_interval_s and self.sizes > 1:
+            if balancer.scrape_interval_s and servers.per_address > 1:
                 self.env.process(entry.gateway.scrape(balancer.scrape_interval_s))
 
     def stop(self, spot: Spot) -> None:

@@ -1,4 +1,9 @@
-"""Servers of several naive engines behind a router: within each vLLM's balancer, or an address for each engine."""
+"""Servers of several naive engines behind a router: each address of a server with vLLM's balancer between the engines behind it.
+
+As vLLM has it (v1/engine/core_client.py, 0.32): the front end of an address manages so many ranks in order (`engine_ranks_managed`), begins to look
+for the next one among these (`eng_start_index`), and of the counts of all that the coordinator sends takes theirs (`count_slice`). What it knows of is
+nobody else's; ranks of other addresses step with its own all the same.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -76,27 +81,27 @@ def simulate_servers(
     *,
     num_servers: int,
     num_engines: int,
+    per_address: int,
     router: str,
-    balancer: str | None = "vllm_dp",
+    balancer: str = "vllm_dp",
     in_lock_step: bool = True,
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
     **rules: Any,
 ) -> Ran:
-    """Every step of every engine. Without a `balancer` each has an address of its own."""
+    """Every step of every engine."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
     count = len(let_in(requests))
-    size = num_engines if balancer else 1
-    gateway = Gateway(env, chooser(router, trace, config, num_servers * num_engines // size, seed), count, None)
+    gateway = Gateway(env, chooser(router, trace, config, num_servers * num_engines // per_address, seed), count, None)
     senders = Senders(env, gateway.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     limits = PLAIN.with_limits_of(config.engine)
     inner = [
-        Gateway(env, balancer_of(balancer, trace, config, size), count, limits if limits.limits_queue else None)
-        for _ in range(num_servers * num_engines // size)
+        Gateway(env, balancer_of(balancer, trace, config, per_address), count, limits if limits.limits_queue else None)
+        for _ in range(num_servers * num_engines // per_address)
     ]
 
     def one_less() -> None:
@@ -120,14 +125,16 @@ def simulate_servers(
     engines = [engine for some, _ in served for engine in some]
     for number, each in enumerate(inner):
         each.on_refused = turned_away
-        gateway.replicas.append(Address(each, engines[number * size : (number + 1) * size]))  # type: ignore[arg-type]
-        if each.router.scrape_interval_s and size > 1:
+        gateway.replicas.append(Address(each, engines[number * per_address : (number + 1) * per_address]))  # type: ignore[arg-type]
+        if each.router.scrape_interval_s and per_address > 1:
             env.process(each.scrape(each.router.scrape_interval_s))
     if gateway.router.scrape_interval_s and len(inner) > 1:
         env.process(gateway.scrape(gateway.router.scrape_interval_s))
     send(env, senders, trace, requests, clients)
     env.run()
-    chosen = {row: size * place + within for place, each in enumerate(inner) for row, within in each.chosen.items()}
+    chosen = {
+        row: per_address * place + within for place, each in enumerate(inner) for row, within in each.chosen.items()
+    }
     parts = [engine.recorder.records(answers(requests), engine.scheduler) for engine in engines]
     numbers = [chosen.get(request.index, -1) for request in answers(requests)]
     return Ran(Served(parts, numbers), [ranks for _, ranks in served if ranks])
@@ -138,8 +145,8 @@ def chooser(router: str, trace: Trace, config: SchedulerConfig, count: int, seed
     return ROUTERS[name](trace, config, count, Random(seed), options)  # noqa: S311
 
 
-def balancer_of(balancer: str | None, trace: Trace, config: SchedulerConfig, count: int) -> Router:
-    _, options = named("router", balancer or "vllm_dp")
+def balancer_of(balancer: str, trace: Trace, config: SchedulerConfig, count: int) -> Router:
+    _, options = named("router", balancer)
     found = Balancer(trace, config, count, Random(0), options)  # noqa: S311
     found.is_one_server = count > 1
     return found

@@ -43,9 +43,14 @@ class VllmDataParallel(Router):
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
         balancers, updates = self.balancers, self.balancers.updates
+        is_whole = len(replicas) == self._num_engines
         if updates.passed(self._clock() if self._clock else request.arrival_s):
-            balancers.update([(replica.number, replica.metrics(updates.last_s)) for replica in replicas])
-        if len(replicas) == self._num_engines:
+            shown = [replica.metrics(updates.last_s) for replica in replicas]
+            if is_whole:
+                balancers.update_all(shown)
+            else:
+                balancers.update([(replica.number, metrics) for replica, metrics in zip(replicas, shown, strict=True)])
+        if is_whole:
             return replicas[balancers.choose(request)]
         chosen = balancers.choose(request, {replica.number for replica in replicas})
         return replicas[place_of(chosen, replicas)]
