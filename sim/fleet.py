@@ -43,9 +43,7 @@ class DeployedPool:
 
     @property
     def addresses_per_server(self) -> int:
-        """A server has one, unless each of its engines has one."""
-        engine = self.deployment.engine
-        return engine.data_parallel_size if engine.data_parallel_external_lb else 1
+        return self.deployment.engine.num_addresses
 
     @property
     def num_addresses(self) -> int:
@@ -93,19 +91,18 @@ class DeployedFleet:
     @property
     def has_one_balancer(self) -> bool:
         """Whether all that shares requests out is the balancer of its only server. A fleet that changes has a gateway before it."""
-        engine = self.first.engine
-        has_one_address = engine.data_parallel_size > 1 and not engine.data_parallel_external_lb
-        return self.dynamics is None and self.num_servers == 1 and has_one_address
+        has_ranks = self.first.engine.data_parallel_size > 1
+        return self.dynamics is None and has_ranks and self.pools[0].num_addresses == self.num_servers == 1
 
     def check_router(self) -> "DeployedFleet":
-        """Returns itself. Raises ConfigError where the balancer of one server would share requests out to several, or to addressed engines."""
+        """Returns itself. Raises ConfigError where the balancer of one address would share requests out to several."""
         has_ranks = any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools)
         routers = [self.router, self.disaggregation.router] if self.disaggregation else [self.router]
         is_of_one_server = any(router_options(router).is_of_one_server for router in routers if router is not None)
         if has_ranks and is_of_one_server and not self.has_one_balancer:
             raise ConfigError(
                 f"router {RANKS_ROUTER} is what shares out requests within each server of several data-parallel ranks, and stands before"
-                " neither several servers nor ranks with addresses of their own; choose another router."
+                " neither several servers nor several addresses of one; choose another router."
             )
         return self
 
@@ -209,7 +206,7 @@ class DeployedFleet:
 
     @property
     def _balancer(self) -> RouterLike:
-        """Within a server: the only one's may have been asked for."""
+        """Behind an address: the only one's may have been asked for."""
         return self.router if router_options(self.router).is_of_one_server else RANKS_ROUTER
 
     def _server_plan(self, deployment: Deployment) -> ServerPlan | None:
@@ -217,8 +214,7 @@ class DeployedFleet:
         engine, lock_step = deployment.engine, deployment.lock_step
         if engine.data_parallel_size == 1 or (lock_step is None and self.has_one_balancer):
             return None
-        num_addresses = engine.data_parallel_size if engine.data_parallel_external_lb else 1
-        return ServerPlan(engine.data_parallel_size, lock_step, self._balancer, num_addresses)
+        return ServerPlan(engine.data_parallel_size, lock_step, self._balancer, engine.num_addresses)
 
     @property
     def front_end(self) -> FrontEnd:

@@ -15,6 +15,7 @@ from tests.test_ranks import DENSE, MOE, served
 HPA: dict[str, Any] = {"policy": "hpa", "metric": "in_flight", "target": 40, "max": 3, "scale_down_window_s": 10}
 FAULT: dict[str, Any] = {"faults": [{"at_s": 10, "replica": 1, "for_s": 3}], "start_up": 2}
 ADDRESSES = {"a server": {}, "a rank": {"data_parallel_external_lb": True}}
+NODES = {"data_parallel_size": 4, "data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}
 
 
 def burst(num_requests: int = 400, rate: float = 20.0) -> pd.DataFrame:
@@ -22,7 +23,7 @@ def burst(num_requests: int = 400, rate: float = 20.0) -> pd.DataFrame:
 
 
 def ran(model: str = DENSE, trace: Any = None, *, replicas: int = 1, router: str = "least_loaded", **given: Any) -> Any:
-    engine = served(data_parallel_size=2, **given.pop("engine", {}))
+    engine = served(**{"data_parallel_size": 2} | given.pop("engine", {}))
     fleet = {"pools": [{"replicas": replicas}], "router": router, **given}
     return sim.simulate(
         model, "h100-sxm", burst() if trace is None else trace, engine=engine, fleet=fleet, intervals=False
@@ -84,6 +85,32 @@ def test_a_fault_takes_a_whole_server(model: str, address: dict[str, Any], lost:
     assert (of_lost["start_s"] > 15).any()
     life = {"started_s": 0, "ready_s": [0, 15], "lost_s": [10], "gone_s": None}
     assert [row["lives"] for row in summary["replicas"]] == [[life | {"ready_s": [0], "lost_s": []}]] * 2 + [[life]] * 2
+
+
+@pytest.mark.parametrize("lost", ["retry", "resume", "fail"])
+def test_a_fault_takes_all_nodes_of_a_server(lost: str) -> None:
+    """Whose ranks step together; the gateway finds both addresses of the other one."""
+    found = ran(MOE, replicas=2, recovery={"lost": lost}, engine=NODES, **FAULT)
+    summary, requests = found.summary, found.requests
+    assert summary["completed"] + summary["failed"] == summary["arrived"] == 400
+    assert summary["fleet"]["addresses"] == 4
+    assert [row["address"] for row in summary["replicas"]] == [0, 0, 1, 1, 2, 2, 3, 3]
+    of_lost = found.steps[found.steps["replica"] >= 4]
+    assert not of_lost["start_s"].between(10.1, 15).any()
+    assert (of_lost["start_s"] > 15).any()
+    if lost == "fail":
+        failed = requests.dropna(subset=["failed"])
+        assert set(failed["failed"]) == {"server 1 was lost"}
+        assert set(failed["replica"] // 2) == {2, 3}
+
+
+def test_servers_of_nodes_are_asked_for() -> None:
+    """Whole, with the addresses of all their nodes."""
+    found = ran(MOE, burst(1200, 40.0), engine=NODES, autoscale=HPA | {"target": 20, "start_up_s": 5}).summary
+    assert found["completed"] == 1200
+    assert 1 < found["max_replicas"] <= 3
+    assert [row["address"] for row in found["replicas"]] == [number // 2 for number in range(12)]
+    assert found["gpu_hours"] == pytest.approx(4 * found["mean_replicas"] * found["duration"] / 3600)
 
 
 def test_a_run_is_its_seed_s(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import sim
 from sim.errors import ConfigError
 from sim.search.entry import capacity, optimize
+from sim.specs.notes import engine_notes
 from sim.specs.serve_command import parse_serve_command, serve_command
 from tests.test_ranks import DENSE, MOE, TRACE, served
 from tests.workload.makers import make_trace
@@ -220,10 +221,149 @@ def test_a_line_of_vllm_serve_says_that_ranks_have_addresses() -> None:
     assert parse_serve_command(line).engine == engine
 
 
-@pytest.mark.parametrize("line", ["-dp 4 --data-parallel-hybrid-lb", "-dp 4 -dpl 2 --data-parallel-start-rank 2"])
-def test_a_balancer_for_each_node_is_refused(line: str) -> None:
-    with pytest.raises(ConfigError, match="asks for a balancer within each node of a server, which is not simulated"):
+NODES = {"data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}
+
+
+def test_nodes_with_addresses_are_what_the_router_chooses() -> None:
+    """Each shares out what it is sent to its own ranks, which step with those of the other node."""
+    engine = served(data_parallel_size=4, enable_expert_parallel=True, **NODES)
+    found = ran(engine=engine, replicas=2, router="round_robin")
+    assert (found.requests["replica"] // 2).tolist() == [0, 1, 2, 3] * 30
+    assert found.summary["fleet"] == {"replicas": 8, "servers": 2, "addresses": 4, "router": "round_robin"}
+    rows = found.summary["replicas"]
+    assert [(row["server"], row["address"]) for row in rows] == [
+        (0, 0), (0, 0), (0, 1), (0, 1), (1, 2), (1, 2), (1, 3), (1, 3)
+    ]  # fmt: skip
+    assert all(row["requests"] > 5 for row in rows)
+    assert [ranks.num_ranks for ranks in found.run.ranks] == [4, 4]
+    assert "replica  server  address  requests" in str(found)
+    one = ran(engine=engine)
+    assert one.summary["fleet"] == {"replicas": 4, "addresses": 2, "router": "least_loaded"}
+    assert [row["address"] for row in one.summary["replicas"]] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("router", ["round_robin", "llm_d"])
+@pytest.mark.parametrize(("local", "other"), [(1, {"data_parallel_external_lb": True}), (4, {})])
+def test_a_node_of_one_rank_or_of_all_is_another_way(local: int, other: dict[str, Any], router: str) -> None:
+    """As vLLM takes them: an address a rank, and an address a server."""
+    nodes = NODES | {"data_parallel_size_local": local}
+    found, expected = (
+        ran(engine=served(data_parallel_size=4, **engine), replicas=2, router=router) for engine in (nodes, other)
+    )
+    pd.testing.assert_frame_equal(found.requests, expected.requests, check_exact=True)
+    pd.testing.assert_frame_equal(found.steps, expected.steps, check_exact=True)
+    assert found.summary["fleet"] == expected.summary["fleet"]
+
+
+def test_dense_nodes_are_servers() -> None:
+    """Nothing ties the nodes of a dense model to each other."""
+    nodes = ran(TRACE, DENSE, engine=served(data_parallel_size=4, **NODES), router="round_robin")
+    servers = ran(TRACE, DENSE, engine=served(data_parallel_size=2), replicas=2, router="round_robin")
+    pd.testing.assert_frame_equal(nodes.requests, servers.requests, check_exact=True)
+
+
+def test_limits_are_those_of_a_node() -> None:
+    at_once = make_trace([0.0] * 20, prompt_tokens=[100] * 20, output_tokens=[20] * 20)
+    engine = served(data_parallel_size=4, max_num_queued_reqs=3, **NODES)
+    assert ran(at_once, engine=engine, router="round_robin").summary["completed"] == 6
+
+
+def test_pools_whose_servers_have_other_addresses() -> None:
+    """Addresses are numbered through all pools."""
+    pools = [
+        {"name": "whole", "engine": {"data_parallel_size": 2}},
+        {"name": "nodes", "engine": {"data_parallel_size": 4, **NODES}},
+        {"name": "ranks", "engine": {"data_parallel_size": 2, "data_parallel_external_lb": True}},
+    ]
+    found = ran(engine=served(), fleet={"router": "round_robin", "pools": pools}).summary
+    assert found["fleet"]["addresses"] == 5
+    assert [row["address"] for row in found["replicas"]] == [0, 0, 1, 1, 2, 2, 3, 4]
+    assert [pool["arrived"] for pool in found["pools"]] == [24, 48, 48]
+
+
+def test_nodes_prefill_for_nodes() -> None:
+    """Both routers choose nodes, whose balancers choose ranks."""
+    pools = [{**pool, "engine": {"data_parallel_size": 4, **NODES}, "replicas": 1} for pool in ROLES]
+    found = ran(engine=served(), fleet={"router": "round_robin", "pools": pools})
+    assert found.summary["completed"] == 120
+    assert (found.requests["prefill_replica"] // 2).tolist() == [0, 1] * 60
+    assert (found.requests["replica"] // 2).tolist() == [2, 3] * 60
+    assert found.requests["replica"].nunique() == found.requests["prefill_replica"].nunique() == 4
+
+
+def test_how_many_ranks_are_behind_an_address_is_a_choice() -> None:
+    """One, two or all four."""
+    space: dict[str, list[Any]] = {"data_parallel_size_local": [1, 2, 4], "router": ["round_robin", "least_loaded"]}
+    engine = served(data_parallel_size=4, **NODES)
+    found = optimize(MOE, "h100-sxm", TRACE, engine=engine, trials=12, space=space).summary
+    tried = {(row["engine"]["data_parallel_size_local"], row["feasible"]) for row in found["candidates"]}
+    assert tried == {(1, True), (2, True), (4, True)}
+
+
+def test_capacity_and_comparisons_of_nodes() -> None:
+    engine = served(data_parallel_size=4, **NODES)
+    found = capacity(MOE, "h100-sxm", BURST, engine=engine, slo=["tpot_p99=20ms"], intervals=False).summary
+    assert (found["replicas"], found["num_gpus"]) == (1, 4)
+    assert found["max_request_rate"] > 1
+    compared = sim.compare(
+        MOE, "h100-sxm", TRACE, engine=engine, routers=["round_robin", "llm_d"], intervals=False
+    ).results
+    assert [run.summary["fleet"]["addresses"] for run in compared.values()] == [2, 2]
+
+
+def test_a_line_of_vllm_serve_says_that_nodes_have_addresses() -> None:
+    """By its flag, or by a node's first rank; without API servers a node is one of a server with a single address."""
+    engine = sim.EngineConfig(data_parallel_size=16, data_parallel_hybrid_lb=True, data_parallel_size_local=8)
+    lines = (
+        "-dp 16 --data-parallel-hybrid-lb --data-parallel-size-local 8",
+        "-dp 16 -dph -dpl 8 -dpr 8",
+        "-dp 16 -dpl 8 --data-parallel-start-rank 0",
+        "-dp 16 -dpl 4 --data-parallel-start-rank 8 -dpl 8",
+    )
+    for line in lines:
+        parsed = parse_serve_command(f"vllm serve M {line}")
+        assert (parsed.engine, parsed.warnings) == (engine, ())
+    line = "vllm serve M --data-parallel-size 16 --data-parallel-hybrid-lb --data-parallel-size-local 8"
+    assert serve_command("M", engine) == line
+    parsed = parse_serve_command("vllm serve M -dp 16 -dpl 8 -dpr 8 --headless")
+    assert parsed.engine == sim.EngineConfig(data_parallel_size=16)
+    assert parsed.warnings == ("-dpl, --headless and -dpr change nothing here.",)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-dp 4 -dph", "data_parallel_hybrid_lb needs data_parallel_size_local, .* got none; add it"),
+        ("-dp 4 -dph -dpl 3", "data_parallel_size_local must divide data_parallel_size, 4, .* got 3; choose another"),
+        ("-dp 4 -dph -dpl 8", "data_parallel_size_local must divide data_parallel_size, 4, .* got 8; choose another"),
+        ("-dp 4 -dph -dpl 0", "data_parallel_size_local must be an integer of at least 1, got 0"),
+        ("-dp 4 -dph -dpl 2 -dpe", "got data_parallel_external_lb, which gives each rank one, as well; leave one"),
+        ("-dp 4 -dph -dpl 2 --headless", "got --headless, which starts none; leave one of them out"),
+        ("-dp 4 -dph -dpl two", "-dpl must be a whole number such as 8192, 8K or 1.5k, got 'two'"),
+    ],
+)
+def test_nodes_that_vllm_does_not_start_are_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_serve_command(f"vllm serve M {line}")
+
+
+def test_nodes_are_unknown_to_old_versions() -> None:
+    with pytest.raises(ConfigError, match=r"data_parallel_hybrid_lb is unknown to vLLM 0.9.2, it exists since 0.10.0"):
+        ran(engine=served(data_parallel_size=4, **NODES), vllm_version="0.9.2")
+
+
+@pytest.mark.parametrize(
+    ("local", "hybrid", "note"),
+    [
+        (2, False, "data_parallel_size_local changes nothing here: without data_parallel_hybrid_lb no node"),
+        (4, True, "data_parallel_hybrid_lb changes nothing here: one node has all data-parallel ranks."),
+        (1, True, "data_parallel_hybrid_lb is data_parallel_external_lb here, as vLLM takes it"),
+    ],
+)
+def test_nodes_that_are_something_else_say_so(local: int, hybrid: bool, note: str) -> None:
+    engine = sim.EngineConfig(data_parallel_size=4, data_parallel_hybrid_lb=hybrid, data_parallel_size_local=local)
+    (found,) = engine_notes(engine, None)
+    assert found.startswith(note)
 
 
 ROLES: tuple[dict[str, Any], ...] = (
@@ -325,6 +465,12 @@ EXTERNAL = {"data_parallel_external_lb": True}
             "router vllm_dp is what shares out requests within each server",
         ),
         (MOE, EXTERNAL, {"router": "vllm_dp"}, "router vllm_dp is what shares out requests within each server"),
+        (
+            MOE,
+            {"data_parallel_size": 4, **NODES},
+            {"router": "vllm_dp"},
+            "router vllm_dp is what shares out requests within each server",
+        ),
         (DENSE, EXTERNAL, {}, "data_parallel_external_lb is for models with experts, .* 2 times as many replicas"),
         (DENSE, {}, {"replicas": 2, "kv_pull": ""}, "kv_pull is not simulated with data_parallel_size"),
         (DENSE, {}, {"replicas": 2, "router": "random", "jobs": 2}, "are engines of one server, depend on each other"),
@@ -369,7 +515,7 @@ EXTERNAL = {"data_parallel_external_lb": True}
 def test_what_is_not_simulated_is_refused(
     model: str, arguments: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
-    engine = served(data_parallel_size=2, **arguments)
+    engine = served(**{"data_parallel_size": 2} | arguments)
     with pytest.raises(ConfigError, match=message):
         sim.simulate(model, "h100-sxm", TRACE, engine=engine, intervals=False, **more)
 

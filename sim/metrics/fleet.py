@@ -92,9 +92,10 @@ def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
     if fleet.asked is None and fleet.num_replicas == 1:
         return {}
     replicas = replica_figures(run, [_num_gpu_blocks(fleet.pools[pool]) for pool in run.pool_of])
-    if run.server_of:
-        replicas = [{"server": server} | figures for server, figures in zip(run.server_of, replicas, strict=True)]
+    replicas = [about | figures for about, figures in zip(_places(fleet, run), replicas, strict=True)]
     size = {"replicas": fleet.num_replicas} | ({"servers": fleet.num_servers} if run.server_of else {})
+    if _has_nodes(fleet):
+        size["addresses"] = sum(pool.num_addresses for pool in fleet.pools)
     if fleet.asked is None:
         return {"fleet": {**size, "router": fleet.router}, "replicas": replicas}
     pools = [fleet.pools[pool] for pool in run.pool_of]
@@ -106,6 +107,32 @@ def fleet_parts(fleet: DeployedFleet, run: ClusterRecords) -> dict[str, Any]:
         "replicas": [about | figures for about, figures in zip(who, replicas, strict=True)],
         "pools": pool_figures(fleet, run),
     }
+
+
+def _places(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, int]]:
+    """The numbers of each replica's server, where one has several, and of its address, where nodes of servers have their own."""
+    places: list[dict[str, int]] = [{} for _ in run.pool_of]
+    if run.server_of:
+        places = [{"server": server} for server in run.server_of]
+    if _has_nodes(fleet):
+        places = [place | {"address": address} for place, address in zip(places, _addresses(fleet, run), strict=True)]
+    return places
+
+
+def _has_nodes(fleet: DeployedFleet) -> bool:
+    """Whether a pool has several addresses a server, each of several replicas."""
+    engines = [pool.deployment.engine for pool in fleet.pools]
+    return any(1 < engine.ranks_per_address < engine.data_parallel_size for engine in engines)
+
+
+def _addresses(fleet: DeployedFleet, run: ClusterRecords) -> list[int]:
+    """The number of each replica's address, as the router counts them; replicas are numbered pool by pool."""
+    found: list[int] = []
+    for number, pool in enumerate(fleet.pools):
+        first = found[-1] + 1 if found else 0
+        size = pool.deployment.engine.ranks_per_address
+        found += [first + place // size for place in range(run.pool_of.count(number))]
+    return found
 
 
 def pool_figures(fleet: DeployedFleet, run: ClusterRecords) -> list[dict[str, Any]]:

@@ -74,8 +74,9 @@ def replica_rows(replicas: Parts) -> Iterator[str]:
 
 
 def replica_columns(replicas: Parts) -> Columns:
-    """With its server where one has several."""
-    return {"server": ("server", 1), **REPLICAS} if "server" in replicas[0] else REPLICAS
+    """With its server where one has several, and its address where nodes of servers have their own."""
+    places = {name: (name, 1) for name in ("server", "address") if name in replicas[0]}
+    return {**places, **REPLICAS}
 
 
 def pool_rows(pools: Parts) -> Iterator[str]:

@@ -9,6 +9,8 @@ import numpy as np
 from sim.engine.scheduling_policy import scheduling_policy
 from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER
 from sim.search.space import Space
+from sim.specs.engine import EngineConfig
+from sim.specs.fleet_file import PoolBlock
 from sim.specs.releases import NEWEST, release_for, unknown_arguments
 from sim.workload.columns import Ints
 from sim.workload.reuse import reusable_tokens
@@ -79,12 +81,19 @@ def _of_argument(space: Space, argument: str) -> list[tuple[str, tuple[Any, ...]
 
 
 def _most_addresses(space: Space, roles: Collection[str]) -> float:
-    """Of the pools with such a role, as many as any candidate has; a policy may add to them, and each rank may have one."""
+    """Of the pools with such a role, as many as any candidate has; a policy may add to them, and a server may have several."""
     if (space.over.fleet and space.over.fleet.is_scaled) or _of_argument(space, AUTOSCALE):
         return math.inf
     pools = {prefix: block for prefix, block in space.over.pools.items() if block.role in roles}
-    for_all = space.over.engine.data_parallel_external_lb
-    if any(block.engine.get("data_parallel_external_lb", for_all) for block in pools.values()):
+    if any(_has_several(space.over.engine, block) for block in pools.values()):
         return math.inf
     counts = [space.knobs.get(prefix + REPLICAS, (block.replicas,)) for prefix, block in pools.items()]
     return float(sum(map(max, counts)))
+
+
+def _has_several(for_all: EngineConfig, block: PoolBlock) -> bool:
+    """Whether a server of such a pool may have several addresses."""
+    return any(
+        block.engine.get(name, getattr(for_all, name))
+        for name in ("data_parallel_external_lb", "data_parallel_hybrid_lb")
+    )

@@ -81,6 +81,10 @@ class EngineConfig:
     data_parallel_external_lb: bool = switch(
         False, "its router knows each of these engines by an address of its own (-dpe)"
     )
+    data_parallel_hybrid_lb: bool = switch(
+        False, "its router knows each node, which shares out what it is sent to its own engines (-dph)", since="0.10.0"
+    )
+    data_parallel_size_local: int | None = count(None, "engines of such a node (-dpl)")
     enable_expert_parallel: bool = switch(False, "whole experts on each GPU instead of slices of all (-ep)")
     all2all_backend: All2AllBackend = choice("allgather_reducescatter", get_args(All2AllBackend))
     moe_backend: MoEBackend = choice("auto", get_args(MoEBackend))
@@ -229,10 +233,7 @@ class EngineConfig:
             raise ConfigError(
                 "kv_allocation contiguous shares nothing, got enable_prefix_caching; leave one of them out."
             )
-        if self.data_parallel_external_lb and self.data_parallel_size == 1:
-            raise ConfigError(
-                "data_parallel_external_lb gives each data-parallel rank an address, got data_parallel_size 1; raise it, or leave the other out."
-            )
+        self._check_addresses()
         if self.enable_eplb and not self.enable_expert_parallel:
             raise ConfigError("enable_eplb places whole experts, got no enable_expert_parallel; add it.")
         if self.enable_eplb and self.num_expert_ranks == 1:
@@ -248,10 +249,47 @@ class EngineConfig:
                 f"max_cpu_loras must be at least max_loras, {self.max_loras}, got {self.max_cpu_loras}; raise it."
             )
 
+    def _check_addresses(self) -> None:
+        """As vLLM's engine/arg_utils.py does (0.32 and 0.33). Deliberate difference: all nodes of a server have as many ranks."""
+        size, local = self.data_parallel_size, self.data_parallel_size_local
+        if self.data_parallel_external_lb and size == 1:
+            raise ConfigError(
+                "data_parallel_external_lb gives each data-parallel rank an address, got data_parallel_size 1; raise it, or leave the other out."
+            )
+        if not self.data_parallel_hybrid_lb:
+            return
+        if self.data_parallel_external_lb:
+            raise ConfigError(
+                "data_parallel_hybrid_lb gives each node an address, got data_parallel_external_lb, which gives each rank one, as well; leave"
+                " one of them out."
+            )
+        if local is None:
+            raise ConfigError(
+                "data_parallel_hybrid_lb needs data_parallel_size_local, the data-parallel ranks of a node, got none; add it."
+            )
+        if size % local:
+            raise ConfigError(
+                f"data_parallel_size_local must divide data_parallel_size, {size}, as each node of data_parallel_hybrid_lb is taken to have"
+                f" as many ranks, got {local}; choose another."
+            )
+
     @property
     def num_gpus(self) -> int:
         """Of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def ranks_per_address(self) -> int:
+        """Data-parallel ranks behind each address of a server: one, those of a node, or all."""
+        if self.data_parallel_external_lb:
+            return 1
+        local = self.data_parallel_size_local if self.data_parallel_hybrid_lb else None
+        return local or self.data_parallel_size
+
+    @property
+    def num_addresses(self) -> int:
+        """Of a server."""
+        return self.data_parallel_size // self.ranks_per_address
 
     @property
     def num_expert_ranks(self) -> int:

@@ -100,6 +100,7 @@ def _of_arguments(engine: EngineConfig) -> Iterator[str]:
 
 
 def _of_ranks(engine: EngineConfig) -> Iterator[str]:
+    yield from _of_addresses(engine)
     if engine.all2all_backend != "allgather_reducescatter" and not (
         engine.data_parallel_size > 1
         and (engine.enable_expert_parallel or engine.all2all_backend == "deepep_high_throughput")
@@ -108,6 +109,16 @@ def _of_ranks(engine: EngineConfig) -> Iterator[str]:
     if not engine.enable_dbo:
         for name in filter(engine.given.__contains__, DUAL_BATCH_ARGUMENTS):
             yield f"{name} changes nothing here: without enable_dbo no step is split."
+
+
+def _of_addresses(engine: EngineConfig) -> Iterator[str]:
+    if not engine.data_parallel_hybrid_lb:
+        if engine.data_parallel_size_local is not None:
+            yield "data_parallel_size_local changes nothing here: without data_parallel_hybrid_lb no node has an address of its own."
+    elif engine.num_addresses == 1:
+        yield "data_parallel_hybrid_lb changes nothing here: one node has all data-parallel ranks."
+    elif engine.ranks_per_address == 1:
+        yield "data_parallel_hybrid_lb is data_parallel_external_lb here, as vLLM takes it: a node has one data-parallel rank."
 
 
 def ranks_notes(engine: EngineConfig, model: ModelSpec) -> tuple[str, ...]:

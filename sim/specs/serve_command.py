@@ -103,7 +103,7 @@ def serve_command(model: str, engine: EngineConfig) -> str:
     words += ["vllm", "serve", model]
     for name, value in engine.given.items():
         words += [] if name in engine.what_ifs or name in UNSPELLED else flag_words(name, value)
-    if engine.data_parallel_external_lb:
+    if engine.data_parallel_external_lb and engine.data_parallel_size_local is None:
         words += ["--data-parallel-size-local", str(engine.data_parallel_size)]
     if not engine.what_ifs:
         return shlex.join(words)
@@ -139,6 +139,8 @@ class _Draft:
     speculation: dict[str, Any] = field(default_factory=dict)
     """Keys of --speculative-config, with the flags' values; 0 drafts are no speculation."""
     start_rank: Flag | None = None
+    size_local: Flag | None = None
+    is_headless: bool = False
     idle: dict[str, str] = field(default_factory=dict)
     """What changes nothing, each with its sentence."""
     approximated: dict[str, list[str]] = field(default_factory=dict)
@@ -149,12 +151,32 @@ class _Draft:
             self.arguments.setdefault("cudagraph_mode", self.level_mode)
         if self.speculation and self.speculation.get("num_speculative_tokens") != 0:
             self.arguments["speculative_config"] = SpeculativeConfig.parse(self.speculation, "--speculative-config")
-        if self.start_rank:
-            _check_start_rank(self.start_rank, has_addresses="data_parallel_external_lb" in self.arguments)
+        self._give_nodes_addresses()
         files = (self.config,) if self.config else ()
         engine = EngineConfig(**self.arguments)
         warnings = (*self._warnings(), *engine_notes(engine, self.vllm_version))
         return ParsedServe(self.model, engine, self.vllm_version, warnings, files)
+
+    def _give_nodes_addresses(self) -> None:
+        """As vLLM's engine/arg_utils.py does (0.32 and 0.33): a node's first rank and number of ranks ask for it too, where it has an API server.
+
+        Deliberate difference: also for versions that took --data-parallel-start-rank 0 for none.
+        """
+        arguments, start, local = self.arguments, self.start_rank, self.size_local
+        have_ranks = arguments.get("data_parallel_external_lb")
+        if start and local and not (self.is_headless or have_ranks):
+            arguments["data_parallel_hybrid_lb"] = True
+        if not arguments.get("data_parallel_hybrid_lb"):
+            if start and not have_ranks:
+                _change_nothing(self, start)
+            return
+        if self.is_headless:
+            raise ConfigError(
+                "--data-parallel-hybrid-lb gives each node API servers, got --headless, which starts none; leave one of them out."
+            )
+        if local:
+            arguments["data_parallel_size_local"] = _value(ENGINE_FLAGS[local.name], local)
+            del self.idle[local.spelled]
 
     def _warnings(self) -> Iterator[str]:
         """One sentence for all flags that change nothing, and one for each substitute that holds instead."""
@@ -194,12 +216,14 @@ def _environment_warning(name: str, value: str) -> str:
 def _apply(draft: _Draft, flag: Flag) -> None:
     if instead := _instead(flag):
         draft.approximated.setdefault(instead, []).append(flag.spelled)
+    elif flag.name in _RULES:
+        _RULES[flag.name](draft, flag)
     elif flag.name in ENGINE_FLAGS:
         draft.arguments[ENGINE_FLAGS[flag.name].field] = _value(ENGINE_FLAGS[flag.name], flag)
     elif flag.name in UNSIMULATED:
         _refuse_unless_harmless(flag)
     elif flag.name in IGNORED:
-        draft.idle[flag.spelled] = f"{flag.spelled} changes nothing here."
+        _change_nothing(draft, flag)
     elif flag.name == "model":
         draft.model = flag.values[0]
     elif flag.name == "vllm-version":
@@ -208,10 +232,12 @@ def _apply(draft: _Draft, flag: Flag) -> None:
         draft.level_mode = _level_mode(flag)
     elif flag.name == "dtype":
         draft.idle[f"{flag.spelled} {flag.values[0]}"] = _dtype_warning(flag)
-    elif flag.name in _RULES:
-        _RULES[flag.name](draft, flag)
     else:
         raise ConfigError(f"{flag.spelled} must be given on the command line, got it in a config file.")
+
+
+def _change_nothing(draft: _Draft, flag: Flag) -> None:
+    draft.idle[flag.spelled] = f"{flag.spelled} changes nothing here."
 
 
 def _instead(flag: Flag) -> str | None:
@@ -276,14 +302,6 @@ def _refuse_unless_harmless(flag: Flag) -> None:
     if not is_off and (flag.key or flag.values not in {(value,) for value in unsimulated.harmless}):
         given = " ".join((flag.spelled, *flag.values))
         raise ConfigError(f"{given} asks for {unsimulated.what}, which is not simulated; leave it out.")
-
-
-def _check_start_rank(flag: Flag, *, has_addresses: bool) -> None:
-    """Where no rank has an address of its own, it makes vLLM balance within each node."""
-    if not has_addresses and flag.values[0] != "0":
-        raise ConfigError(
-            f"{flag.spelled} {flag.values[0]} asks for a balancer within each node of a server, which is not simulated; leave it out."
-        )
 
 
 def _level_mode(flag: Flag) -> str | None:
@@ -377,9 +395,22 @@ def _apply_start_rank(draft: _Draft, flag: Flag) -> None:
     draft.start_rank = flag
 
 
+def _apply_size_local(draft: _Draft, flag: Flag) -> None:
+    """It changes nothing unless nodes turn out to have addresses."""
+    draft.size_local = flag
+    _change_nothing(draft, flag)
+
+
+def _apply_headless(draft: _Draft, flag: Flag) -> None:
+    draft.is_headless = _is_on(flag)
+    _change_nothing(draft, flag)
+
+
 _RULES = {
     **dict.fromkeys(("data-parallel-multi-port-external-lb", "data-parallel-rank"), _apply_addresses),
     "data-parallel-start-rank": _apply_start_rank,
+    "data-parallel-size-local": _apply_size_local,
+    "headless": _apply_headless,
     "compilation-config": _apply_compilation,
     "kv-transfer-config": _apply_kv_transfer,
     **dict.fromkeys(("eplb-config", "num-redundant-experts"), _apply_eplb),

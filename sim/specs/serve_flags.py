@@ -60,6 +60,7 @@ OTHER_FLAGS: Mapping[str, Arity] = {
     "data-parallel-multi-port-external-lb": "none",
     "data-parallel-rank": "one",
     "data-parallel-start-rank": "one",
+    "headless": "none",
     "eplb-config": "one",
     "num-redundant-experts": "one",
     "optimization-level": "one",
@@ -119,7 +120,6 @@ OTHER_COMPILATION_KEYS = tuple(_COMPILATION_KEYS.split())
 """Those that change nothing in the simulation."""
 
 UNSIMULATED: Mapping[str, UnsimulatedFlag] = {
-    "data-parallel-hybrid-lb": UnsimulatedFlag("a balancer within each node of a server", "none"),
     "decode-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "prefill-context-parallel-size": UnsimulatedFlag("context parallelism", harmless=("1",)),
     "nnodes": UnsimulatedFlag("a server over several nodes", harmless=("1",)),
@@ -171,14 +171,14 @@ _IGNORED: Mapping[Arity, str] = {
         enable-per-request-metrics enable-prompt-embeds enable-prompt-tokens-details enable-reasoning
         enable-request-id-headers enable-scale-out enable-server-load-tracking enable-sleep-mode enable-ssl-refresh
         enable-tokenizer-info-endpoint enable-trace-replay exclude-tools-when-tool-choice-none
-        fail-on-environ-validation grpc headless interleave-mm-strings kv-cache-metrics log-error-stack numa-bind
+        fail-on-environ-validation grpc interleave-mm-strings kv-cache-metrics log-error-stack numa-bind
         ray-workers-use-nsight return-tokens-as-token-ids skip-mm-profiling skip-tokenizer-init tokens-only
         trust-remote-code trust-request-chat-template use-tqdm-on-load use-v2-block-manager
         """,
     "one": """
         additional-config allowed-local-media-path api-server-count aux-output-config chat-template
         chat-template-content-format code-revision config-format cpu-distributed-timeout-seconds
-        data-parallel-address data-parallel-backend data-parallel-rpc-port data-parallel-size-local data-parallel-supervisor-port
+        data-parallel-address data-parallel-backend data-parallel-rpc-port data-parallel-supervisor-port
         default-chat-template-kwargs disable-access-log-for-endpoints
         distributed-executor-backend distributed-timeout-seconds download-dir
         expert-placement-strategy fingerprint-mode fingerprint-value gdn-prefill-backend generation-config

@@ -202,8 +202,10 @@ def test_routers_are_a_knob(tmp_path: Path) -> None:
     assert irrelevant_knobs(space, make_trace(), None) == {}
     alone = Space({"router": ("random", "round_robin")})
     assert irrelevant_knobs(alone, make_trace(), None) == {"router": "a single replica needs no router"}
-    addressed = Blueprint(EngineConfig(data_parallel_size=8, data_parallel_external_lb=True))
-    assert irrelevant_knobs(Space(alone.knobs, over=addressed), make_trace(), None) == {}
+    ranks = EngineConfig(data_parallel_size=8, data_parallel_external_lb=True)
+    nodes = EngineConfig(data_parallel_size=8, data_parallel_hybrid_lb=True, data_parallel_size_local=4)
+    for engine in (ranks, nodes):
+        assert irrelevant_knobs(Space(alone.knobs, over=Blueprint(engine)), make_trace(), None) == {}
     for knob, sentence in {"[lmd]": "Did you mean llm_d", "['llm_d:x=1']": "no option 'x'", "[2]": "got 2"}.items():
         with pytest.raises(SimError, match=sentence):
             read_space(write(tmp_path, f"{{router: {knob}}}"))

@@ -223,7 +223,6 @@ def test_what_is_wrong_is_said(line: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("--data-parallel-hybrid-lb", "a balancer within each node of a server"),
         ("--ubatch-size 3", "micro-batches other than the two of --enable-dbo"),
         ("--kv-offloading-backend lmcache", "KV offloading other than vLLM's own"),
         ('--hf-overrides {"rope_scaling":1}', "an altered model config"),
