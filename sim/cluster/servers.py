@@ -11,7 +11,7 @@ Mirrors vLLM's balancing (0.32 and 0.33), whose three ways differ in how many ra
 - An API server's metrics and its limits of what it takes in are of its own ranks (AsyncLLM of v1/engine/async_llm.py: `engine_idxs`, check_admission).
 
 Deliberate differences: of an address of several engines, an index of prefixes that hears of every cache knows the longest one that any of them
-holds. Each address has one API server, where vLLM starts as many by default as there are ranks behind it (entrypoints/cli/serve.py).
+holds; where a server has several addresses, each has one API server, where vLLM by default starts one for each of its ranks (entrypoints/cli/serve.py).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

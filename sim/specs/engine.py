@@ -1,4 +1,10 @@
-"""vLLM's engine arguments under vLLM's own names: as given, and resolved against a model, a GPU and a vLLM version."""
+"""vLLM's engine arguments under vLLM's own names: as given, and resolved against a model, a GPU and a vLLM version.
+
+How many data-parallel ranks of a server are behind each of its addresses follows vLLM's engine/arg_utils.py (`create_engine_config`, 0.32 and 0.33):
+`data_parallel_hybrid_lb` takes `data_parallel_size_local`, without which it is refused, as it is beside `data_parallel_external_lb`; of one rank it
+is an address a rank, of all it is none of its own.
+Deliberate difference: all nodes of a server with `data_parallel_hybrid_lb` have as many ranks.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -250,7 +256,7 @@ class EngineConfig:
             )
 
     def _check_addresses(self) -> None:
-        """As vLLM's engine/arg_utils.py does (0.32 and 0.33). Deliberate difference: all nodes of a server have as many ranks."""
+        """Raises ConfigError for addresses that no server has."""
         size, local = self.data_parallel_size, self.data_parallel_size_local
         if self.data_parallel_external_lb and size == 1:
             raise ConfigError(

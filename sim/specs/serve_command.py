@@ -1,4 +1,10 @@
-"""`vllm serve` command lines and config files as engine arguments, and back."""
+"""`vllm serve` command lines and config files as engine arguments, and back.
+
+A line of a server of several nodes is that of one of them. Which have API servers, and so an address, follows vLLM's engine/arg_utils.py
+(`create_engine_config`, 0.32 and 0.33): `--data-parallel-start-rank` beside `--data-parallel-size-local` asks for it as `--data-parallel-hybrid-lb`
+does, unless a node is `--headless` or its ranks have addresses; with the flag itself `--headless` is refused.
+Deliberate difference: a start rank of 0 asks for it in all versions, where older ones take it for none.
+"""
 
 import json
 import re
@@ -158,10 +164,7 @@ class _Draft:
         return ParsedServe(self.model, engine, self.vllm_version, warnings, files)
 
     def _give_nodes_addresses(self) -> None:
-        """As vLLM's engine/arg_utils.py does (0.32 and 0.33): a node's first rank and number of ranks ask for it too, where it has an API server.
-
-        Deliberate difference: also for versions that took --data-parallel-start-rank 0 for none.
-        """
+        """If they ask for them. Raises ConfigError where a node is to have one and no API server."""
         arguments, start, local = self.arguments, self.start_rank, self.size_local
         have_ranks = arguments.get("data_parallel_external_lb")
         if start and local and not (self.is_headless or have_ranks):
