@@ -476,9 +476,15 @@ EXTERNAL = {"data_parallel_external_lb": True}
         (DENSE, {}, {"replicas": 2, "router": "random", "jobs": 2}, "are engines of one server, depend on each other"),
         (
             DENSE,
+            {"data_parallel_size": 4, **NODES},
+            {"stream": True},
+            "engines of several servers or addresses, or step together, are not simulated so",
+        ),
+        (
+            DENSE,
             {},
             {"replicas": 2, "stream": True},
-            "engines of several servers or step together, are not simulated so",
+            "engines of several servers or addresses, or step together, are not simulated so",
         ),
         (
             MOE,

@@ -56,7 +56,7 @@ class StreamPart(NamedTuple):
 def why_not_streamed(plan: FleetPlan, clients: Clients) -> str | None:
     """What a stream cannot do, and what to do about it; None if there is nothing."""
     if plan.dynamics or plan.disaggregation or plan.sharing or plan.has_servers:
-        return "replicas that come and go, hand KV over or share it, or are engines of several servers or step together, are not simulated so"
+        return "replicas that come and go, hand KV over or share it, or are engines of several servers or addresses, or step together, are not simulated so"
     if len(plan.pools) > 1:
         return "pools that are unlike are not simulated so; give `replicas` that are alike"
     if clients != Clients():

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from sim.cluster.routers.vllm_dp import VllmDataParallel
 from sim.engine.balancer import Balancer
+from sim.engine.request import Request
 from tests.cluster.routers.makers import Requests, Shown, prompts
 from tests.shared import SHARED
 
 CASES = sorted((SHARED / "golden" / "dp_lb").glob("*.json.gz"))
+NODES = json.loads((Path(__file__).parents[2] / "golden" / "node_balancers.json").read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.mark.skipif(not CASES, reason="no recorded choices: there is no ../shared")
@@ -40,6 +43,30 @@ def choices(case: dict[str, Any]) -> list[int]:
                     balancer.sent(rank[0])
             found.append(engines[what])
     return found
+
+
+@pytest.mark.parametrize("case", NODES, ids=lambda case: f"{case['local_ranks']} from {case['first_rank']} on")
+def test_recorded_choices_of_a_node(case: dict[str, Any]) -> None:
+    """By one or several API servers, which are sent the counts of all ranks and take those of their node's."""
+    first, size = case["first_rank"], case["local_ranks"]
+    ranks = [Shown(number=number) for number in range(first, first + size)]
+    sent: dict[int, tuple[Request, int]] = {}
+    found: list[int] = []
+    now_s = 0.0
+    router = VllmDataParallel(size, case["client_count"], 1.0, lambda: now_s)
+    for kind, what in case["events"]:
+        if kind == "counts":
+            now_s += 1
+            for rank in ranks:
+                rank.num_waiting, rank.num_running, rank.kv_cache_usage = what[rank.number]
+        elif kind == "finish":
+            request, number = sent.pop(what)
+            router.answered(request, number - first)
+        else:
+            request = Request(what, f"r{what}", now_s, 100, 10)
+            found.append(router.choose(request, ranks).number)
+            sent[what] = request, found[-1]
+    assert found == case["choices"]
 
 
 def test_engines_that_cannot_be_chosen_are_passed_over() -> None:
