@@ -42,12 +42,8 @@ class DeployedPool:
         return self.num_servers * self.deployment.engine.data_parallel_size
 
     @property
-    def addresses_per_server(self) -> int:
-        return self.deployment.engine.num_addresses
-
-    @property
     def num_addresses(self) -> int:
-        return self.num_servers * self.addresses_per_server
+        return self.num_servers * self.deployment.engine.num_addresses
 
     @property
     def gpus_per_server(self) -> int:
@@ -162,7 +158,7 @@ class DeployedFleet:
             self.dynamics.num_places(number, pool.num_servers) if self.dynamics else pool.num_servers
             for number, pool in enumerate(self.pools)
         ]
-        return sum(count * pool.addresses_per_server for count, pool in zip(most, self.pools, strict=True))
+        return sum(count * pool.deployment.engine.num_addresses for count, pool in zip(most, self.pools, strict=True))
 
     @property
     def num_gpus(self) -> int:
