@@ -6,6 +6,7 @@ file's pools do: `decode.max_num_seqs`, `decode.replicas`; an argument without o
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -99,11 +100,13 @@ class Blueprint:
         return int(size or 1)
 
     def num_flags(self, params: Params) -> int:
-        """Flags of the `vllm serve` lines of all pools."""
-        return sum(len(engine.given) for engine in self.engines(params))
+        """Flags of the `vllm serve` lines of all pools; none where values exclude each other, so that there are no lines."""
+        with suppress(ConfigError):
+            return sum(len(engine.given) for engine in self.engines(params))
+        return 0
 
     def engines(self, params: Params) -> list[EngineConfig]:
-        """The arguments of each pool that has replicas."""
+        """The arguments of each pool that has replicas. Raises ConfigError where values exclude each other."""
         engine = self.engine_for_all(params)
         if self.fleet is None:
             return [engine]
@@ -224,10 +227,17 @@ class Blueprint:
                 raise ConfigError(f"{name} must be text such as {example}, got {value!r}.")
             SECTIONS[argument](value)
         else:
-            try:
-                engine_config(DEFAULTS, {argument: value})
-            except ConfigError as error:
-                raise ConfigError(str(error) if name == argument else f"{name}: {error}") from None
+            _check_argument(name, argument, value)
+
+
+def _check_argument(name: str, argument: str, value: Any) -> None:
+    """By itself: a candidate in which values exclude each other is one that is not feasible."""
+    if value is None:
+        return
+    try:
+        EngineConfig.check_argument(argument, value)
+    except ConfigError as error:
+        raise ConfigError(str(error) if name == argument else f"{name}: {error}") from None
 
 
 def _with_drafts(engine: EngineConfig, count: int) -> EngineConfig:

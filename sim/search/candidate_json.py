@@ -3,11 +3,13 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
+from sim.errors import ConfigError
 from sim.fleet import DeployedFleet, pool_engine
-from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER, SECTIONS, Params
+from sim.search.blueprint import ARGUMENTS, AUTOSCALE, REPLICAS, ROUTER, SECTIONS, Params
 from sim.search.evaluate import Scenario
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import TransferBlock
@@ -28,7 +30,9 @@ def config_json(scenario: Scenario, params: Params) -> dict[str, Any]:
             "num_gpus": size["num_gpus"],
         }
     knobs = {name: value for name, value in params.items() if value is not None}
-    return {"engine": engine_json(scenario, params), "knobs": knobs, **_fleet_json(scenario, params), **size}
+    with suppress(ConfigError):
+        return {"engine": engine_json(scenario, params), "knobs": knobs, **_fleet_json(scenario, params), **size}
+    return {"engine": engine_json(scenario, params), "knobs": knobs, **size}
 
 
 def _fleet_json(scenario: Scenario, params: Params) -> dict[str, Any]:
@@ -43,8 +47,14 @@ def _fleet_json(scenario: Scenario, params: Params) -> dict[str, Any]:
 
 
 def engine_json(scenario: Scenario, params: Params) -> dict[str, Any]:
-    """The engine arguments that are not left to vLLM, under its names; of a fleet those for all pools."""
-    engine = scenario.engine(params)
+    """The engine arguments that are not left to vLLM, under its names; of a fleet those for all pools.
+
+    Of values that exclude each other, which make no engine, those that the candidate names.
+    """
+    try:
+        engine = scenario.engine(params)
+    except ConfigError:
+        return {name: value for name, value in params.items() if name in ARGUMENTS and value is not None}
     shown = engine.given.keys() | {name for name, value in params.items() if value is not None}
     values = {entry.name: getattr(engine, entry.name) for entry in fields(engine) if entry.name in shown}
     return {name: value.to_json() if isinstance(value, SpeculativeConfig) else value for name, value in values.items()}

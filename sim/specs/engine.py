@@ -220,13 +220,18 @@ class EngineConfig:
             object.__setattr__(self, "speculative_config", SpeculativeConfig.parse(self.speculative_config))
         for entry in fields(self):
             if (value := getattr(self, entry.name)) is not entry.default:
-                entry.metadata["argument"].check(entry.name, value)
+                self.check_argument(entry.name, value)
         for name in ("cudagraph_capture_sizes", "cpu_offload_params", "offload_params"):
             if (several := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(sorted(set(several))))  # as vLLM takes them
         if self.pp_layer_partition is not None:
             object.__setattr__(self, "pp_layer_partition", tuple(self.pp_layer_partition))
         self._check_together()
+
+    @classmethod
+    def check_argument(cls, name: str, value: Any) -> None:
+        """Raises ConfigError for a value that the argument does not take, whatever the others are."""
+        cls.__dataclass_fields__[name].metadata["argument"].check(name, value)
 
     def _check_together(self) -> None:
         """Raises ConfigError for values that exclude each other."""

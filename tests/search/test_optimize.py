@@ -170,6 +170,22 @@ def test_what_cannot_serve_the_trace_is_a_row_with_its_reason() -> None:
     assert "max_num_seqs must not exceed max_num_batched_tokens" in reasons
 
 
+@pytest.mark.parametrize("prefix", ["", "web."])
+def test_values_that_exclude_each_other_are_no_candidate_that_serves(prefix: str) -> None:
+    """Four adapters on the GPU and three on the host, alone and in a pool; two go, and what a knob takes by itself is told before."""
+    knobs = {f"{prefix}{name}": values for name, values in {"max_loras": [2, 4], "max_cpu_loras": [3]}.items()}
+    asked: dict[str, Any] = {
+        "engine": sim.EngineConfig(enable_lora=True),
+        "fleet": {"pools": [{"name": "web"}]} if prefix else None,
+    }
+    found = sim.optimize("Llama-3.1-8B", "h100-sxm", "chat", limit=20, trials=8, intervals=False, space=knobs, **asked)
+    refused = found.summary["infeasible"]
+    assert {row["reason"] for row in refused} == {"max_cpu_loras must be at least max_loras, 4, got 3; raise it."}
+    assert {row["knobs" if prefix else "engine"][f"{prefix}max_loras"] for row in refused} == {4}
+    with pytest.raises(ConfigError, match="max_loras must be"):
+        sim.optimize("Llama-3.1-8B", "h100-sxm", "chat", limit=20, space={f"{prefix}max_loras": [0]}, **asked)
+
+
 def test_nothing_that_fits_is_an_error_with_a_reason() -> None:
     with pytest.raises(DoesNotFitError, match=r"none of 1 candidates .* too short"):
         answer(space={"max_model_len": [64]})
