@@ -30,8 +30,9 @@ class Balancer:
 
     def update(self, counts: Sequence[Metrics]) -> None:
         """The coordinator has sent new counts."""
-        self._counts = list(counts)
-        self._scores = [self._score(engine) for engine in range(len(self._counts))]
+        for engine, metrics in enumerate(counts):
+            self._counts[engine] = metrics
+            self._scores[engine] = self._score(engine)
 
     def choose(self, candidates: Container[int] | None = None) -> int:
         """The engine for a new request: the first of the lowest score, starting at a place that moves with each request.
@@ -83,11 +84,15 @@ class Balancers:
         """What some engines show at an update, by their numbers."""
         for engine, metrics in shown:
             self._counts[engine] = metrics
-        self.update_all(self._counts)
+        self._send()
 
     def update_all(self, shown: Sequence[Metrics]) -> None:
         """What all engines show at an update."""
-        self._counts = list(shown)
+        for engine, metrics in enumerate(shown):
+            self._counts[engine] = metrics
+        self._send()
+
+    def _send(self) -> None:
         for balancer in self._balancers:
             balancer.update(self._counts)
 

@@ -125,6 +125,14 @@ class DecodeSteps:
         tokens = context_tokens - panel.first_tokens
         return panel.first_s + tokens * (panel.slope_s + tokens * panel.bend_s)
 
+    def panel(self, context_tokens: float) -> Panel:
+        """That by which `seconds` goes; at a knee of the curve one of these contexts alone."""
+        found = self._panel(int(context_tokens))
+        if found is None:
+            first_s = self.curve.at(context_tokens)
+            return Panel(context_tokens, context_tokens + 1.0, first_s, 0.0, 0.0, is_parabola=False)
+        return found
+
     def leap(self, context_tokens: int, max_steps: int, start_s: float) -> Leap:
         """The next steps from `start_s` on, `max_steps` or fewer: a leap does not go beyond its panel.
 

@@ -8,6 +8,7 @@ ranks commit themselves to a dummy batch a little before.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from sim.engine.balancer import Balancers
@@ -16,12 +17,12 @@ from sim.engine.lock_step_core import LockStepCore
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.plans import LeapPlan
 from sim.engine.rank_records import RankRecords
-from sim.engine.rank_steps import DualBatches, RanksDecoding, RankSteps, dummy_batch
+from sim.engine.rank_steps import DualBatches, RankDecodes, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
 from sim.engine.ticks import Ticks
 from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
-from sim.steptime.protocol import StepTimeModel, num_tokens_of
+from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,21 @@ def latest(times_s: list[float]) -> float:
 class StepsAhead:
     """The first `num_passes` of a leap of all ranks, which are certain unless a request arrives.
 
-    At `end_s` the last step that comes back during them is back; no request finishes before. `seconds` are what each rank
-    takes for the first.
+    At `end_s` the last step that comes back during them is back; no request finishes before. For the first all ranks would take `all_s`
+    together by themselves, and the slowest one `slowest_s`.
     """
 
-    __slots__ = ("end_s", "leap", "num_passes", "ranks", "seconds")
+    __slots__ = ("all_s", "end_s", "leap", "num_passes", "ranks", "slowest_s")
 
-    def __init__(self, leap: Leap, num_passes: int, end_s: float, ranks: RanksDecoding, seconds: list[float]) -> None:
+    def __init__(
+        self, leap: Leap, num_passes: int, end_s: float, ranks: RanksDecoding, all_s: float, slowest_s: float
+    ) -> None:
         self.leap = leap
         self.num_passes = num_passes
         self.end_s = end_s
         self.ranks = ranks
-        self.seconds = seconds
+        self.all_s = all_s
+        self.slowest_s = slowest_s
 
     @property
     def of_a_rank(self) -> LeapPlan:
@@ -102,6 +106,7 @@ class RankGroup:
         log: RankLogger | None = None,
     ) -> None:
         self.cores = list(cores)
+        self._decodes = [RankDecodes() for _ in cores]
         self.records = RankRecords(len(self.cores), may_split=rules.dbo is not None)
         self.num_passes = 0
         self.is_paused = True
@@ -163,22 +168,28 @@ class RankGroup:
     def launch(self) -> bool:
         """Have all ranks begin a step; False, and they pause, if none of them can do anything, nor will before a request comes."""
         is_throttled = self.num_passes % self._rules.prefill_interval != 0
-        found = [core.schedule(self.now_s, is_throttled=is_throttled) for core in self.cores]
-        shapes = [shape or self._steps.dummy for shape in found]
+        shapes: list[StepShape] = []
+        counts: list[int] = []
+        for core in self.cores:
+            shape = core.schedule(self.now_s, is_throttled=is_throttled)
+            counts.append(0 if shape is None else num_tokens_of(shape))
+            shapes.append(self._steps.dummy if shape is None else shape)
         agreement = self._steps.agreement(shapes)
         seconds = self._steps.seconds(shapes, agreement)
         called_s, duration_s = self.now_s, latest(seconds)
         if self._transfers_kv:
             self._rest()
         met_s = max(self.now_s, self._prepared_s)
-        self._prepared_s = latest([core.prepare(met_s, self._device_free_s) for core in self.cores])
+        self._prepared_s = -inf
+        for core in self.cores:
+            self._prepared_s = max(self._prepared_s, core.prepare(met_s, self._device_free_s))
         start_s = max(self._prepared_s, self._device_free_s)
         ran = [core.run(start_s, duration_s) for core in self.cores]
         if not self._transfers_kv and self._is_stuck:
             self._pause()
             return False
-        counts = [0 if shape is None else num_tokens_of(shape) for shape in found]
-        self.records.steps(counts, agreement, seconds, 1, duration_s)
+        self.records.count(counts, agreement)
+        self.records.last(seconds, duration_s)
         self._device_free_s = start_s + duration_s
         if self._log is not None:
             self._log.steps(self._place, ran, [called_s] * len(ran), start_s, self._device_free_s)
@@ -256,21 +267,24 @@ class RankGroup:
         """The next steps in which every rank only decodes, or idles, up to the first after which a request may finish."""
         if len(self.ends_s) + 1 < self.most_in_flight:
             return None
-        counts: list[int] = []
-        contexts: list[int] = []
+        decodes = self._decodes
         num_passes = UNLIMITED
-        for core in self.cores:
+        for rank, core in enumerate(self.cores):
             num_certain, num_decodes, context_tokens = core.decodes
             if num_certain == 0:
                 return None
             num_passes = min(num_passes, num_certain)
-            counts.append(num_decodes)
-            contexts.append(context_tokens)
+            own = decodes[rank]
+            own.num_decodes, own.context_tokens = num_decodes, context_tokens
         if num_passes == UNLIMITED:
             num_passes = self._num_before_look
-        ranks = self._steps.decoding(counts)
-        leap, seconds = ranks.leap(contexts, num_passes, max(self.now_s, self._device_free_s))
-        return StepsAhead(leap, leap.num_steps, self._ended_s(leap, leap.num_steps), ranks, seconds)
+        ranks = self._steps.decoding(decodes)
+        leap = ranks.leap(decodes, num_passes, max(self.now_s, self._device_free_s))
+        all_s = slowest_s = 0.0
+        for own in decodes:
+            all_s += own.seconds
+            slowest_s = max(slowest_s, own.seconds)
+        return StepsAhead(leap, leap.num_steps, self._ended_s(leap, leap.num_steps), ranks, all_s, slowest_s)
 
     @property
     def _num_before_look(self) -> int:
@@ -291,8 +305,11 @@ class RankGroup:
         num_begun = self.num_begun(plan, now_s)
         if num_begun == plan.num_passes:
             return plan
-        ended_s = self._ended_s(plan.leap, num_begun)
-        return StepsAhead(plan.leap, num_begun, ended_s, plan.ranks, plan.seconds)
+        return self._first_of(plan, num_begun)
+
+    def _first_of(self, plan: StepsAhead, num_passes: int) -> StepsAhead:
+        ended_s = self._ended_s(plan.leap, num_passes)
+        return StepsAhead(plan.leap, num_passes, ended_s, plan.ranks, plan.all_s, plan.slowest_s)
 
     def stop_within(self, plan: StepsAhead, now_s: float) -> None:
         """Do what has begun of a plan by then; of its steps the last stays on the device, unless it comes back at that very time."""
@@ -306,9 +323,7 @@ class RankGroup:
         num_passes = plan.num_passes - 1
         self.ahead = None
         if num_passes:
-            self.commit(
-                StepsAhead(plan.leap, num_passes, self._ended_s(plan.leap, num_passes), plan.ranks, plan.seconds)
-            )
+            self.commit(self._first_of(plan, num_passes))
 
     def use(self, step_time: StepTimeModel) -> None:
         """Steps that have not begun take other times from now on."""
@@ -320,7 +335,8 @@ class RankGroup:
         leap, num_passes, ranks = plan.leap, plan.num_passes, plan.ranks
         self.ahead = None
         last_end_s = end_s(leap, num_passes)
-        self.records.steps(ranks.counts, ranks.agreement, plan.seconds, num_passes, last_end_s - leap.start_s)
+        self.records.decoded(ranks, num_passes)
+        self.records.lasted(plan.all_s, plan.slowest_s, last_end_s - leap.start_s)
         if self._log is not None:
             self._log_plan(self._log, plan)
         self.num_passes += num_passes

@@ -1,5 +1,6 @@
 """What data-parallel ranks in lock step cost each other: counted while they run."""
 
+from sim.engine.rank_steps import RanksDecoding, num_tokens_in_step
 from sim.steptime.protocol import Agreement
 
 
@@ -34,39 +35,39 @@ class RankRecords:
         self.num_computed_tokens += others.num_computed_tokens
         self.dummy_steps = [own + more for own, more in zip(self.dummy_steps, others.dummy_steps, strict=True)]
 
-    def steps(
-        self,
-        counts: list[int],
-        agreement: Agreement | None,
-        seconds: list[float],
-        num_steps: int,
-        duration_s: float,
-    ) -> None:
-        """Steps that are alike but for contexts, of so many tokens of each rank, 0 for dummies; each takes `seconds` for the first."""
-        self.count(counts, agreement, num_steps)
-        self.last(seconds, duration_s)
-
-    def count(self, counts: list[int], agreement: Agreement | None, num_steps: int = 1) -> None:
-        """Steps that are alike, of so many tokens of each rank, 0 for dummies."""
+    def decoded(self, ranks: RanksDecoding, num_steps: int) -> None:
+        """Steps in which ranks only decode or idle."""
+        agreement = ranks.agreement
         self.num_steps += num_steps
         if agreement is not None and agreement.num_ubatches > 1:
             self.num_split_steps += num_steps
-        least = max(1, agreement.num_tokens) if agreement is not None else 1
-        num_asked, num_computed = 0, 0
+        self.num_tokens += num_steps * ranks.num_asked
+        self.num_computed_tokens += num_steps * ranks.num_computed
+        for rank in ranks.idle:
+            self.dummy_steps[rank] += num_steps
+
+    def count(self, counts: list[int], agreement: Agreement | None) -> None:
+        """A step of so many tokens of each rank, 0 for dummies."""
+        self.num_steps += 1
+        if agreement is not None and agreement.num_ubatches > 1:
+            self.num_split_steps += 1
+        num_asked, num_computed = num_tokens_in_step(counts, agreement)
+        self.num_tokens += num_asked
+        self.num_computed_tokens += num_computed
         for rank, num_tokens in enumerate(counts):
-            num_asked += num_tokens
-            num_computed += max(num_tokens, least)
             if num_tokens == 0:
-                self.dummy_steps[rank] += num_steps
-        self.num_tokens += num_steps * num_asked
-        self.num_computed_tokens += num_steps * num_computed
+                self.dummy_steps[rank] += 1
 
     def last(self, seconds: list[float], duration_s: float) -> None:
-        """All ranks are on steps, or on a stage of one, for so long; in the first each would take `seconds` by itself."""
+        """All ranks are on a step, or on a stage of one, for so long; each would take `seconds` by itself."""
         all_s, slowest_s = 0.0, 0.0
         for rank_s in seconds:
             all_s += rank_s
             slowest_s = max(slowest_s, rank_s)
+        self.lasted(all_s, slowest_s, duration_s)
+
+    def lasted(self, all_s: float, slowest_s: float, duration_s: float) -> None:
+        """All ranks are on steps for so long; by themselves they would take `all_s` for the first together, and the slowest one `slowest_s`."""
         self.step_s += duration_s
         if slowest_s:
             self.own_s += duration_s * all_s / slowest_s  # contexts grow little in a leap

@@ -51,59 +51,93 @@ class Constant(NamedTuple):
         return self.seconds
 
 
+class RankDecodes:
+    """A rank's next passes that only decode: so many requests, or 0 of one that idles; the sum of their contexts after the first, and how long that takes."""
+
+    __slots__ = ("context_tokens", "num_decodes", "seconds")
+
+    def __init__(self) -> None:
+        self.num_decodes = self.context_tokens = 0
+        self.seconds = 0.0
+
+
 class RanksDecoding:
     """Ranks that only decode, so many requests each, or idle: 0. What they agree on, and how long each takes by the sum of its contexts.
 
-    Contexts grow by a rank's decodes a step; those of one that idles stay 0.
+    Contexts grow by a rank's decodes a step; those of one that idles stay 0. Of `num_computed` tokens a step, padding included, requests
+    ask for `num_asked`; the ranks in `idle` take dummies.
     """
 
-    __slots__ = ("agreement", "counts", "steps")
+    __slots__ = ("agreement", "counts", "idle", "num_asked", "num_computed", "steps")
 
     def __init__(self, counts: list[int], agreement: Agreement | None, steps: list[DecodeSteps]) -> None:
         self.counts = counts
         self.agreement = agreement
         self.steps = steps
+        self.num_asked, self.num_computed = num_tokens_in_step(counts, agreement)
+        self.idle = [rank for rank, count in enumerate(counts) if count == 0]
 
-    def leap(self, contexts: list[int], max_steps: int, start_s: float) -> tuple[Leap, list[float]]:
-        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; and each rank's first."""
-        seconds: list[float] = []
+    def leap(self, ranks: list[RankDecodes], max_steps: int, start_s: float) -> Leap:
+        """The next steps, `max_steps` or fewer: those that the rank which is slowest now stays slowest in; each is told how long its first takes."""
         slowest, slowest_s = 0, -1.0
         for rank, steps in enumerate(self.steps):
-            rank_s = steps.at(contexts[rank])
-            seconds.append(rank_s)
-            if rank_s > slowest_s:
-                slowest, slowest_s = rank, rank_s
-        if self.counts[slowest]:
-            leap = self.steps[slowest].leap(contexts[slowest], max_steps, start_s)
+            own = ranks[rank]
+            own.seconds = steps.at(own.context_tokens)
+            if own.seconds > slowest_s:
+                slowest, slowest_s = rank, own.seconds
+        if ranks[slowest].num_decodes:
+            leap = self.steps[slowest].leap(ranks[slowest].context_tokens, max_steps, start_s)
         else:
             leap = Leap(max_steps, start_s, slowest_s, 0.0, 0.0)
-        leap.num_steps = self._num_slowest(slowest, slowest_s, contexts, leap.num_steps)
-        return leap, seconds
+        leap.num_steps = self._num_slowest(slowest, slowest_s, ranks, leap.num_steps)
+        return leap
 
-    def _num_slowest(self, slowest: int, first_s: float, contexts: list[int], num_steps: int) -> int:
+    def _num_slowest(self, slowest: int, first_s: float, ranks: list[RankDecodes], num_steps: int) -> int:
         """For how many of these steps that rank takes longest: step times are nearly straight lines, which do not fall, and of which two cross once."""
-        if num_steps == 1 or self._is_slowest(slowest, first_s, contexts, num_steps - 1):
+        if num_steps == 1 or self._is_slowest(slowest, first_s, ranks, num_steps - 1):
             return num_steps
         low, high = 0, num_steps - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if self._is_slowest(slowest, first_s, contexts, middle):
+            if self._is_slowest(slowest, first_s, ranks, middle):
                 low = middle
             else:
                 high = middle
         return low + 1
 
-    def _is_slowest(self, slowest: int, least_s: float, contexts: list[int], step: int) -> bool:
+    def _is_slowest(self, slowest: int, least_s: float, ranks: list[RankDecodes], step: int) -> bool:
         """Whether no other rank takes longer for that step, counted from 0, for which this one takes `least_s` or more."""
-        counts = self.counts
         for rank, steps in enumerate(self.steps):
             if rank != slowest:
-                rank_s = steps.at(contexts[rank] + step * counts[rank])
+                rank_s = self._at(steps, ranks[rank], step)
                 if rank_s > least_s:
-                    least_s = self.steps[slowest].at(contexts[slowest] + step * counts[slowest])
+                    least_s = self._at(self.steps[slowest], ranks[slowest], step)
                     if rank_s > least_s:
                         return False
         return True
+
+    def _at(self, steps: DecodeSteps, rank: RankDecodes, step: int) -> float:
+        return steps.at(rank.context_tokens + step * rank.num_decodes)
+
+
+def num_tokens_in_step(counts: list[int], agreement: Agreement | None) -> tuple[int, int]:
+    """Tokens that requests ask for in a step of so many of each rank, 0 for a dummy; and those that are computed, padding included."""
+    least = max(1, agreement.num_tokens) if agreement is not None else 1
+    num_asked = num_computed = 0
+    for num_tokens in counts:
+        num_asked += num_tokens
+        num_computed += max(num_tokens, least)
+    return num_asked, num_computed
+
+
+class Decodings:
+    """RanksDecoding by how many decode on each rank: on the first `by_count`, and so on; `found` behind the last."""
+
+    __slots__ = ("by_count", "found")
+
+    def __init__(self) -> None:
+        self.by_count: dict[int, Decodings] = {}
+        self.found: RanksDecoding | None = None
 
 
 class RankSteps:
@@ -118,7 +152,8 @@ class RankSteps:
         self._dbo = dbo
         self._graphs: dict[int, tuple[int, int]] = {}
         self._agreements: dict[int, Agreement] = {}
-        self._decoding: dict[tuple[int, ...], RanksDecoding] = {}
+        self._decodings = Decodings()
+        self._num_decodings = 0
         self._steps: dict[tuple[int, Agreement | None], DecodeSteps] = {}
 
     def agreement(self, shapes: list[StepShape]) -> Agreement | None:
@@ -174,17 +209,28 @@ class RankSteps:
         agreed = cast("AgreedStepTime", self._step_time)
         return [agreed.agreed_s(shape, agreement) for shape in shapes]
 
-    def decoding(self, counts: list[int]) -> RanksDecoding:
+    def decoding(self, ranks: list[RankDecodes]) -> RanksDecoding:
         """Ranks that only decode so many, or idle."""
-        key = tuple(counts)
-        found = self._decoding.get(key)
-        if found is None:
-            if len(self._decoding) >= MOST_KEPT:
-                self._decoding.clear()
-            found = self._decoding[key] = self._new_decoding(counts)
-        return found
+        place = self._decodings
+        for rank in ranks:
+            following = place.by_count.get(rank.num_decodes)
+            if following is None:
+                return self._new_decoding([rank.num_decodes for rank in ranks])
+            place = following
+        assert place.found is not None, "all ranks have a place, or none"
+        return place.found
 
     def _new_decoding(self, counts: list[int]) -> RanksDecoding:
+        if self._num_decodings == MOST_KEPT:
+            self._decodings, self._num_decodings = Decodings(), 0
+        place = self._decodings
+        for count in counts:
+            place = place.by_count.setdefault(count, Decodings())
+        place.found = found = self._decoding_of(counts)
+        self._num_decodings += 1
+        return found
+
+    def _decoding_of(self, counts: list[int]) -> RanksDecoding:
         shapes = [shape_of(count, 0, (), count) if count else self.dummy for count in counts]
         agreement = self.agreement(shapes)
         return RanksDecoding(counts, agreement, [self._steps_of(count, agreement) for count in counts])

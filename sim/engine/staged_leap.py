@@ -10,7 +10,7 @@ from sim.engine.rank_group import LockStepRules
 from sim.engine.rank_records import RankRecords
 from sim.engine.staged_loop import BACK, CALL, Loop
 from sim.engine.staged_times import StagedDecoding, StagedTimes
-from sim.engine.walking.calls_ahead import MOST_CALLS, PLACES, CallsAhead, Turn
+from sim.engine.walking.calls_ahead import MOST_CALLS, CallsAhead, Turn
 
 NO_TURNS: list[Turn] = []
 
@@ -56,7 +56,7 @@ class RankAhead:
         self.launched_s = self.call_s
         ahead = self.ahead
         if ahead is not None and self.num_decodes == 0:
-            self.launched_s = max(self.call_s, ahead.ends_s[ahead.num_calls]) + self.nap_s
+            self.launched_s = max(self.call_s, ahead.oldest_end_s) + self.nap_s
 
     def run(self, stages_s: list[tuple[float, float]], answer_s: float) -> None:
         """The step runs on its stages; what the last one's worker answers to a dummy comes then. On to the next call."""
@@ -65,14 +65,16 @@ class RankAhead:
             self.call_s = answer_s
             return
         number = ahead.num_calls
+        oldest_end_s = ahead.oldest_end_s
+        end_s = max(self.call_s, self.last_end_s)
         if self.num_decodes:
+            end_s = stages_s[-1][1]
             self._run_batch(ahead, stages_s)
+            ahead.launch(stages_s[0][0], end_s)
         else:
-            ahead.ends_s[ahead.num_before + number] = max(self.call_s, self.last_end_s)
-        if self.num_taken:
-            ahead.taken.append(number * PLACES + self.num_taken)
+            ahead.launch(end_s, end_s)
         ahead.num_calls = number + 1
-        ahead.back_s = max(self.call_s, ahead.ends_s[number])
+        ahead.back_s = max(self.call_s, oldest_end_s)
         self.num_free -= self.num_taken
         self.place = self.place + 1 if self.place + 1 < len(self.turns) else 0
         self.call_s = ahead.back_s if self.num_decodes else answer_s
@@ -80,13 +82,14 @@ class RankAhead:
     def _run_batch(self, ahead: CallsAhead, stages_s: list[tuple[float, float]]) -> None:
         turn, number = self.turn, ahead.num_calls
         start_s, end_s = stages_s[0][0], stages_s[-1][1]
-        if number < ahead.lag or start_s != ahead.ends_s[number - ahead.lag]:
-            ahead.others.append(number)
-            ahead.others_s.append(start_s)
-        ahead.ends_s[ahead.num_before + number] = end_s
+        if start_s != turn.slot.sampled_s or number < ahead.num_slots:
+            ahead.note_start(number, start_s)
+        if self.num_taken:
+            ahead.rows.next_takes(self.num_taken)
+        ahead.rows.add(end_s, 0.0)
         self.loop.core.ran(stages_s)
         turn.slot.sampled_s = self.last_end_s = end_s
-        turn.context_tokens += turn.num_decodes
+        turn.context_tokens += turn.more_tokens
         turn.round = turn.round + 1 if turn.round + 1 < len(turn.boundaries) else 0
 
 
@@ -136,7 +139,7 @@ class StagedLeaps:
                 rank.loop.step += num_steps
                 if rank.ahead is not None:
                     rank.ahead.num_left, rank.ahead.next_s = rank.num_free, rank.call_s
-                    rank.loop.core.do_calls(rank.ahead)
+                    rank.loop.core.do_calls(rank.ahead, rank.last_end_s)
         return num_steps
 
     def _is_next(self, ranks: list[RankAhead], until_s: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.call_rows import CallRows
 from sim.engine.walking.device import DecodesAlone, Device
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.rotation import Rotation, Slot
@@ -21,130 +22,168 @@ MOST_PLANNED: Final = 64
 TimesS = tuple[list[float], list[float], list[float]]
 """Until when each stage is taken, how long it has run, and until when each slot samples."""
 NO_TIMES: TimesS = ([], [], [])
-NUM_SHARED: Final = 6
-"""The row of the first of some calls, their number, how many of them take blocks, running requests, waiting ones and free blocks; then come the
-facts of each slot.
-"""
-PLACES: Final = 1 << 20
-"""The number of a call, so many times, stands in one integer with how many blocks its batch takes, which are fewer than half as many; compiled
-code multiplies larger ones at ten times the cost.
-"""
-NUM_FACTS: Final = 3
-"""Its decodes in the first of its calls, the sum of their contexts after it, and how many batches it comes after the slot's last one."""
 
 
 class Turn:
     """A slot while its calls are worked out: its decodes, the sum of their contexts after the next call, and the blocks that they begin by round.
 
-    Behind it comes the turn of the slot that is `following`.
+    Behind it comes the turn of the slot that is `following`. `more_tokens` are its decodes, by which the sum grows each round.
     """
 
-    __slots__ = ("boundaries", "context_tokens", "decodes", "following", "num_decodes", "round", "slot")
-    decodes: DecodesAlone
+    __slots__ = ("boundaries", "context_tokens", "decodes", "following", "more_tokens", "num_decodes", "round", "slot")
     following: "Turn"
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, decodes: DecodesAlone) -> None:
         self.slot = slot
+        self.decodes = decodes
         self.num_decodes = 0
-        self.context_tokens = 0.0
+        self.more_tokens = self.context_tokens = 0.0
         self.boundaries: list[int] = []
         self.round = 0
 
+    def count(self, num_decodes: int, context_tokens: int) -> None:
+        """So many decode, at least one, with that sum of contexts after the next call."""
+        self.num_decodes = num_decodes
+        self.more_tokens, self.context_tokens = float(num_decodes), float(context_tokens)
+        self.decodes.count(num_decodes)
+
+
+class FirstCall:
+    """A slot's first one of some calls: its decodes, the sum of their contexts after it, when its batch begins, and how many batches that comes after the slot's last one."""
+
+    __slots__ = ("context_tokens", "num_back", "num_decodes", "start_s")
+
+    def __init__(self) -> None:
+        self.num_decodes = self.context_tokens = self.num_back = 0
+        self.start_s = 0.0
+
+
+class InFlight:
+    """When a batch begins and ends that may not be back; behind it was launched the `following` one, and behind the latest comes the oldest."""
+
+    __slots__ = ("end_s", "following", "start_s")
+    following: "InFlight"
+
+    def __init__(self) -> None:
+        self.start_s = self.end_s = 0.0
+
 
 class CallsAhead:
-    """So many calls from `first_call` on; `shared` is what they have in common, with the facts of each slot in the order of its first call.
+    """So many calls from `first_call` on; those that run a batch are rows of `rows`, from `first_row` on. `firsts` are those of each slot, in order.
 
-    Of `num_free` blocks `num_left` are left; `taken` has the calls whose batches take blocks, with how many, less what windows give back
-    (PLACES). The first entries of `ends_s` are when the `num_before` batches in flight before, and then theirs, end; each call waits for the next of
-    these, the last one until `back_s`. The batch of a call begins as its slot's last one ends, `lag` places before the one that it waits for; that of
-    one among `others` begins at the time in `others_s`. Told besides are when each call of a plan is made, and how long each batch runs of a device
-    with a single stage. The call after them is made at `next_s`, and the device of a plan then stands at `times_s`.
+    Of `num_free` blocks `num_left` are left. Each call waits for the batch that was launched `num_before` calls before, the last one until `back_s`;
+    the `latest` that was launched stands in a ring with as many before it. The call after them is made at `next_s`.
+
+    A plan has no rows yet. It tells of each of its calls when it is made, until when it waits, when its batch ends, the blocks that this takes and how
+    long it runs, and which batches begin later than their slots' last ones end; the device then stands at `times_s`.
 
     Call `ending`, if there is one, brings last tokens, and the last one waits for its batch. If that is the next call of the same slot, it is
     `lessened`: it runs but `num_others` decodes, whose contexts are then `others_tokens` together.
     """
 
     __slots__ = (
-        "back_s", "called_s", "durations_s", "ending", "ends_s", "first_call", "is_plan", "lag", "lessened", "next_s", "num_before", "num_calls",
-        "num_free", "num_left", "num_others", "num_slots", "others", "others_s", "others_tokens", "shared", "taken", "times_s",
+        "back_s", "backs_s", "called_s", "durations_s", "ending", "ends_s", "first_call", "first_row", "firsts", "is_plan", "latest", "lessened",
+        "next_s", "num_before", "num_calls", "num_free", "num_left", "num_others", "num_slots", "others", "others_tokens", "rows", "taken",
+        "times_s",
     )  # fmt: skip
 
-    def __init__(self, most: int, num_slots: int, num_before: int, *, is_plan: bool) -> None:
+    def __init__(self, rows: CallRows, num_slots: int, num_before: int, *, is_plan: bool) -> None:
+        self.rows = rows
         self.num_slots = num_slots
         self.num_before = num_before
-        self.lag = num_slots - num_before
         self.is_plan = is_plan
-        self.ends_s = [0.0] * (num_before + most)
-        self.shared = [0] * (NUM_SHARED + NUM_FACTS * num_slots)
-        self.taken: list[int] = []
-        self.others: list[int] = []
-        self.others_s: list[float] = []
-        self.durations_s: list[float] = []
+        self.firsts = [FirstCall() for _ in range(num_slots)]
+        ring = [InFlight() for _ in range(num_before + 1)]
+        for number, batch in enumerate(ring):
+            batch.following = ring[(number + 1) % len(ring)]
+        self.latest = ring[-1]
         self.called_s: list[float] = []
+        self.backs_s: list[float] = []
+        self.ends_s: list[float] = []
+        self.taken: list[int] = []
+        self.durations_s: list[float] = []
+        self.others: dict[int, float] = {}
         self.times_s = NO_TIMES
         self.begin(0, 0)
 
     def begin(self, first_call: int, num_free: int) -> None:
         """None so far."""
         self.first_call = first_call
+        self.first_row = self.rows.num_rows
         self.num_calls = 0
         self.num_free = self.num_left = num_free
         self.back_s = self.next_s = -inf
         self.ending = self.lessened = -1
         self.num_others = self.others_tokens = 0
-        if self.taken:
-            self.taken = []
-        if self.others:
-            self.others, self.others_s = [], []
-        if self.durations_s:
-            self.durations_s = []
+
+    @property
+    def oldest_end_s(self) -> float:
+        """When the batch ends that the next call waits for, of those launched before it."""
+        return self.latest.following.following.end_s
+
+    def launch(self, start_s: float, end_s: float) -> None:
+        """A batch is on its way, from then to then."""
+        latest = self.latest = self.latest.following
+        latest.start_s, latest.end_s = start_s, end_s
+
+    def note_start(self, number: int, start_s: float) -> None:
+        """When the next batch begins, of a slot's first call or of one that begins later than its slot's last one ends."""
+        if number < self.num_slots:
+            self.firsts[number].start_s = start_s
+        elif self.is_plan:
+            self.others[number] = start_s
+        else:
+            self.rows.next_begins(start_s)
+
+    def note_planned(self, called_s: float, back_s: float, end_s: float, num_taken: int, duration_s: float) -> None:
+        """One more call of a plan."""
+        self.called_s.append(called_s)
+        self.backs_s.append(back_s)
+        self.ends_s.append(end_s)
+        self.taken.append(num_taken)
+        self.durations_s.append(duration_s)
+
+    def add_planned_rows(self) -> None:
+        """The calls of a plan are made: they are rows from now on."""
+        rows = self.rows
+        self.first_row = rows.num_rows
+        for number in range(self.num_calls):
+            if self.num_decodes(number):
+                if number in self.others:
+                    rows.next_begins(self.others[number])
+                if self.taken[number]:
+                    rows.next_takes(self.taken[number])
+                rows.add(self.ends_s[number], self.durations_s[number])
 
     def num_taken(self, num_calls: int) -> int:
-        """Blocks that the batches of the first so many calls take."""
-        num_blocks = 0
-        for entry in self.taken:
-            number = (entry + PLACES // 2) // PLACES
-            if number < num_calls:
-                num_blocks += entry - number * PLACES
-        return num_blocks
+        """Blocks that the batches of the first so many calls of a plan take."""
+        return sum(self.taken[:num_calls])
 
     def num_begun(self, now_s: float) -> int:
         """How many of a plan are made before that time."""
         return bisect_left(self.called_s, now_s)
 
-    def backs_s(self, number: int) -> float:
-        """When the batch comes back that this one of a plan waits for."""
-        return max(self.called_s[number], self.ends_s[number])
-
     def num_decodes(self, number: int) -> int:
         if number == self.lessened:
             return self.num_others
-        return self.shared[NUM_SHARED + NUM_FACTS * (number % self.num_slots)]
-
-    def start_s(self, number: int) -> float:
-        """When its batch begins."""
-        if self.num_decodes(number) == 0:
-            return self.end_s(number)
-        if self.others and number in self.others:
-            return self.others_s[self.others.index(number)]
-        return self.ends_s[number - self.lag]
-
-    def end_s(self, number: int) -> float:
-        """When its batch ends."""
-        return self.ends_s[self.num_before + number]
+        return self.firsts[number % self.num_slots].num_decodes
 
 
 class LookAhead:
     """Works out calls, for as long as decodes rotate undisturbed."""
 
-    def __init__(self, rotation: Rotation, device: Device, config: SchedulerConfig, modes: Modes) -> None:
+    def __init__(
+        self, rotation: Rotation, device: Device, config: SchedulerConfig, modes: Modes, rows: CallRows
+    ) -> None:
         self.rotation = rotation
+        self._rows = rows
+        rows.is_timed = not device.has_stages
         self._device = device
         self._num_groups = len(config.kv_groups)
         self._block_size = config.block_size
         self._token_budget = config.token_budget
         self._idle_sleep_s = modes.idle_sleep_s
-        self.turns = [Turn(slot) for slot in rotation.slots]
+        self.turns = [Turn(slot, device.decodes_alone()) for slot in rotation.slots]
         for number, turn in enumerate(self.turns):
             turn.following = self.turns[(number + 1) % len(self.turns)]
         self._ahead: CallsAhead | None = None
@@ -197,28 +236,27 @@ class LookAhead:
         rotation, turns = self.rotation, self.turns
         ahead = self._ahead
         if is_plan or ahead is None:
-            ahead = CallsAhead(MOST_PLANNED if is_plan else MOST_CALLS, len(turns), len(in_flight), is_plan=is_plan)
+            ahead = CallsAhead(self._rows, len(turns), len(in_flight), is_plan=is_plan)
             if not is_plan:
                 self._ahead = ahead
         ahead.begin(first_call, num_free)
-        for place, batch in enumerate(in_flight):
-            ahead.ends_s[place] = batch.end_s
+        for batch in in_flight:
+            ahead.latest = ahead.latest.following
+            ahead.latest.end_s = batch.end_s
         turn = turns[rotation.place(first_call)]
-        at, number, shared = rotation.round(first_call), rotation.num_launched, ahead.shared
-        for place in range(NUM_SHARED, len(shared), NUM_FACTS):
+        at, number = rotation.round(first_call), rotation.num_launched
+        for first in ahead.firsts:
             slot = turn.slot
             decodes = slot.decodes
             num_decodes, context_tokens = decodes.count, decodes.context_sum(at)
-            shared[place] = num_decodes
-            shared[place + 1] = context_tokens
-            shared[place + 2] = number - slot.last_number
+            first.num_decodes, first.context_tokens = num_decodes, context_tokens
+            first.num_back = number - slot.last_number
+            turn.num_decodes = num_decodes
             if num_decodes:
                 number += 1
-                turn.context_tokens = float(context_tokens)
-                turn.decodes = self._device.decodes(num_decodes)
+                turn.count(num_decodes, context_tokens)
                 turn.boundaries = decodes.block_boundaries
                 turn.round = at % self._block_size
-            turn.num_decodes = num_decodes
             turn = turn.following
             if turn is turns[0]:
                 at += 1
@@ -233,14 +271,12 @@ class LookAhead:
         """
         device, windows = self._device, self.rotation.windows
         first_stage, last_stage = device.stages[0], device.stages[-1]
-        is_plan, has_stages = ahead.is_plan, device.has_stages
-        ends_s, num_slots = ahead.ends_s, ahead.num_slots
+        is_plan = ahead.is_plan
+        rows, num_slots, latest = ahead.rows, ahead.num_slots, ahead.latest
         num_calls, num_free, back_s = ahead.num_calls, ahead.num_left, ahead.back_s
-        lag, num_before = ahead.lag, ahead.num_before
         turn = self.turns[self.rotation.place(ahead.first_call + num_calls)]
         may_admit = windows is not None or num_free >= num_blocks_to_admit
         while num_calls < most and now_s < until_s and back_s < told_s:
-            slept_s = duration_s = 0.0
             if turn.num_decodes:
                 num_taken = turn.boundaries[turn.round]
                 if num_taken or may_admit:
@@ -250,33 +286,33 @@ class LookAhead:
                         break
                     num_taken -= num_passed
                     num_free -= num_taken
-                    ahead.taken.append(num_calls * PLACES + num_taken)
+                    if not is_plan:
+                        rows.next_takes(num_taken)
+                turn.round = turn.round + 1 if turn.round + 1 < self._block_size else 0
                 slot = turn.slot
                 sampled_s = slot.sampled_s
                 start_s = max(now_s, first_stage.free_s)
                 start_s = max(start_s, sampled_s)
                 duration_s = turn.decodes.run(turn.context_tokens, start_s)
-                turn.context_tokens += turn.num_decodes
-                turn.round = turn.round + 1 if turn.round + 1 < self._block_size else 0
+                turn.context_tokens += turn.more_tokens
                 end_s = slot.sampled_s = last_stage.free_s
-                if num_calls < num_slots:  # what the slot's last batch was is known in the calls behind
-                    sampled_s = ends_s[num_calls - lag] if num_calls >= lag else -inf
-                if start_s != sampled_s:
-                    ahead.others.append(num_calls)
-                    ahead.others_s.append(start_s)
+                if start_s != sampled_s or num_calls < num_slots:
+                    ahead.note_start(num_calls, start_s)
+                slept_s = 0.0
+                if not is_plan:
+                    rows.add(end_s, duration_s)
             else:
-                end_s = max(now_s, last_stage.free_s)
-                slept_s = self._idle_sleep_s
-            ends_s[num_before + num_calls] = end_s
-            if not has_stages:
-                ahead.durations_s.append(duration_s)
+                num_taken, duration_s, slept_s = 0, 0.0, self._idle_sleep_s
+                start_s = end_s = max(now_s, last_stage.free_s)
+            latest = latest.following
+            latest.start_s, latest.end_s = start_s, end_s
+            back_s = max(now_s, latest.following.end_s)
             if is_plan:
-                ahead.called_s.append(now_s)
-            back_s = max(now_s, ends_s[num_calls])
+                ahead.note_planned(now_s, back_s, end_s, num_taken, duration_s)
             now_s = back_s + slept_s
             num_calls += 1
             turn = turn.following
-        ahead.num_calls, ahead.num_left = num_calls, num_free
+        ahead.num_calls, ahead.num_left, ahead.latest = num_calls, num_free, latest
         ahead.back_s, ahead.next_s = back_s, now_s
         if is_plan:
             ahead.times_s = self.times_s
@@ -314,6 +350,6 @@ class LookAhead:
             context_tokens -= at - request.epoch
             turn.boundaries[(request.epoch + 1) % size] -= 1
         if turn.num_decodes:
-            turn.context_tokens, turn.decodes = float(context_tokens), self._device.decodes(turn.num_decodes)
+            turn.count(turn.num_decodes, context_tokens)
         ahead.lessened, ahead.num_others, ahead.others_tokens = number, turn.num_decodes, context_tokens
         return True

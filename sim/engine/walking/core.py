@@ -44,7 +44,7 @@ class CallsPlan(Plan):
     __slots__ = ("ahead",)
 
     def __init__(self, ahead: CallsAhead, num_calls: int, now_s: float = -math.inf) -> None:
-        super().__init__(num_calls, max(ahead.backs_s(num_calls - 1), now_s))
+        super().__init__(num_calls, max(ahead.backs_s[num_calls - 1], now_s))
         self.ahead = ahead
 
 
@@ -77,7 +77,6 @@ class WalkingCore(LockStepCore):
         self._rotation = self.state.rotation
         self._swapping = self._scheduler.swapping
         self._device = Device(step_time, modes.num_stages, start_s)
-        self._look_ahead = None if self._rotation is None else LookAhead(self._rotation, self._device, config, modes)
         self._recorder = recorder
         self._log = log
         if self._connector is not None:
@@ -86,6 +85,9 @@ class WalkingCore(LockStepCore):
                 self._connector.log_to(log.kv_events)
         engine = config.engine
         self._most_in_flight = batches_in_flight(modes.num_stages, is_async=engine.async_scheduling, rules=engine.rules)
+        self._look_ahead: LookAhead | None = None
+        if self._rotation is not None:
+            self._look_ahead = LookAhead(self._rotation, self._device, config, modes, recorder.call_rows)
         self.idle_sleep_s = modes.idle_sleep_s
         self._throttle_interval = modes.throttle_interval
         self._num_usable_blocks = config.num_usable_blocks
@@ -239,7 +241,7 @@ class WalkingCore(LockStepCore):
         num_begun = self.num_begun(plan, now_s)
         self._leap(num_begun - 1)
         self.launch()
-        if cast("CallsPlan", plan).ahead.backs_s(num_begun - 1) <= now_s:
+        if cast("CallsPlan", plan).ahead.backs_s[num_begun - 1] <= now_s:
             self.collect()
 
     def commit(self, plan: Plan) -> Sequence[Request]:

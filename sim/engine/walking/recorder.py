@@ -15,6 +15,7 @@ from sim.engine.replica_rows import Outcomes, ReplicaRows
 from sim.engine.token_gaps import StepGaps, late_s
 from sim.engine.walking.batch import Batch
 from sim.engine.walking.call_log import CallLog
+from sim.engine.walking.call_rows import CallRows
 from sim.engine.walking.calls_ahead import CallsAhead
 from sim.engine.walking.state import State
 from sim.engine.walking.swapping import SwappingState
@@ -50,6 +51,11 @@ class WalkRecorder(ReplicaRows):
             self._num_drafts.append(batch.shape.num_drafts if batch.shape else 0)
             self._num_accepted.append(batch.num_accepted)
             self._num_verified += batch.num_verified
+
+    @property
+    def call_rows(self) -> CallRows:
+        """Where calls are noted as they are worked out."""
+        return self._call_log.rows
 
     def calls(self, ahead: CallsAhead, state: State) -> None:
         """The batches of calls that only decode are on their way."""

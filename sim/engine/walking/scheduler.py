@@ -181,10 +181,15 @@ class Scheduler:
         assert rotation is not None, "an engine with stages"
         if num_back > 0:
             self._outputs.pass_over(rotation.pass_over(ahead.first_call, num_back))
-        for number in range(max(0, num_back), ahead.num_calls):
+        launched = ahead.latest.following
+        for number in range(ahead.num_calls - ahead.num_before - 1, ahead.num_calls):
+            start_s, end_s = launched.start_s, launched.end_s
+            launched = launched.following
+            if number < max(0, num_back):
+                continue
             batch = state.spare_batches.pop() if state.spare_batches else Batch(0, 0, 0, 0, 0)
             call, num_decodes = ahead.first_call + number, ahead.num_decodes(number)
-            batch.decode_alone(call, num_decodes, ahead.start_s(number), ahead.end_s(number))
+            batch.decode_alone(call, num_decodes, start_s, end_s)
             rotation.launch(batch)
             self._outputs.launched(batch)
             state.in_flight.append(batch)

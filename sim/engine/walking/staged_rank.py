@@ -185,12 +185,10 @@ class StagedRank(WalkingRank):
     def num_kv_groups(self) -> int:
         return len(self.state.config.kv_groups)
 
-    def do_calls(self, ahead: CallsAhead) -> None:
-        """Make calls whose times have been worked out."""
+    def do_calls(self, ahead: CallsAhead, last_end_s: float) -> None:
+        """Make calls whose times have been worked out, the last batch of which ends then."""
         self._do(ahead)
-        for number in range(ahead.num_calls):
-            if ahead.num_decodes(number):
-                self.last_end_s = ahead.end_s(number)
+        self.last_end_s = last_end_s
 
     # --------------------------------------------------------------------------------------------------------------
 
