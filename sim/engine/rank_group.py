@@ -6,10 +6,11 @@ which begins when the last has made its batch ready. Deliberate difference: all 
 ranks commit themselves to a dummy batch a little before.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from sim.engine.balancer import Balancers
 from sim.engine.leaps import Leap, end_s, num_launched_before
@@ -51,6 +52,8 @@ class RankLogger(Protocol):
 
 Finished = tuple[int, Sequence[Request]]
 """A rank, and requests that it has finished."""
+NOBODY: Final[list[Finished]] = []
+"""What most steps bring back: a list that nobody adds to."""
 
 
 def latest(times_s: list[float]) -> float:
@@ -118,7 +121,8 @@ class RankGroup:
         self._log = log
         self._device_free_s = self._prepared_s = start_s
         self.ahead: StepsAhead | None = None
-        self._untold: list[tuple[float, Finished]] = []
+        self._untold: list[Finished] = []
+        self._untold_s: list[float] = []
         self._transfers_kv = self.cores[0].transfers_kv
         self._ended: list[Finished] = []
         self.shown = [NOTHING_SHOWN] * len(self.cores)
@@ -224,12 +228,12 @@ class RankGroup:
         """The oldest step in flight is back: take in what the ranks had in it."""
         now_s = self.ends_s.pop(0)
         self.now_s = max(self.now_s, now_s)
-        finished: list[Finished] = []
+        finished = NOBODY
         for rank, core in enumerate(self.cores):
             if core.num_in_flight and core.next_collect_s <= now_s:
                 requests = core.collect()
                 if requests:
-                    finished.append((rank, requests))
+                    finished = [*finished, (rank, requests)]
         return finished
 
     # -- while all pause -----------------------------------------------------------------------------------------------
@@ -343,12 +347,12 @@ class RankGroup:
         self._device_free_s = last_end_s
         self.ends_s = [end_s(leap, number + 1) for number in range(num_passes + 1 - self.most_in_flight, num_passes)]
         self.now_s = plan.end_s
-        finished: list[Finished] = []
+        finished = NOBODY
         for rank, num_decodes in enumerate(ranks.counts):
             if num_decodes:
                 requests = self.cores[rank].leap(leap, num_passes)
                 if requests:
-                    finished.append((rank, requests))
+                    finished = [*finished, (rank, requests)]
         return finished
 
     def _log_plan(self, log: RankLogger, plan: StepsAhead) -> None:
@@ -423,7 +427,7 @@ class RankGroup:
         """
         while not self.is_paused and self.now_s < until_s:
             plan = self.ahead or self.plan()
-            finished: list[Finished] = []
+            finished = NOBODY
             back_s = self.now_s
             if plan is not None:
                 if keeps_plan and self.num_begun(plan, until_s) < plan.num_passes:
@@ -435,12 +439,16 @@ class RankGroup:
                 back_s = self.ends_s[0]
                 finished = self.collect()
             for one in finished:
-                self._untold.append((back_s, one))
+                self._untold.append(one)
+                self._untold_s.append(back_s)
             self.look()
         self.poll_before(until_s)
-        return self._told_before(until_s) if self._untold else []
+        return self._told_before(until_s) if self._untold else NOBODY
 
     def _told_before(self, time_s: float) -> list[Finished]:
-        told = [one for at_s, one in self._untold if at_s < time_s]
-        self._untold = self._untold[len(told) :]  # they stand in order of time
+        if self._untold_s[-1] < time_s:  # they stand in order of time
+            told, self._untold, self._untold_s = self._untold, [], []
+            return told
+        count = bisect_left(self._untold_s, time_s)
+        told, self._untold, self._untold_s = self._untold[:count], self._untold[count:], self._untold_s[count:]
         return told

@@ -111,6 +111,8 @@ class RooflineStepTime:
             self._dispatch_s = launch_s * (work.num_launches if engine.enforce_eager else work.num_piecewise_launches)
             self._launches_s = self._waits_s = dict.fromkeys(self._launches_s, 0.0)
         self._batches: dict[int, Batch] = {}
+        self._own_s: dict[int, float] = {}
+        self._experts_s: dict[int, float] = {}
         sampling = SamplingWork(model, gpu, ranks, truncated_by, stage)
         self._sampling = sampling
         self._sampled_s: dict[int, float] = {}
@@ -131,7 +133,10 @@ class RooflineStepTime:
     def _step_s(self, shape: StepShape, agreement: Agreement | None) -> float:
         num_decodes, context_tokens, chunks, num_sampled, num_drafts = shape
         if not chunks and num_sampled == num_decodes:
-            return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
+            if agreement is None or agreement.num_tokens:
+                return self._curve(num_decodes, num_drafts, agreement).at(context_tokens)
+            # without padding nearly every step has an agreement of its own, and kept curves would be many
+            return self._time_decodes(num_decodes, num_drafts, agreement).at(context_tokens)
         gpu_s = 0.0
         for part, agreed in self._passes(shape, agreement):
             gpu_s += self._pass_s(part, agreed)
@@ -220,10 +225,18 @@ class RooflineStepTime:
     def _batch_of(self, shape: StepShape, agreement: Agreement | None) -> Batch:
         if agreement is None:
             return self._batch(num_tokens_of(shape), self._graphs.is_uniform(shape))
+        return self._agreed_batch(num_tokens_of(shape), agreement)
+
+    def _agreed_batch(self, num_tokens: int, agreement: Agreement) -> Batch:
+        """Of a rank that has so many tokens."""
         graph, num_agreed, num_all_tokens, _ = agreement
-        work = self._token_work
-        tokens_s = work.own_s(num_agreed or num_tokens_of(shape)) + work.experts_s(num_all_tokens)
-        return tokens_s, self._waits_s[graph], self._launches_s[graph]
+        num_own = num_agreed or num_tokens
+        own_s, experts_s = self._own_s.get(num_own), self._experts_s.get(num_all_tokens)
+        if own_s is None:
+            own_s = self._own_s[num_own] = self._token_work.own_s(num_own)
+        if experts_s is None:
+            experts_s = self._experts_s[num_all_tokens] = self._token_work.experts_s(num_all_tokens)
+        return own_s + experts_s, self._waits_s[graph], self._launches_s[graph]
 
     def _batch(self, num_tokens: int, is_uniform_decode: bool) -> Batch:
         key = 2 * num_tokens + is_uniform_decode  # compiled code asks a dict in a fraction of the time of a `cache`
@@ -244,15 +257,21 @@ class RooflineStepTime:
         return tokens_s, self._waits_s[graph], self._launches_s[graph]
 
     def _time_decodes(self, num_decodes: int, num_drafts: int, agreement: Agreement | None) -> DecodeCurve:
-        shape = shape_of(num_decodes, 0, (), num_decodes, num_drafts)
-        (tokens_s, waits_s, launches_s), after_s = self._batch_of(shape, agreement), self._after_s(num_decodes)
+        num_tokens, after_s = num_decodes + num_drafts, self._after_s(num_decodes)
+        if agreement is None:
+            shape = shape_of(num_decodes, 0, (), num_decodes, num_drafts)
+            tokens_s, waits_s, launches_s = self._batch_of(shape, None)
+        else:
+            tokens_s, waits_s, launches_s = self._agreed_batch(num_tokens, agreement)
         attention = self._attention.decode(num_decodes, num_drafts)
         step = DecodeCurve(
-            constant_s=tokens_s + waits_s + self._sampling_s(shape.num_tokens) + attention.constant_s + after_s,
+            constant_s=tokens_s + waits_s + self._sampling_s(num_tokens) + attention.constant_s + after_s,
             layers=attention.layers,
             floor_s=max(launches_s + after_s, self._least_s(num_decodes)),
         )
-        return self._with_drafting(step, shape) if self._drafting else step
+        if self._drafting is None:
+            return step
+        return self._with_drafting(step, shape_of(num_decodes, 0, (), num_decodes, num_drafts))
 
     def _with_drafting(self, step: DecodeCurve, shape: StepShape) -> DecodeCurve:
         """The GPU drafts behind the step; where the host schedules ahead, it launches both in one go."""

@@ -101,7 +101,7 @@ class CallLog(LeapLog):
         lessened, num_others, others_tokens = ints(self._lessened).reshape(-1, 3).T
         context_tokens[lessened] = others_tokens
         goes_back = slots.copy()
-        ends_s = self.rows.ends_s.first(num_all)
+        ends_s = self.rows.ends_s.all()
         starts_s = np.empty(num_all)
         starts_s[most_slots:] = ends_s[:-most_slots]
         starts_s[few] = ends_s.take(few - slots[few], mode="clip")
@@ -111,7 +111,7 @@ class CallLog(LeapLog):
             goes_back[first_rows] = num_back[has_first, number]
             starts_s[first_rows] = firsts_s.view(np.float64)[has_first, number]
         starts_s[self.rows.others] = self.rows.others_s
-        durations_s = ends_s - starts_s if most_slots > 1 else self.rows.durations_s.first(num_all)
+        durations_s = ends_s - starts_s if most_slots > 1 else self.rows.durations_s.all()
         taken = self.rows.blocks()
         num_free = num_free - taken[begins]
         taken = np.cumsum(taken)

@@ -7,7 +7,9 @@ import numpy as np
 
 from sim.engine.columns import Floats, Ints
 
-pack_eight: Final = Struct("8d").pack
+CHUNK: Final = 64
+"""Times that are packed at once: Python keeps room for a hundred floats that are no longer needed, and makes each that is alive besides anew."""
+pack_chunk: Final = Struct(f"{CHUNK}d").pack
 
 
 def ints(values: list[int]) -> Ints:
@@ -15,55 +17,30 @@ def ints(values: list[int]) -> Ints:
     return np.frombuffer(pack(f"{len(values)}q", *values), np.int64)
 
 
-class Time:
-    """A time, and the place of the next one."""
-
-    __slots__ = ("following", "is_last", "time_s")
-    following: "Time"
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-        self.is_last = False
-
-
 class Times:
-    """Times one after the other: eight at once are packed.
+    """Times one after the other."""
 
-    Until then they lie in a ring of objects, in which compiled code writes them as they are. In a list each would be a Python float, which takes
-    half as many instructions again.
-    """
-
-    __slots__ = ("_first", "_latest", "_packed")
+    __slots__ = ("_latest", "_num_latest", "_packed")
 
     def __init__(self) -> None:
         self._packed: list[bytes] = []
-        ring = [Time() for _ in range(8)]
-        for number, time in enumerate(ring):
-            time.following = ring[(number + 1) % 8]
-        self._first, self._latest = ring[0], ring[-1]
-        self._latest.is_last = True
+        self._latest = [0.0] * CHUNK
+        self._num_latest = 0
 
     def add(self, time_s: float) -> None:
         """One more."""
-        latest = self._latest = self._latest.following
-        latest.time_s = time_s
-        if latest.is_last:
-            self._packed.append(self._eight())
+        number = self._num_latest
+        self._latest[number] = time_s
+        number += 1
+        if number == CHUNK:
+            self._packed.append(pack_chunk(*self._latest))
+            number = 0
+        self._num_latest = number
 
-    def _eight(self) -> bytes:
-        a = self._first
-        b = a.following
-        c = b.following
-        d = c.following
-        e = d.following
-        f = e.following
-        g = f.following
-        h = g.following
-        return pack_eight(a.time_s, b.time_s, c.time_s, d.time_s, e.time_s, f.time_s, g.time_s, h.time_s)
-
-    def first(self, count: int) -> Floats:
-        """The first so many, which are all."""
-        return np.frombuffer(bytearray().join([*self._packed, self._eight()]))[:count]
+    def all(self) -> Floats:
+        """Those so far."""
+        latest = self._latest[: self._num_latest]
+        return np.frombuffer(bytearray().join([*self._packed, pack(f"{len(latest)}d", *latest)]))
 
 
 class CallRows:
