@@ -30,8 +30,8 @@ class Balancer:
 
     def update(self, counts: Sequence[Metrics]) -> None:
         """The coordinator has sent new counts."""
-        for engine, metrics in enumerate(counts):
-            self._counts[engine] = metrics
+        self._counts = list(counts)
+        for engine in range(len(self._counts)):
             self._scores[engine] = self._score(engine)
 
     def choose(self, candidates: Container[int] | None = None) -> int:
@@ -88,8 +88,7 @@ class Balancers:
 
     def update_all(self, shown: Sequence[Metrics]) -> None:
         """What all engines show at an update."""
-        for engine, metrics in enumerate(shown):
-            self._counts[engine] = metrics
+        self._counts = list(shown)
         self._send()
 
     def _send(self) -> None:

@@ -53,7 +53,11 @@ class Decodes:
 
     def blocks_begun(self, first: int, num_passes: int) -> int:
         """Blocks of one KV group that all decodes together begin in `num_passes` passes, the first of which is `first`."""
-        return occurrences(self.block_boundaries, first, num_passes)
+        size = self._block_size
+        if num_passes < size:
+            return occurrences(self.block_boundaries, first, num_passes)
+        num_rounds = num_passes // size  # in each of which every decode begins one
+        return num_rounds * self.count + occurrences(self.block_boundaries, first, num_passes - num_rounds * size)
 
     def passes_within(self, first: int, limit: int, num_blocks: int) -> int:
         """How many passes from `first` on, at most `limit`, begin no more than `num_blocks` blocks together."""
