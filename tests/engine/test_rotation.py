@@ -32,6 +32,7 @@ from sim.engine.walking.modes import Modes
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.step_log import WalkLogger
 from sim.errors import ConfigError, EngineCrashError
+from sim.fleet import DeployedFleet
 from sim.specs.engine import EngineConfig
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.readers import read_trace
@@ -102,6 +103,20 @@ def test_rows_that_are_put_away_before_the_end(num_stages: int, monkeypatch: pyt
     found, expected = simulate(trace, plan), simulate(trace, plan, step_log=unread)
     assert_same(found.replicas[0], expected.replicas[0])
     assert len(found.replicas[0].leaps.blocks) > 10
+
+
+def test_calls_of_a_rank_that_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank with stages makes some in a slot in which nobody decodes while others step; they have no rows, also where these are put away behind them."""
+    engine = EngineConfig(data_parallel_size=2, pipeline_parallel_size=2, max_model_len=8_192)
+    plan = DeployedFleet.alike(deploy("Qwen3-30B-A3B", "h100-sxm", engine), engine).plan()
+    trace = read_trace("chat", rate_scale=1.0).first(60)
+    expected = simulate(trace, plan)
+    monkeypatch.setattr("sim.engine.walking.call_log.CALLS_AT_ONCE", 7)
+    found = simulate(trace, plan)
+    assert_same_requests(found.merged.requests, expected.merged.requests)
+    for rank, of_rank in zip(found.replicas, expected.replicas, strict=True):
+        assert_same(rank, of_rank)
+        assert len(rank.leaps.blocks) > len(of_rank.leaps.blocks)
 
 
 MODES = [

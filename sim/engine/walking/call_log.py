@@ -53,10 +53,12 @@ class CallLog(LeapLog):
         if ahead.is_plan:
             ahead.add_planned_rows()
         row, calls = ahead.first_row, self._calls
+        num_rows = self.rows.num_rows - row
+        if num_rows == 0:
+            return
         num_slots = 0
         for first in ahead.firsts:
             num_slots += first.num_decodes > 0
-        num_rows = self.rows.num_rows - row
         calls.append(pack_calls(row, num_rows, num_slots, num_running, num_waiting, ahead.num_free))
         for first in ahead.firsts:
             if first.num_decodes:
