@@ -27,10 +27,11 @@ class Device:
             return max(now_s, self._free_s[-1])
         return max([now_s, self._free_s[0], *(self._sampled_s.get(row.request, now_s) for row in batch.rows)])
 
-    def copy(self, start_s: float, copy_s: float) -> float:
-        """The first stage copies blocks, and runs nothing else; when it has done so."""
-        self._free_s[0] = start_s + copy_s
-        return self._free_s[0]
+    def wait(self, start_s: float, until_s: float) -> float:
+        """Blocks are copied ahead of a batch, an empty one too; the first stage runs nothing else until that is done."""
+        if until_s > start_s:
+            self._free_s[0] = until_s
+        return until_s
 
     def run(self, batch: Batch, start_s: float, step_s: float) -> Sequence[StageRun]:
         """The stages of a batch that begins then; an empty one takes no time."""

@@ -242,9 +242,9 @@ class Replica:
         wait_s = self._adapters.wait_s(batch) if self._adapters else 0.0
         start_s = self._device.begins_s(batch, now + wait_s)
         if self.scheduler.connector:
-            start_s = self.scheduler.connector.begin(start_s)
+            start_s = self._device.wait(start_s, self.scheduler.connector.begin(start_s))
         if self._modes.swap and batch.num_swapped_blocks:
-            start_s = self._device.copy(start_s, batch.num_swapped_blocks * self._modes.swap.block_copy_s)
+            start_s = self._device.wait(start_s, start_s + batch.num_swapped_blocks * self._modes.swap.block_copy_s)
         runs = self._device.run(batch, start_s, self._step_time.step_s(shape) if batch.rows else 0.0)
         for row in batch.rows:
             if row.request.first_scheduled_s is None:

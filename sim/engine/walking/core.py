@@ -385,9 +385,9 @@ class WalkingCore(LockStepCore):
             called_s += self.state.adapters.load_s(self.state.requests_in(batch))
         start_s = self._device.begins_s(batch, called_s)
         if self._connector is not None:
-            start_s = self._connector.begin(self.now_s, start_s)
+            start_s = self._device.wait(start_s, self._connector.begin(self.now_s, start_s))
         if self._swapping is not None:
-            start_s = self._device.copy(start_s, self._swapping.drain_copy_s())
+            start_s = self._device.wait(start_s, start_s + self._swapping.drain_copy_s())
         self._device.run(batch, start_s)
         if self._rotation is not None and not batch.is_empty:
             self._rotation.slot(batch.call).sampled_s = batch.end_s

@@ -192,11 +192,11 @@ class Device:
                 start_s = max(start_s, row.progress.sampled_s)
         return start_s
 
-    def copy(self, start_s: float, copy_s: float) -> float:
-        """Copy KV ahead of a batch; when that is done. Nothing else runs meanwhile."""
-        if copy_s > 0.0:
-            self.stages[0].free_s = start_s + copy_s
-        return start_s + copy_s
+    def wait(self, start_s: float, until_s: float) -> float:
+        """KV is copied ahead of a batch, an empty one too; nothing else runs until that is done."""
+        if until_s > start_s:
+            self.stages[0].free_s = until_s
+        return until_s
 
     def run(self, batch: Batch, start_s: float) -> None:
         """Run a batch that begins then: its times are set. An empty one takes no time."""
