@@ -2,7 +2,7 @@
 
 Mirrors vLLM's v1/core/block_pool.py (0.32) without block identities, since it never matters which block a request gets.
 Every block is held by a request or free. Free blocks without content at the front of the list are only a number
-(`_num_blank`); the rest stand in runs in the order of eviction.
+(`num_blank`); the rest stand in runs in the order of eviction.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class BlockPool:
         keeps_contents: bool = True,
         passed: PassedBlocks | None = None,
     ) -> None:
-        self._num_blank = num_blocks
+        self.num_blank = num_blocks
         self._free = FreeList()
         self._unhashed_blocks_first = unhashed_blocks_first
         self._keeps_contents = keeps_contents
@@ -38,12 +38,12 @@ class BlockPool:
     def take(self, count: int) -> None:
         """Take `count` blocks from the front and evict their contents; the caller has checked that there are enough."""
         self.num_free -= count
-        self._num_blank -= count
-        while self._num_blank < 0:
+        self.num_blank -= count
+        while self.num_blank < 0:
             run = self._free.first
             assert run is not None, "there are enough free blocks"
-            taken = min(-self._num_blank, run.count)
-            self._num_blank += taken
+            taken = min(-self.num_blank, run.count)
+            self.num_blank += taken
             if run.has_content:
                 self.num_evictions += taken
             run.lose(taken)
@@ -57,7 +57,7 @@ class BlockPool:
         """
         if not self._keeps_contents:
             return 0
-        count, evictions = max(0, count - self._num_blank), 0
+        count, evictions = max(0, count - self.num_blank), 0
         for run in self._free:
             taken = min(count, run.count)
             evictions += taken if run.has_content else 0
@@ -66,7 +66,7 @@ class BlockPool:
 
     def copies_within(self, count: int) -> list[tuple[Extent, int]]:
         """Which of the next `count` blocks to be taken can be found: the last so many copies of extents."""
-        count -= self._num_blank
+        count -= self.num_blank
         found: list[tuple[Extent, int]] = []
         run = self._free.first
         while count > 0 and run is not None:
@@ -82,10 +82,10 @@ class BlockPool:
         """Give back blocks whose contents no request will ask for: the unhashed ones at the tail first."""
         self.num_free += num_hashed + num_unhashed
         if not self._keeps_contents:
-            self._num_blank += num_hashed + num_unhashed
+            self.num_blank += num_hashed + num_unhashed
             return
         if self._unhashed_blocks_first:
-            self._num_blank += num_unhashed
+            self.num_blank += num_unhashed
         else:
             self._line_up(num_unhashed, has_content=False)
         self._line_up(num_hashed, has_content=True)
@@ -110,7 +110,7 @@ class BlockPool:
         self.num_free += count
         place = self.passed.give_places(count)
         if not self._keeps_contents:
-            self._num_blank += count
+            self.num_blank += count
             return
         last = self._free.last
         if last is not None and last.is_passed and last.place + last.count == place:

@@ -175,6 +175,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         passes_over_short_chunks=v.since("0.33.0"),
         ranks_chunks_by_request=v.since("0.33.0"),
         offers_chunks_anew=v.since("0.33.0"),
+        tells_all_connectors_of_allocations=v.since("0.33.0"),
     )
 
 

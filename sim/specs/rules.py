@@ -34,6 +34,8 @@ class SchedulingRules:
     `ranks_chunks_by_request`: in the CPU tier all that a request that has not ended has stored or found is as recent as its first use
     of a chunk, and of it the prompt's tail makes room first; before, each chunk as its store, in order.
     `offers_chunks_anew`: a preempted request offers its chunks to the CPU tier again; before, those it had not offered yet.
+    `tells_all_connectors_of_allocations`: of two connectors, the one that does not load hears of a load's blocks as these are taken; before,
+    as their request is scheduled.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -51,3 +53,4 @@ class SchedulingRules:
     passes_over_short_chunks: bool = False
     ranks_chunks_by_request: bool = False
     offers_chunks_anew: bool = False
+    tells_all_connectors_of_allocations: bool = False

@@ -29,6 +29,8 @@ from tests.workloads import step_times, traces
 
 MOST_PASSES = 2_000
 RECORDED_VERSIONS = ("0.32.0", "0.33.0")
+TIERED = ("offload", "multi")
+ROLES: Sequence[naive.Role] = ("kv_both", "kv_producer", "kv_consumer")
 CHUNKS = st.builds(
     naive.Offload,
     cpu_chunks=st.integers(1, 12),
@@ -37,7 +39,7 @@ CHUNKS = st.builds(
     store_base_s=st.integers(0, 90),
     store_block_s=st.integers(0, 9),
     blocks_per_chunk=st.integers(1, 3),
-    prompt_only=st.just(True),
+    prompt_only=st.booleans(),
     eviction_policy=st.sampled_from(("lru", "arc")),
 )
 
@@ -94,17 +96,17 @@ def recorded(speculation: Speculation | None) -> dict[str, Any]:
     }
 
 
-def scripts(*, is_async: bool, kind: str, fewest: int) -> st.SearchStrategy[naive.Script]:
+def scripts(*, is_async: bool, kind: str, fewest: int, may_fail: bool = True) -> st.SearchStrategy[naive.Script]:
     """What becomes of one request; a store has no more of its prompt than of the shortest."""
     counts = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
-    has_remote, is_nixl = kind != "offload", kind == "nixl"
+    has_remote, is_nixl = kind != "offload", kind in {"nixl", "multi"}
     return st.builds(
         naive.Script,
         accept=counts,
         propose=st.none() if is_async else st.none() | counts,
         is_remote=st.booleans() if has_remote else st.just(False),
         recv_s=st.integers(0, 40),
-        recv_fails=st.booleans() if has_remote else st.just(False),
+        recv_fails=st.booleans() if has_remote and may_fail else st.just(False),
         is_sent_on=st.booleans() if is_nixl else st.just(False),
         send_s=st.integers(0, 40),
         remote_tokens=st.none() if is_nixl else st.integers(0, fewest),
@@ -136,8 +138,8 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
     """Some requests, and whatever modes go together."""
     is_async = draw(st.booleans())
     speculation = draw(st.none() | speculations(is_async=is_async)) if speculates else None
-    kind = draw(st.sampled_from(("", "nixl", "mock", "offload")))
-    num_stages = draw(st.integers(1, 3)) if kind != "offload" else 1
+    kind = draw(st.sampled_from(("", "nixl", "mock", "offload", "multi")))
+    num_stages = draw(st.integers(1, 3)) if kind not in TIERED else 1
     if num_stages > 1 and not is_async:
         speculation = None  # of which vLLM's engine dies
     trace = draw(traces(max_requests=8))
@@ -154,7 +156,7 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         num_gpu_blocks=-(-longest // block_size) + draw(st.integers(8, 20)),
         max_num_seqs=draw(st.integers(1, 6)),
         max_num_batched_tokens=draw(st.integers(16, 60)),
-        enable_prefix_caching=kind == "offload" or draw(st.booleans()),  # else who takes a block is known but once
+        enable_prefix_caching=kind == "multi" or draw(st.booleans()),
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority", "sjf"))),
         long_prefill_token_threshold=draw(st.sampled_from((0, 0, 5))),
         watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
@@ -164,6 +166,7 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             passes_over_short_chunks=draw(st.booleans()),
             ranks_chunks_by_request=draw(st.booleans()),
             offers_chunks_anew=draw(st.booleans()),
+            tells_all_connectors_of_allocations=draw(st.booleans()),
         ),
     )
     modes = naive.Modes(
@@ -176,7 +179,8 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         throttle_interval=draw(st.sampled_from((0, 0, 3))),
         local_prefill_interval=draw(st.sampled_from((1, 1, 3))),
     )
-    script = scripts(is_async=is_async, kind=kind, fewest=int(trace.prompt_tokens.min()) - 1)
+    may_fail = kind != "multi" or config.engine.rules.tells_all_connectors_of_allocations  # as multi_connector.py says
+    script = scripts(is_async=is_async, kind=kind, fewest=int(trace.prompt_tokens.min()) - 1, may_fail=may_fail)
     given_scripts = draw(st.lists(script, min_size=len(trace), max_size=len(trace)))
     return Case(trace, config, draw(step_times), MOST_PASSES, recorded(speculation), modes, given_scripts)
 
@@ -191,11 +195,11 @@ def _pipeline(draw: st.DrawFn, num_stages: int) -> naive.Pipeline:
 def _transfers(draw: st.DrawFn, kind: str) -> naive.Transfers:
     return naive.Transfers(
         connector=kind,  # type: ignore[arg-type]  # one of those
-        role=draw(st.sampled_from(("kv_producer", "kv_consumer", "kv_both"))) if kind == "nixl" else "kv_both",
+        role=draw(st.sampled_from(ROLES if kind in {"nixl", "multi"} else ROLES[:1])),
         reports_at_start=draw(st.booleans()),
         recv_token_s=draw(st.integers(0, 2)),
         recomputes_failed=draw(st.booleans()),
-        offload=draw(CHUNKS) if kind == "offload" else None,
+        offload=draw(CHUNKS) if kind in TIERED else None,
     )
 
 

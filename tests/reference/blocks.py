@@ -32,7 +32,6 @@ class BlockPool:
         self._evicts_by = evicts_by
         self._num_uses = [0] * num_gpu_blocks
         self._number = [0] * num_gpu_blocks
-        self._handed_out: set[int] = set()
         self.num_evictions = 0
 
     @property
@@ -63,7 +62,6 @@ class BlockPool:
             self._evict(block)
             self._ref_cnt[block] = 1
             taken.append(block)
-        self._handed_out.update(taken)
         return taken
 
     def _next(self) -> int:
@@ -85,12 +83,6 @@ class BlockPool:
                 del self._free[block]
             self._ref_cnt[block] += 1
             self._num_uses[block] += 1
-            self._handed_out.add(block)
-
-    def drain_handed_out(self) -> set[int]:
-        """Blocks that have been taken or touched since the last time."""
-        drained, self._handed_out = self._handed_out, set()
-        return drained
 
     def keep_content(self, block: int, key: ContentKey, number: int = 0) -> None:
         """Make a full block findable, that number of a prompt; a duplicate of a content is kept beside the older ones."""

@@ -1,6 +1,6 @@
 """Two connectors in one: KV from and to other engines, and behind it a CPU that keeps it as well.
 
-Mirrors vLLM's MultiConnector (0.32): a request loads from the first that has something, both are told what becomes of it.
+Mirrors vLLM's MultiConnector (0.32 and 0.33): a request loads from the first that has something, both are told what becomes of it.
 """
 
 from collections.abc import Sequence
@@ -42,15 +42,14 @@ class MultiConnector:
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         """All are asked; nothing is known as long as one of them does not know."""
-        self._offload.note_taken()
         found = [one.find(request, hit) for one in self._both]
         self._chosen = self.remote if found[0] else self._offload
         return None if None in found else found[0] or found[1]
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
         self._chosen.load(request, hit, num_external)
-        if self._chosen is self.remote:
-            self._offload.learns_later(request)
+        if self._chosen is self.remote and self._offload.hears_of_allocations:
+            self._offload.hears_of_table(request)
 
     def preempted(self, request: Request) -> None:
         for one in self._both:

@@ -31,7 +31,6 @@ class OffloadConnector:
         self._num_stored: dict[Request, int] = {}
         self._tables: dict[Request, list[int]] = {}
         self._taken: set[int] = set()
-        self._taken_unknown: dict[Request, set[int]] = {}
         self._finished: list[tuple[Request, int]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
@@ -49,11 +48,17 @@ class OffloadConnector:
         return bool(self._loads_asked)
 
     @property
+    def hears_of_allocations(self) -> bool:
+        """Whether it is told at once of blocks that another connector loads into."""
+        return self._rules.tells_all_connectors_of_allocations
+
+    @property
     def _jobs(self) -> list[Job]:
         return [*self._under_way, *self._loads_asked, *self._due, *self._offered]
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         """The prefix behind the local hit that is in the CPU cache, in whole chunks."""
+        self._tables[request] = []
         if self._rules.offers_chunks_anew:
             self._num_stored[request] = 0
         if any(job.request is request for job in self._jobs):
@@ -85,6 +90,7 @@ class OffloadConnector:
         first = hit.num_tokens // self._chunk_tokens
         end = (hit.num_tokens + num_external) // self._chunk_tokens
         keys = self._keys(request, end)[first:]
+        self.hears_of_table(request)
         num_blocks = num_external * self._chunk_blocks // self._chunk_tokens
         self._cpu.use(request.request_id, keys, first)
         self._num_stored[request] = end
@@ -103,34 +109,34 @@ class OffloadConnector:
         """What has been scheduled of it may be stored."""
         self._finished.append((request, request.num_computed_tokens))
 
-    def note_taken(self) -> None:
-        """Blocks that this pass has taken so far."""
-        self._taken |= self._pool.drain_handed_out()
-
-    def learns_later(self, request: Request) -> None:
-        """What has been taken since is for another connector's load, which vLLM does not tell of before the request is scheduled."""
-        self._taken_unknown[request] = self._pool.drain_handed_out()
+    def hears_of_table(self, request: Request) -> None:
+        """A request has got blocks for a load; vLLM tells of them all, also of those found here."""
+        self._taken.update(_table(request))
 
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
-        """Offer the chunks that are complete after this step, then those of requests that have ended."""
-        self.note_taken()
+        """Offer the chunks that are complete after this step, then those of requests that have ended.
+
+        Taken are the new blocks of those who run on, and the whole tables of those who join them.
+        """
         for request, _ in rows:
-            self._taken |= self._taken_unknown.pop(request, set())
+            self._taken.update(_table(request)[len(self._tables.get(request, [])) :])
+            self._tables[request] = _table(request)
         taken, self._taken = self._taken, set()
         for job in self._jobs:
             is_left = job.request.status is RequestStatus.FINISHED
             if job.name == "store" and is_left and not taken.isdisjoint(job.blocks):
                 self._to_flush.append(job)
         for request, num_tokens in rows:
-            self._tables[request] = list(request.block_tables[0]) if request.block_tables else []
             self._offer(request, min(num_tokens, request.num_tokens))
         for request, num_tokens in self._finished:
-            self._offer(request, num_tokens)
+            offered = self._offer(request, num_tokens)
+            if offered and not taken.isdisjoint(offered.blocks):
+                self._to_flush.append(offered)
         for request, _ in self._finished:
             self._cpu.ended(request.request_id, self._keys(request, request.num_tokens // self._chunk_tokens))
         self._finished = []
 
-    def _offer(self, request: Request, num_tokens: int) -> None:
+    def _offer(self, request: Request, num_tokens: int) -> Job | None:
         """Store what is complete and not there yet, if the CPU has room for all of it."""
         if self._offload.prompt_only:
             num_tokens = min(num_tokens, request.num_prompt_tokens)
@@ -138,27 +144,33 @@ class OffloadConnector:
         keys = self._keys(request, end)
         new = self._cpu.offer(request.request_id, keys[first:], first) if end > first else None
         if new is None:
-            return
+            return None
         self._num_stored[request] = end
         if not new:
-            return
+            return None
         chunks = [index for index in range(first, end) if keys[index] in new]
         blocks = [block for index in chunks for block in self._blocks(request, index)]
         duration_s = self._offload.store_base_s + self._offload.store_block_s * len(blocks)
-        self._offered.append(Job(request, "store", duration_s, blocks=blocks, keys=new))
+        job = Job(request, "store", duration_s, blocks=blocks, keys=new)
+        self._offered.append(job)
+        return job
 
     def _blocks(self, request: Request, chunk: int) -> list[int]:
         return self._tables[request][chunk * self._chunk_blocks : (chunk + 1) * self._chunk_blocks]
 
     def begin(self, start_s: float) -> float:
-        """Stores that were offered before this pass, and its loads; the batch waits for those whose blocks it takes."""
-        for job in [*self._due, *self._loads_asked]:
+        """Stores that were offered before this pass, and its loads; the batch waits for those whose blocks it takes.
+
+        What was offered by this pass itself begins with it too, if its blocks are already taken.
+        """
+        stores = [*self._due, *(job for job in self._offered if job in self._to_flush)]
+        for job in [*stores, *self._loads_asked]:
             job.end_s = self._free_s[job.name] = max(start_s, self._free_s[job.name]) + job.duration_s
-        flushed = [job for job in [*self._under_way, *self._due] if job in self._to_flush]
+        flushed = [job for job in [*self._under_way, *stores] if job in self._to_flush]
         begins_s = max([start_s, *(job.end_s for job in flushed if job.end_s is not None)])
         self._tell(len(flushed), begins_s - start_s)
-        self._under_way += [*self._due, *self._loads_asked]
-        self._due, self._offered = self._offered, []
+        self._under_way += [*stores, *self._loads_asked]
+        self._due, self._offered = [job for job in self._offered if job not in stores], []
         self._loads_asked, self._to_flush = [], []
         return begins_s
 
@@ -184,3 +196,7 @@ class OffloadConnector:
     def _keys(self, request: Request, num_chunks: int) -> list[int]:
         keys = request.block_keys.upto(num_chunks * self._chunk_blocks)
         return [keys[(index + 1) * self._chunk_blocks - 1] for index in range(num_chunks)]
+
+
+def _table(request: Request) -> list[int]:
+    return list(request.block_tables[0]) if request.block_tables else []

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sim.engine.records import Ints
 from sim.engine.walking.eviction import INSERTED, MISSED, REUSED, SEEN, Access, Chunk, EvictionPolicy
+
+NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
-    CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, and the copies it
-    took for a load of which the tier does not know yet.
+    CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
+    took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
     """
 
     def __init__(self) -> None:
@@ -18,7 +22,9 @@ class Chunks:
         self.access = Access()
         self.num_jobs = 0
         self.answer_s = -1.0
-        self.taken: Ints | None = None
+        self.taken: Ints = NOTHING
+        self.copies: Ints = NOTHING
+        self.has_joined = False
 
 
 class CpuCache:

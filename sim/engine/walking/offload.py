@@ -2,7 +2,8 @@
 
 Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32
 and 0.33) as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
-attention; loads never come within the step that asks for them; of a store's blocks that are taken, it is known but once.
+attention; loads never come within the step that asks for them; before 0.24, nobody waits for blocks that several MTP modules leave
+unfinished.
 """
 
 from math import inf
@@ -13,7 +14,7 @@ import numpy as np
 from sim.engine.records import Ints, OffloadRecords
 from sim.engine.request import Request
 from sim.engine.walking.chunk_keys import chunk_keys
-from sim.engine.walking.chunks import Chunks, CpuCache
+from sim.engine.walking.chunks import NOTHING, Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
 from sim.engine.walking.eviction import eviction_policy
 from sim.engine.walking.loads import Loads
@@ -22,16 +23,14 @@ from sim.engine.walking.slots import Slots
 from sim.specs.kv_transfer import OffloadConfig
 from sim.specs.rules import SchedulingRules
 
-NOTHING: Ints = np.zeros(0, dtype=np.int64)
-
 
 class Job(Transfer):
-    """A load or a store of the chunks with these keys. A store reads the blocks before `end_block`, of which `copies` can be found."""
+    """A load or a store of the chunks with these keys. A store reads `blocks` of its request, of which those from `end_block` on are known to be taken."""
 
     def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: list[int]) -> None:
         super().__init__(progress, kind, num_tokens, num_blocks)
         self.keys = keys
-        self.copies = NOTHING
+        self.blocks = NOTHING
         self.end_block = 0
         self.is_waited_for = False
 
@@ -63,14 +62,16 @@ class Offload(Connector):
         self._chunk_tokens = config.blocks_per_chunk * block_size
         self._block_size = block_size
         self._caches_prefixes = caches_prefixes
+        self._piles_up = rules.unhashed_blocks_first or not caches_prefixes
         self._offers_anew = rules.offers_chunks_anew
+        self._hears_of_allocations = rules.tells_all_connectors_of_allocations
         by_request = rules.ranks_chunks_by_request
         policy = eviction_policy(config.eviction_policy, config.cpu_chunks, ranks_by_request=by_request)
         self._cpu = CpuCache(config.cpu_chunks, policy)
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
         self._taken: list[Ints] = []
-        self._finished: list[tuple[Progress, int, Ints]] = []
+        self._finished: list[tuple[Progress, int]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
         self._asked: list[Job] = []
@@ -114,6 +115,7 @@ class Offload(Connector):
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """The prefix behind the local hit that is on the CPU, in whole chunks."""
         chunks = progress.chunks
+        chunks.has_joined = False
         if self._offers_anew:
             chunks.num_stored = 0
         if chunks.num_jobs:
@@ -163,19 +165,22 @@ class Offload(Connector):
     # -- stores ----------------------------------------------------------------------------------------------------
 
     def preempted(self, progress: Progress) -> None:
-        for job in self._stores_under_way():
-            if job.progress is progress:
+        for job in (*self._under_way, *self._due):
+            if job.kind == "store" and job.progress is progress:
                 job.is_waited_for = True
 
     def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
         """Blocks come free at once; who takes them waits for their stores."""
-        num_tokens = max(progress.num_prompt, progress.num_tokens - 1)
-        self._finished.append((progress, num_tokens, self._copies(progress)))
+        self._ends(progress, max(progress.num_prompt, progress.num_tokens - 1))
         return False
 
     def aborted(self, progress: Progress) -> None:
         """As far as it was scheduled it may be stored."""
-        self._finished.append((progress, progress.num_computed, self._copies(progress)))
+        self._ends(progress, progress.num_computed)
+
+    def _ends(self, progress: Progress, num_tokens: int) -> None:
+        progress.chunks.copies = self._copies(progress)
+        self._finished.append((progress, num_tokens))
 
     def lose_all(self) -> list[Transfer]:
         loads: list[Transfer] = [job for job in (*self._under_way, *self._asked) if job.kind == "load"]
@@ -189,9 +194,10 @@ class Offload(Connector):
             if len(taken):
                 self._taken.append(taken)
 
-    def learns_later(self, progress: Progress) -> None:
-        """What has been taken since, another connector loads into: vLLM tells this one of it with the request's first batch."""
-        progress.chunks.taken = self.slots.kv.drain_handed_out()
+    def hears_of_other_load(self, progress: Progress) -> None:
+        """What has been taken since, another connector loads into; before 0.33 vLLM tells this one with the request's first batch."""
+        if not self._hears_of_allocations:
+            progress.chunks.taken = self.slots.kv.drain_handed_out()
 
     def _copies(self, progress: Progress) -> Ints:
         keyed = progress.request.keyed
@@ -199,25 +205,27 @@ class Offload(Connector):
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
         chunks = progress.chunks
-        if chunks.taken is not None:
-            self._taken.append(chunks.taken)
-            chunks.taken = None
-        self._offer(progress, min(num_tokens, progress.num_tokens), self._copies(progress))
+        if not chunks.has_joined:
+            chunks.has_joined = True
+            self._taken += [self._copies(progress), chunks.taken]
+            chunks.taken = NOTHING
+        self._offer(progress, min(num_tokens, progress.num_tokens))
 
     def close_pass(self) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
         self.note_taken()
-        taken = np.concatenate([NOTHING, *self._taken]) if self._caches_prefixes else None
-        self._taken = []
-        self._wait_for_lost_blocks(taken)
-        for progress, num_tokens, copies in self._finished:
-            self._offer(progress, num_tokens, copies, taken)
-        for progress, _, _ in self._finished:
+        taken, self._taken = np.concatenate([NOTHING, *self._taken]), []
+        for progress, num_tokens in self._finished:
+            self._offer(progress, num_tokens)
+        for job in (*self._under_way, *self._due, *self._offered):
+            if job.kind == "store" and job.progress.is_finished:
+                self._wait_for_lost_blocks(job, taken)
+        for progress, _ in self._finished:
             self._cpu.ended(progress.chunks)
         self._finished = []
 
-    def _offer(self, progress: Progress, num_tokens: int, copies: Ints, taken: Ints | None = None) -> None:
-        """Store what is complete and not there yet, if the CPU has room for all of it; what is taken already is nobody's to wait for."""
+    def _offer(self, progress: Progress, num_tokens: int) -> None:
+        """Store what is complete and not there yet, if the CPU has room for all of it."""
         chunks = progress.chunks
         if self._prompt_only:
             num_tokens = min(num_tokens, progress.num_prompt)
@@ -239,53 +247,43 @@ class Offload(Connector):
             if key in are_new
             for block in range(self._chunk_blocks)
         ]
-        job.end_block = blocks[-1] + 1
-        job.copies = copies[[block for block in blocks if block < len(copies)]]
-        if taken is not None:
-            job.copies = np.setdiff1d(job.copies, taken)
-        elif progress.is_finished and progress.num_blocks == 0:
-            job.end_block = min(job.end_block, max(0, self.slots.lowest_free - progress.num_free_at_release))
+        job.blocks, job.end_block = np.array(blocks), blocks[-1] + 1
         chunks.num_jobs += 1
         self._moved.num_stored_blocks += job.num_blocks
         self._offered.append(job)
 
-    def _stores_under_way(self) -> list[Job]:
-        return [job for job in (*self._under_way, *self._due, *self._offered) if job.kind == "store"]
-
-    def _wait_for_lost_blocks(self, taken: Ints | None) -> None:
-        left = [job for job in self._stores_under_way() if job.progress.is_finished]
-        if taken is not None:
-            for job in left:
-                is_lost = np.isin(job.copies, taken)
-                if is_lost.any():
-                    job.is_waited_for = True
-                    job.copies = job.copies[~is_lost]
-        else:  # free blocks are a pile: a request's own lie on those that were free before it gave them back
-            lowest = self.slots.lowest_free
-            for job in left:
-                num_below = job.progress.num_free_at_release
-                if job.progress.num_blocks == 0 and job.end_block > 0 and lowest < num_below + job.end_block:
-                    job.is_waited_for = True
-                    job.end_block = max(0, lowest - num_below)
+    def _wait_for_lost_blocks(self, job: Job, taken: Ints) -> None:
+        """Have the batch wait for a store of a request that has ended if the pass has taken some of its blocks."""
+        progress, copies = job.progress, job.progress.chunks.copies
+        if np.isin(copies[job.blocks[job.blocks < len(copies)]], taken).any():
+            job.is_waited_for = True
+        if progress.num_blocks > 0 or job.end_block <= len(copies) or not self._piles_up:
+            return
+        # those that cannot be found lie on the pile of such blocks, on those that were there when they came
+        end_block = len(copies) + max(0, self.slots.lowest_blank - progress.num_blank_at_release)
+        if end_block < job.end_block:
+            job.is_waited_for, job.end_block = True, end_block
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float, start_s: float) -> float:
-        """Stores that were offered before this pass, and its loads; the batch waits for stores whose blocks it takes."""
-        self._stores.begin(self._due, start_s)
+        """Stores that were offered before this pass, and its loads; the batch waits for stores whose blocks it takes.
+
+        What this pass itself has offered begins with the next one, unless its blocks are already taken.
+        """
+        stores = [*self._due, *(job for job in self._offered if job.is_waited_for)]
+        self._stores.begin(stores, start_s)
         self._loads.begin(self._asked, start_s)
-        begins_s, num_waited_for = start_s, 0
-        for job in (*self._under_way, *self._due, *self._offered):
-            if job.is_waited_for:
-                job.is_waited_for = False
-                if job.end_s < inf:
-                    num_waited_for += 1
-                    begins_s = max(begins_s, job.end_s)
+        waited_for = [job for job in (*self._under_way, *stores) if job.is_waited_for]
+        begins_s = max([start_s, *(job.end_s for job in waited_for)])
         if self.events is not None:
-            self._tell(self.events, now_s, begins_s - start_s, num_waited_for)
-        self._under_way += self._due
+            self._tell(self.events, now_s, begins_s - start_s, len(waited_for))
+        self._under_way += stores
         self._under_way += self._asked
-        self._due, self._offered, self._asked = self._offered, [], []
+        self._due = [job for job in self._offered if not job.is_waited_for]
+        self._offered, self._asked = [], []
+        for job in waited_for:
+            job.is_waited_for = False
         return begins_s
 
     def _tell(self, events: list[list[Any]], now_s: float, waited_s: float, num_waited_for: int) -> None:

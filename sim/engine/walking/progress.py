@@ -37,7 +37,7 @@ class Progress:
     is_prefilling: bool = False
     had_to_wait: bool = False
     num_loaded: int = 0
-    num_free_at_release: int = 0
+    num_blank_at_release: int = 0
     last_batch: int = -2
     sampled_number: int = -2
     sampled_s: float = -1.0

@@ -54,12 +54,12 @@ class RankedPool(BlockPool):
 
     def take(self, count: int) -> None:
         self.num_free -= count
-        self._num_blank -= count
-        while self._num_blank < 0:
+        self.num_blank -= count
+        while self.num_blank < 0:
             copy = self._unheld.pop(0)
             self.copies[copy.key].remove(copy)
             self.num_evictions += 1
-            self._num_blank += 1
+            self.num_blank += 1
 
     def hold(self, copy: Copy) -> None:
         """One more request uses a copy."""
@@ -86,7 +86,7 @@ class RankedPool(BlockPool):
 
     def give_back_blank(self, count: int) -> None:
         """Blocks without content come free."""
-        self._num_blank += count
+        self.num_blank += count
         self.num_free += count
 
 

@@ -62,7 +62,7 @@ class Scheduler:
         state = self.state
         state.num_calls += 1
         state.has_told_finished = True
-        state.slots.lowest_free = state.num_free_blocks
+        state.slots.lowest_blank = state.slots.pool.num_blank
         batch = Batch(state.num_calls, self._token_budget, self._input_budget, self._draft_slots, state.longest_chunk)
         batch.spare_rows = state.spare_rows
         if logs:

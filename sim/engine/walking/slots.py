@@ -10,7 +10,7 @@ from sim.specs.speculation import Speculation
 class Slots:
     """A KVCacheManager, and per request what it cannot know where tokens may be rejected.
 
-    `lowest_free` is the smallest number of free blocks in a pass.
+    `lowest_blank` is the smallest number of free blocks without contents in a pass.
     """
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
@@ -26,7 +26,7 @@ class Slots:
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
         self._num_never_kept = speculation.num_tokens_not_kept if speculation else 0
         self._num_unhashed = max(self._num_never_kept, hash_lookahead)
-        self.lowest_free = self.pool.num_free
+        self.lowest_blank = self.pool.num_blank
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
         """The longest cached prefix of a waiting request that can be used."""
@@ -57,7 +57,7 @@ class Slots:
     def take(self, num_blocks: int) -> None:
         """Of all groups, for decodes that are counted."""
         self.pool.take(num_blocks)
-        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+        self.lowest_blank = min(self.lowest_blank, self.pool.num_blank)
 
     def num_missing(self, progress: Progress, num_tokens: int) -> int:
         """Blocks that one lacks for its next tokens, without any ahead."""
@@ -81,7 +81,7 @@ class Slots:
     def _note(self, progress: Progress, num_blocks: int) -> None:
         progress.num_blocks = num_blocks
         progress.num_slots = num_blocks * self._block_size
-        self.lowest_free = min(self.lowest_free, self.pool.num_free)
+        self.lowest_blank = min(self.lowest_blank, self.pool.num_blank)
 
     def admit(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> int:
         """Blocks for the next tokens of a waiting request, which may hold some already; -1 where they do not fit."""
@@ -124,7 +124,7 @@ class Slots:
 
     def free(self, progress: Progress) -> None:
         """Give back all that a request holds."""
-        progress.num_free_at_release = self.pool.num_free
+        progress.num_blank_at_release = self.pool.num_blank
         self.kv.release(progress.request, progress.num_slots, progress.num_full * self._block_size)
         progress.num_blocks = progress.num_slots = progress.num_full = progress.next_full = 0
 
