@@ -340,7 +340,7 @@ class Scheduler:
                 case Outcome.ADMITTED:
                     self._charge_prompt(request)
                 case Outcome.PASSED_OVER:
-                    passed_over.append((request, queue))
+                    passed_over.append((request, self._line_of(request, queue)))
                 case Outcome.LOADS:
                     passed_over.append((request, self.holding))
                 case Outcome.SKIPPED:
@@ -356,6 +356,12 @@ class Scheduler:
         if line is self.swapped and self.swapped.peek().num_samples_in_flight:
             return None
         return line
+
+    def _line_of(self, request: Request, queue: WaitingQueue) -> WaitingQueue:
+        """Where a request goes on waiting; one whose load has failed holds no blocks any more."""
+        if queue is self.swapped:
+            return queue
+        return self.holding if request.block_tables else self.waiting
 
     def _charge_answers(self) -> None:
         """Two for each token that has come back since the last time."""

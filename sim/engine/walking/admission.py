@@ -56,14 +56,15 @@ class Admission:
             if not len(queue):
                 break
             request = queue[0]
-            outcome = self._try(state.progress[request], batch, loras)
+            progress = state.progress[request]
+            outcome = self._try(progress, batch, loras)
             if outcome is Outcome.STOPS:
                 break
             queue.pop_first()
-            if outcome is Outcome.PASSED_OVER:
-                passed_over.append((request, queue))
-            elif outcome is Outcome.LOADS:
-                passed_over.append((request, state.holding))
+            if (
+                outcome is Outcome.PASSED_OVER or outcome is Outcome.LOADS
+            ):  # one whose load has failed holds no blocks any more
+                passed_over.append((request, state.holding if progress.num_blocks else state.waiting))
             elif outcome is Outcome.SKIPPED:
                 skipped.append(request)
         for request, queue in reversed(passed_over):
