@@ -159,7 +159,6 @@ class Scheduler:
 
     def add_request(self, request: Request) -> None:
         self.waiting.add(request)
-        self.throttle.forget(request)
 
     def abort(self, request: Request) -> None:
         """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and KV on its way still comes."""
@@ -503,6 +502,7 @@ class Scheduler:
         if request.status is RequestStatus.SWAPPED:
             this.batch.num_swapped_blocks += self._num_computed_blocks(request)
         self.running.append(request)
+        self.throttle.forget(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens += hit.num_tokens + num_external
         this.batch.admitted.append(request)

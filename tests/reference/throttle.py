@@ -18,7 +18,7 @@ class Throttle:
         self._had_to_wait: set[Request] = set()
 
     def forget(self, request: Request) -> None:
-        """The request has been queued anew."""
+        """The request has been admitted; if it is preempted, it waits anew."""
         self._had_to_wait.discard(request)
 
     def passed_over(self, request: Request) -> None:

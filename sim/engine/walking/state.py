@@ -113,6 +113,7 @@ class State:
         """A waiting request has its blocks: it runs from now on."""
         request = progress.request
         progress.is_running = True
+        progress.had_to_wait = False
         if progress in self.to_prefill:
             self.to_prefill.remove(progress)
         progress.num_computed += num_hit_tokens + num_external
