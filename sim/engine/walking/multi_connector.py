@@ -1,9 +1,9 @@
 """KV from and to other engines, and kept on the CPU as well.
 
 Mirrors vLLM's MultiConnector (kv_connector/v1/multi_connector.py, 0.32 and 0.33) of a NixlConnector and, behind it, an OffloadingConnector:
-a request loads from the first that has something, and both are told what becomes of it. Deliberate differences: before 0.33, of
-blocks that a pull takes while they are still being stored the tier hears with its request's first batch, also where the pull has failed and
-the request has others by then; of a prompt whose end several MTP modules leave to the decode side, vLLM's tier knows the end as well.
+a request loads from the first that has something, and both are told what becomes of it. Deliberate differences: before 0.33, others
+may wait for stores whose blocks a pull takes that fails, or beside several MTP modules; of a prompt whose end such modules leave to the
+decode side, vLLM's tier knows the end as well.
 """
 
 from typing import Any

@@ -2,8 +2,8 @@
 
 Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32
 and 0.33) as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
-attention; loads never come within the step that asks for them; before 0.24, nobody waits for blocks that several MTP modules leave
-unfinished.
+attention; loads never come within the step that asks for them; of blocks that are taken twice while they are stored it is known but
+once, which only a log's count of stores waited for tells; before 0.24, nobody waits for blocks that several MTP modules leave unfinished.
 """
 
 from math import inf
@@ -261,8 +261,9 @@ class Offload(Connector):
             return
         # those that cannot be found lie on the pile of such blocks, on those that were there when they came
         end_block = len(copies) + max(0, self.slots.lowest_blank - progress.num_blank_at_release)
-        if end_block < job.end_block:
-            job.is_waited_for, job.end_block = True, end_block
+        if np.any((job.blocks >= end_block) & (job.blocks < job.end_block)):
+            job.is_waited_for = True
+        job.end_block = min(job.end_block, end_block)
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
