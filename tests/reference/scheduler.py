@@ -379,10 +379,12 @@ class Scheduler:
 
     def _try(self, request: Request, this: Pass, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""
-        if self._awaits_kv(request) or request.num_stale_tokens or self._lacks_lora(request, loras):
+        if self._awaits_kv(request):
             return Outcome.PASSED_OVER
         if request.block_tables and not request.num_computed_tokens:
             self.kv.free(request)
+        if request.num_stale_tokens or self._lacks_lora(request, loras):
+            return Outcome.PASSED_OVER
         hit = self._find_prefix(request)
         if self._is_too_long(request, hit, this):
             return Outcome.SKIPPED if self._config.engine.rules.skips_unchunked_prompts else Outcome.STOPS

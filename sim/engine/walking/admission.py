@@ -86,9 +86,11 @@ class Admission:
         for queue in (state.holding, state.waiting):
             for request in queue:
                 progress = state.progress[request]
-                if progress.num_loaded and not progress.is_loading:
+                if progress.is_loading:
+                    continue
+                if progress.num_loaded or (progress.num_blocks and not progress.num_computed):
                     return False
-                if not (progress.is_loading or self._lacks_lora(progress, loras)):
+                if not self._lacks_lora(progress, loras):
                     return self._lacks_blocks(progress)
         return True
 
@@ -129,10 +131,12 @@ class Admission:
 
     def _try(self, progress: Progress, batch: Batch, loras: set[int]) -> Outcome:
         """Admit the request, if possible; what becomes of it otherwise."""
-        if self._awaits_kv(progress) or progress.num_stale or self._lacks_lora(progress, loras):
+        if self._awaits_kv(progress):
             return Outcome.PASSED_OVER
         if progress.num_blocks and not progress.num_computed:
             self._slots.free(progress)
+        if progress.num_stale or self._lacks_lora(progress, loras):
+            return Outcome.PASSED_OVER
         hit = NO_HIT if progress.num_computed else self._slots.find_prefix(progress)
         num_hit_tokens = hit.num_blocks * self._block_size
         if self._is_too_long(progress, num_hit_tokens, batch):
