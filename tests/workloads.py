@@ -63,7 +63,7 @@ SINCE_0_12 = VERSIONS[: VERSIONS.index("0.12.0") + 1]
 
 
 def tight_config(draw: st.DrawFn, trace: Trace, *, least_spare: int, **arguments: Any) -> SchedulerConfig:
-    """Blocks for the longest request of a trace and few more, at least `least_spare`; small batches."""
+    """Blocks for the longest request of a trace and few more, at least `least_spare`; small batches; rules of the newest two versions."""
     block_size = draw(st.integers(1, 4))
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     return scheduler_config(
@@ -73,6 +73,7 @@ def tight_config(draw: st.DrawFn, trace: Trace, *, least_spare: int, **arguments
         num_gpu_blocks=-(-longest // block_size) + draw(st.integers(least_spare, 20)),
         max_num_seqs=draw(st.integers(1, 6)),
         max_num_batched_tokens=draw(st.integers(16, 60)),
+        rules=release_for(draw(st.sampled_from(("0.33.0", "0.32.0")))).rules,
         **{name: draw(values) for name, values in arguments.items()},
     )
 
