@@ -24,7 +24,7 @@ from sim.engine.growing_keys import FIRST_PRIVATE_KEY, GrowingKeys
 from sim.engine.recorder import Recorder
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
-from sim.engine.request_source import RequestSource, of_the_same
+from sim.engine.request_source import RequestSource, answer_name, further_answer
 from sim.engine.walking.modes import PLAIN
 from sim.errors import ConfigError
 from sim.workload.adapters import num_adapters
@@ -93,7 +93,8 @@ class _Answers:
         self._asked: dict[Request, tuple[int, Prompt]] = {}
 
     def expect(self, request: Request, num_answers: int, prompt: Prompt) -> None:
-        """It will ask for so many answers when it is sent."""
+        """It will ask for so many answers when it is sent, the first of which it is."""
+        request.request_id = answer_name(0, request.request_id)
         self._asked[request] = num_answers, prompt
 
     def others(self, request: Request) -> Sequence[Request]:
@@ -106,10 +107,8 @@ class _Answers:
         return others
 
     def _other(self, request: Request, number: int, prompt: Prompt) -> Request:
-        index = FURTHER_ANSWERS + self._num_made
+        other = further_answer(request, number, FURTHER_ANSWERS + self._num_made)
         self._num_made += 1
-        name = f"{number}_{request.request_id}"
-        other = of_the_same(request, index, name, request.num_prompt_tokens, request.max_tokens)
         if prompt:
             self._keys.give(other, prompt)
         return other

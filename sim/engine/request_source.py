@@ -123,7 +123,7 @@ class RequestSource:
     def others(self, request: Request) -> list[Request]:
         """The requests for its answers beyond the first, as vLLM's front end makes them of one that asks for several."""
         rows = range(0) if self.answer_rows is None else self.answer_rows.others(request.index)
-        others = [self._other(request, number, row) for number, row in enumerate(rows, 1)]
+        others = [further_answer(request, number, row) for number, row in enumerate(rows, 1)]
         for other in others if not self.other_keys else []:
             self.fit(other, 0)
         return others
@@ -131,10 +131,6 @@ class RequestSource:
     def row(self, answer: Request) -> int:
         """That of the trace."""
         return answer.index if self.answer_rows is None else int(self.answer_rows.request[answer.index])
-
-    def _other(self, first: Request, number: int, row: int) -> Request:
-        name = f"{number}_{first.request_id.partition('_')[2]}"
-        return of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)
 
     def _place(self, row: int) -> int:
         return row if self.answer_rows is None else self.answer_rows.place(row)
@@ -164,7 +160,7 @@ class RequestSource:
             if row in rejected:
                 continue
             if trace.n is not None and trace.n[row] > 1:
-                name = f"0_{name}"  # noqa: PLW2901 - as vLLM calls it
+                name = answer_name(0, name)  # noqa: PLW2901 - that of the first
             request = Request(row, name, arrival_s, num_prompt_tokens, max_tokens)
             if trace.priority is not None:
                 request.priority = int(trace.priority[row])
@@ -189,3 +185,14 @@ def of_the_same(other: Request, row: int, name: str, num_prompt_tokens: int, max
     found = Request(row, name, other.arrival_s, num_prompt_tokens, max_tokens, other.priority, other.lora)
     found.client = other.client
     return found
+
+
+def further_answer(first: Request, number: int, row: int) -> Request:
+    """The request for one more answer to what the first one asks, of that number behind it."""
+    name = answer_name(number, first.request_id.partition("_")[2])
+    return of_the_same(first, row, name, first.num_prompt_tokens, first.max_tokens)
+
+
+def answer_name(number: int, request_id: str) -> str:
+    """What vLLM's front end calls an answer, from 0 on, of a request that asks for several (ParentRequest of v1/engine/parallel_sampling.py)."""
+    return f"{number}_{request_id}"
