@@ -178,6 +178,31 @@ def test_a_client_acts_on_the_last_answer_before_those_at_the_gateway_do() -> No
     assert not found.merged.requests.rejected
 
 
+def test_who_came_first_is_let_in_or_refused_before_the_next_acts_on_its_refusal() -> None:
+    """All at 0 s: the first request waits at its server's door as two answers, so that the gateway turns the second away; the first is
+    refused next, for it came before; and so its place is free when the second's user sends the third.
+    """
+    config, clients = make_config(max_num_queued_reqs=1), Clients(Users(2))
+    trace = replace(make_trace([Ask("a", 1, 1), Ask("b", 1, 1), Ask("c", 1, 1)]), n=np.array([2, 1, 1]))
+    changes = Dynamics.parse({"admission": {"max_queued": 2}})
+    server = ServerPlan(2, None, "vllm_dp:interval_s=7")
+    fleet = FleetPlan((Pool(config, ONE_SECOND, 2, 0.0, server=server),), "least_loaded", changes)
+    found = simulate(trace, fleet, clients=clients)
+    naive = simulate_changing_servers(
+        trace,
+        config,
+        ONE_SECOND,
+        num_servers=1,
+        start_up_s=0.0,
+        servers=Servers(2, 2, "vllm_dp:interval_s=7", None),
+        router="least_loaded",
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+    assert sorted(found.merged.requests.rejected) == [0, 1]
+
+
 def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None:
     """The second batch is on the device when all give up: the wave ends with it, and not with the dummy batch before it.
 

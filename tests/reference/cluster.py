@@ -55,12 +55,13 @@ class Gateway:
     def submit(self, request: Request) -> None:
         if self._limits:
             self._undecided.append(request)
-            self._env.process(self._let_in(request, self._limits))
+            self._env.process(self._let_in(request, self._limits, Due(self._env, 0, ANSWERED)))
         else:
             self._route(request)
 
-    def _let_in(self, request: Request, limits: Modes) -> Generator[simpy.Event, Any, None]:
-        yield Due(self._env, 0, ANSWERED)
+    def _let_in(self, request: Request, limits: Modes, turn: Due) -> Generator[simpy.Event, Any, None]:
+        """When it is its turn, which it has been given as it came."""
+        yield turn
         if request not in self._undecided:  # aborted or lost meanwhile
             return
         self._undecided.remove(request)

@@ -92,14 +92,14 @@ class Replica:
         answers = [request, *others]
         if self._modes.limits_queue:
             self._undecided += answers
-            self._env.process(self._let_in(answers))
+            self._env.process(self._let_in(answers, Due(self._env, 0, ANSWERED)))
         else:
             for answer in answers:
                 self._accept(answer)
 
-    def _let_in(self, answers: Sequence[Request]) -> Process:
-        """Turn a request away that finds too many there, once all that comes back at this instant has come back."""
-        yield Due(self._env, 0, ANSWERED)
+    def _let_in(self, answers: Sequence[Request], turn: Due) -> Process:
+        """Turn a request away that finds too many there, once all that comes back at this instant has come back: in its turn, given as it came."""
+        yield turn
         request = answers[0]
         if request not in self._undecided:  # aborted meanwhile
             return
