@@ -5,6 +5,7 @@ block of a prompt gets one. What no replica caches and no request asks for is fo
 """
 
 from collections.abc import Iterable
+from math import isnan
 
 from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request
@@ -24,15 +25,14 @@ Run = tuple[object, int, int]
 
 
 class Chain:
-    """Blocks that follow each other in the prompt that had them first; `way` leads there, and `last_asked` is the part of the trace that asked
-    for any of them last. Another prompt that has some of the first ones goes on elsewhere, from a chain of its own.
+    """Blocks that follow each other in the prompt that had them first; `way` leads there. Another prompt that has some of the first ones goes on
+    elsewhere, from a chain of its own.
     """
 
     def __init__(self, number: int, way: Way, runs: tuple[Run, ...]) -> None:
         self.number = number
         self.way = way
         self.runs = runs
-        self.last_asked = -1
 
     def num_in_common(self, runs: list[Run]) -> int:
         """How many of its blocks a prompt has that consists of these runs from there on."""
@@ -55,7 +55,7 @@ class GrowingKeys:
         self._chains: dict[int, Chain] = {}
         self._from: dict[tuple[Way, object, int], Chain] = {}
         self._num_chains = 0
-        self._part = 0
+        self._unbegun: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -66,13 +66,13 @@ class GrowingKeys:
         if spans:
             request.keyed = KeyedBlocks(spans, self._no_passed)
             request.num_shared_blocks = spans[-1].end
+            self._unbegun.append(request)
 
     def _spans(self, runs: list[Run]) -> list[Span]:
         spans: list[Span] = []
         way, block = ROOT, 0
         while runs:
             chain = self._from.get((way, runs[0][0], runs[0][1])) or self._begin(way, tuple(runs))
-            chain.last_asked = self._part
             count = chain.num_in_common(runs)
             spans.append(Span(block, chain.number * MOST_BLOCKS, count))
             way, block, runs = (chain.number, count), block + count, without(runs, count, self._block_size)
@@ -85,16 +85,15 @@ class GrowingKeys:
         return chain
 
     def forget_all_but(self, keys: Iterable[int]) -> None:
-        """Keep what these keys stand for, what was asked for since this was last called, and what leads to either."""
+        """Keep what these keys stand for, what requests look for that have not begun, wherever they wait, and what leads to either."""
+        self._unbegun = [request for request in self._unbegun if isnan(request.first_scheduled_s)]
         kept: dict[int, Chain] = {}
-        asked = [number for number, chain in self._chains.items() if chain.last_asked == self._part]
-        for number in [*asked, *(key // MOST_BLOCKS for key in keys if key < FIRST_PRIVATE_KEY)]:
+        for number in [key // MOST_BLOCKS for key in [*keys, *keys_of(self._unbegun)] if key < FIRST_PRIVATE_KEY]:
             while number >= 0 and number not in kept:
                 kept[number] = self._chains[number]
                 number = kept[number].way[0]  # noqa: PLW2901 - up the tree
         self._chains = kept
         self._from = {(chain.way, chain.runs[0][0], chain.runs[0][1]): chain for chain in kept.values()}
-        self._part += 1
 
 
 def runs_of(segments: Iterable[tuple[int, int]], block_size: int) -> list[Run]:

@@ -18,7 +18,8 @@ from sim.cluster.streaming import StreamPart, simulate_stream, why_not_streamed
 from sim.engine.request_table import COUNTS, TIMES
 from sim.errors import ConfigError
 from sim.workload.trace import Trace
-from tests.makers import ONE_SECOND, Ask, make_config, make_trace
+from tests.conformance.case import RecordedStepTime
+from tests.makers import ONE_SECOND, Ask, Part, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.workloads import Workload, workloads
 
@@ -140,6 +141,19 @@ def test_a_prompt_is_found_parts_later_and_forgotten_when_it_is_evicted() -> Non
     parts = streamed(trace, plan, [1])
     assert [part.engines[0].prefix_cache_hits for part in parts] == [0, 0, 8, 0, 0]
     assert simulate(trace, plan).merged.prefix_cache_hits == 8
+
+
+def test_a_prompt_is_remembered_while_its_request_lies_at_a_busy_replica() -> None:
+    """At each of two replicas, the second and the fourth of five come during the first step: the next pass sees them, parts later, and the fourth
+    finds what the second has computed.
+    """
+    prompts: list[int | tuple[Part, ...]] = [4, ((0, 8),), 4, ((0, 8),), 4]
+    trace = make_trace([Ask(f"{at}-{one}", prompt, 1, float(at)) for at, prompt in enumerate(prompts) for one in "ab"])
+    plan = FleetPlan.alike(make_config(max_num_seqs=1), RecordedStepTime(10, 0, 0), 2, "power_of_two")
+    parts, whole = streamed(trace, plan, [1]), simulate(trace, plan)
+    assert_same_requests(parts, whole)
+    hits = [sum(part.engines[number].prefix_cache_hits for part in parts) for number in range(2)]
+    assert hits == [replica.prefix_cache_hits for replica in whole.replicas] == [4, 4]
 
 
 def test_a_request_is_told_of_when_its_last_answer_has_come() -> None:

@@ -44,19 +44,20 @@ def common(one: list[int], other: list[int]) -> list[int]:
 
 
 def test_what_nobody_can_find_is_forgotten() -> None:
-    """Of two prompts with a common beginning, one is still looked for, and the other was asked for in the last part; a third is gone."""
+    """Of two prompts with a common beginning, one is still looked for, and the other's request has not begun; a third is gone."""
     keys = GrowingKeys(4, 1)
     requests = [Request(row, f"r{row}", 0.0, 8, 1) for row in range(3)]
     for request, own in zip(requests, (1, 2, 3), strict=True):
         keys.give(request, ((0, 4), (own, 4)) if own < 3 else ((own, 8),))
     assert len(keys) == 3
     keys.forget_all_but([])
-    keys.give(requests[1], ((0, 4), (2, 4)))
+    assert len(keys) == 3
+    requests[0].first_scheduled_s = requests[2].first_scheduled_s = 0.0
     keys.forget_all_but(keys_of(requests[:1]))
     assert len(keys) == 2
     before = blocks(requests[0])
     keys.give(requests[0], ((0, 4), (1, 4)))
     assert blocks(requests[0]) == before
-    keys.forget_all_but([])
+    requests[1].first_scheduled_s = 0.0
     keys.forget_all_but([])
     assert len(keys) == 0
