@@ -160,7 +160,11 @@ def test_several_answers_are_one_errand(
     trace, config = with_n(trace, data), changed(data.draw(configs(trace)), **limits)
     told, clients = Telling(step_time), Clients(users)
     plan = FleetPlan.alike(config, told, num_replicas, router, dynamics=changes, start_up_s=3.0)
-    found = simulate(trace, plan, clients=clients)
+    try:
+        found = simulate(trace, plan, clients=clients)
+    except ConfigError as error:  # the naive engines would go on for ever, as vLLM
+        assume("preempt each other for ever" not in str(error))
+        raise
     pools = [Pool(told, num_replicas, 3.0)]
     expected = simulate_changing(trace, config, pools, router=router, dynamics=changes, clients=clients)
     assert_same_change(found, expected)
