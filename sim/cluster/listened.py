@@ -13,7 +13,7 @@ from sim.engine.balancer import Balancers
 from sim.engine.driven import Core
 from sim.engine.metrics import NOTHING_SHOWN, Metrics
 from sim.engine.request import Request
-from sim.engine.ticks import Ticks
+from sim.engine.ticks import Ticks, ticks
 
 Tell = Callable[[int, Sequence[Request]], None]
 """Told of requests that a replica has finished."""
@@ -98,7 +98,7 @@ class ListenedReplicas:
         self._agenda = Agenda()
         self.replicas = [ListenedReplica(core, number, pool, self._agenda) for number, (core, pool) in enumerate(cores)]
         self._tell = tell
-        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
+        self._scrapes = ticks(scrape_interval_s)
         self._looks = looks
         self._seen = dict.fromkeys(fronts, NOTHING_SHOWN)
 

@@ -17,7 +17,7 @@ from sim.cluster.course import BATCH_IS_BACK, Listener, ToldCourse
 from sim.engine.driven import Abort, Core
 from sim.engine.metrics import NOTHING_SHOWN, Metrics, with_waiting
 from sim.engine.request import Request
-from sim.engine.ticks import Ticks
+from sim.engine.ticks import ticks
 from sim.steptime.protocol import StepTimeModel
 
 HALT = "halt"
@@ -108,7 +108,7 @@ class LiveReplica:
         self._core = core
         self._course = ToldCourse(core, number, on_finished)
         self._shown = NOTHING_SHOWN
-        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
+        self._scrapes = ticks(scrape_interval_s)
         self._idle = env.event()
         self._process = env.process(self._run())
 

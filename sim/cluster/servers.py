@@ -44,7 +44,7 @@ from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.staged_group import StagedGroup
-from sim.engine.ticks import Ticks
+from sim.engine.ticks import Ticks, ticks
 from sim.engine.walking.staged_rank import StagedRank
 from sim.steptime.protocol import StepTimeModel
 
@@ -84,7 +84,7 @@ class LiveEngines:
         """`cores` by their numbers in the fleet."""
         self.replicas: list[SeenReplica] = []
         for number, (number_in_fleet, core) in enumerate(cores.items()):
-            looks = Ticks(look_interval_s) if look_interval_s is not None and number in fronts else None
+            looks = ticks(look_interval_s) if number in fronts else None
             replica = SeenReplica(env, core, number, pool, partial(tell, number), scrape_interval_s, looks=looks)
             replica.number_in_fleet = number_in_fleet
             self.replicas.append(replica)
@@ -293,7 +293,7 @@ class ServerMaker:
             for rank, replica in enumerate(replicas)
         }
         look_interval_s = front.scrape_interval_s
-        looks = None if look_interval_s is None else Ticks(look_interval_s)
+        looks = ticks(look_interval_s)
         interval_s = addresses[0].balancer.scrape_interval_s
         group: RankGroup | StagedGroup | None = None
         engines: Engines
@@ -396,8 +396,8 @@ class ServerMaker:
     ) -> Engines:
         if self._is_live:
             return LiveEngines(self._env, cores, pool, tell, scrape_interval_s, look_interval_s, fronts)
-        looks = None if look_interval_s is None else Ticks(look_interval_s)
-        return ListenedReplicas(((core, pool) for core in cores.values()), tell, scrape_interval_s, looks, fronts)
+        engines = ((core, pool) for core in cores.values())
+        return ListenedReplicas(engines, tell, scrape_interval_s, ticks(look_interval_s), fronts)
 
 
 class Servers:

@@ -20,7 +20,7 @@ from sim.engine.plans import LeapPlan
 from sim.engine.rank_records import RankRecords
 from sim.engine.rank_steps import DualBatches, RankDecodes, RanksDecoding, RankSteps, dummy_batch
 from sim.engine.request import Request
-from sim.engine.ticks import Ticks
+from sim.engine.ticks import ticks
 from sim.engine.unlimited import UNLIMITED
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
@@ -126,7 +126,7 @@ class RankGroup:
         self._transfers_kv = self.cores[0].transfers_kv
         self._ended: list[Finished] = []
         self.shown = [NOTHING_SHOWN] * len(self.cores)
-        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
+        self._scrapes = ticks(scrape_interval_s)
 
     def begin(self, now_s: float) -> None:
         """A request has come while all paused."""

@@ -25,7 +25,7 @@ from sim.engine.request import Request
 from sim.engine.staged_leap import StagedLeaps
 from sim.engine.staged_loop import BACK, CALL, DUMMY, LOOK, Loop
 from sim.engine.staged_times import DUMMY_BATCH, StagedTimes
-from sim.engine.ticks import Ticks
+from sim.engine.ticks import ticks
 from sim.engine.walking.staged_rank import StagedRank
 from sim.steptime.protocol import StepShape, StepTimeModel, num_tokens_of
 
@@ -77,7 +77,7 @@ class StagedGroup:
         self._num_vain = 0
         self._most_vain = 2 * (num_stages + 1) + rules.prefill_interval
         self.shown = [NOTHING_SHOWN] * len(self.loops)
-        self._scrapes = None if scrape_interval_s is None else Ticks(scrape_interval_s)
+        self._scrapes = ticks(scrape_interval_s)
 
     # -- the loop of a rank ----------------------------------------------------------------------------------------
 

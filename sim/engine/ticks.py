@@ -29,3 +29,8 @@ class Ticks:
         if is_new:
             self.last_s = at_s
         return is_new
+
+
+def ticks(interval_s: float | None) -> Ticks | None:
+    """Those of an interval, if there is one."""
+    return None if interval_s is None else Ticks(interval_s)

@@ -1,6 +1,7 @@
 """Servers of several engines in fleets that change do what naive ones do."""
 
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -43,6 +44,7 @@ from tests.workloads import SINCE_0_12, configs, step_times
 routers = st.sampled_from(("least_loaded", "random", "round_robin", "power_of_two"))
 starts = st.sampled_from((0.0, 3.0, 20.0))
 num_servers = st.integers(1, 3)
+AT_ITS_TIMES = Clients()
 some_limits: st.SearchStrategy[dict[str, int]] = st.one_of(st.just({}), limits)
 
 
@@ -161,20 +163,8 @@ def test_a_client_acts_on_the_last_answer_before_those_at_the_gateway_do() -> No
     ten_seconds, clients = RecordedStepTime(10, 0, 0), Clients(max_concurrency=2)
     changes = Dynamics.parse({"admission": {"max_concurrent": 1, "max_queued": 2}})
     server = ServerPlan(2, LockStepRules(1, looks_at_once=True), "vllm_dp:interval_s=3")
-    fleet = FleetPlan((Pool(config, ten_seconds, 2, 0.0, server=server),), "least_loaded", changes)
-    found = simulate(trace, fleet, clients=clients)
-    naive = simulate_changing_servers(
-        trace,
-        config,
-        ten_seconds,
-        num_servers=1,
-        start_up_s=0.0,
-        servers=Servers(2, 2, "vllm_dp:interval_s=3", RULES | {"sync_interval": 1}),
-        router="least_loaded",
-        dynamics=changes,
-        clients=clients,
-    )
-    assert_same_run(found, naive)
+    rules = RULES | {"sync_interval": 1}
+    found, _ = only_server(trace, Pool(config, ten_seconds, 2, 0.0, server=server), rules, changes, clients)
     assert not found.merged.requests.rejected
 
 
@@ -186,20 +176,7 @@ def test_who_came_first_is_let_in_or_refused_before_the_next_acts_on_its_refusal
     trace = replace(make_trace([Ask("a", 1, 1), Ask("b", 1, 1), Ask("c", 1, 1)]), n=np.array([2, 1, 1]))
     changes = Dynamics.parse({"admission": {"max_queued": 2}})
     server = ServerPlan(2, None, "vllm_dp:interval_s=7")
-    fleet = FleetPlan((Pool(config, ONE_SECOND, 2, 0.0, server=server),), "least_loaded", changes)
-    found = simulate(trace, fleet, clients=clients)
-    naive = simulate_changing_servers(
-        trace,
-        config,
-        ONE_SECOND,
-        num_servers=1,
-        start_up_s=0.0,
-        servers=Servers(2, 2, "vllm_dp:interval_s=7", None),
-        router="least_loaded",
-        dynamics=changes,
-        clients=clients,
-    )
-    assert_same_run(found, naive)
+    found, _ = only_server(trace, Pool(config, ONE_SECOND, 2, 0.0, server=server), None, changes, clients)
     assert sorted(found.merged.requests.rejected) == [0, 1]
 
 
@@ -212,18 +189,8 @@ def test_aborts_during_a_dummy_batch_are_heard_of_before_the_next_call() -> None
     trace, ten_seconds = make_trace([Ask(str(row), 20, 1) for row in range(3)]), RecordedStepTime(10, 0, 0)
     changes = Dynamics.parse({"admission": {"timeout_s": 15}})
     server = ServerPlan(1, LockStepRules(1, looks_at_once=True))
-    found = simulate(trace, FleetPlan((Pool(config, ten_seconds, 1, 0.0, server=server),), "least_loaded", changes))
-    naive = simulate_changing_servers(
-        trace,
-        config,
-        ten_seconds,
-        num_servers=1,
-        start_up_s=0.0,
-        servers=Servers(1, 1, "vllm_dp", RULES | {"sync_interval": 1}),
-        router="least_loaded",
-        dynamics=changes,
-    )
-    assert_same_run(found, naive)
+    rules = RULES | {"sync_interval": 1}
+    found, naive = only_server(trace, Pool(config, ten_seconds, 1, 0.0, server=server), rules, changes)
     assert_same_ranks(found, naive)
     (ranks,) = found.ranks
     assert (ranks.num_waves, ranks.num_steps, ranks.dummy_steps) == (1, 4, [2])
@@ -245,22 +212,34 @@ def test_aborts_during_a_dummy_batch_after_a_preemption(timeout_s: float, interv
     modes = Modes(throttle_interval=interval) if interval > 1 else PLAIN
     server = ServerPlan(1, LockStepRules(1, prefill_interval=interval))
     pool = Pool(config, ONE_SECOND, 1, 0.0, modes=modes, server=server)
-    found = simulate(trace, FleetPlan((pool,), "least_loaded", changes))
-    naive = simulate_changing_servers(
-        trace,
-        config,
-        ONE_SECOND,
-        num_servers=1,
-        start_up_s=0.0,
-        servers=Servers(1, 1, "vllm_dp", RULES | {"sync_interval": 1, "prefill_interval": interval}),
-        router="least_loaded",
-        dynamics=changes,
-    )
-    assert_same_run(found, naive)
+    rules = RULES | {"sync_interval": 1, "prefill_interval": interval}
+    found, naive = only_server(trace, pool, rules, changes)
     assert_same_ranks(found, naive)
     if interval == 1:
         (ranks,) = found.ranks
         assert (ranks.num_steps, ranks.dummy_steps) == {4.5: (5, [0]), 5.5: (7, [2]), 6.5: (7, [1])}[timeout_s]
+
+
+def only_server(
+    trace: Trace, pool: Pool, rules: dict[str, Any] | None, changes: Dynamics, clients: Clients = AT_ITS_TIMES
+) -> tuple[ClusterRecords, ServedByServers]:
+    """A fleet whose only server is there from the beginning, and does what the naive one does."""
+    assert isinstance(pool.server, ServerPlan)
+    size, balancer = pool.server.num_engines, str(pool.server.balancer)
+    found = simulate(trace, FleetPlan((pool,), "least_loaded", changes), clients=clients)
+    naive = simulate_changing_servers(
+        trace,
+        pool.config,
+        pool.step_time,
+        num_servers=1,
+        start_up_s=0.0,
+        servers=Servers(size, size // pool.server.num_addresses, balancer, rules),
+        router="least_loaded",
+        dynamics=changes,
+        clients=clients,
+    )
+    assert_same_run(found, naive)
+    return found, naive
 
 
 def ran(trace: Trace, plan: FleetPlan, clients: Clients, bits: tuple[int, ...]) -> ClusterRecords:

@@ -61,9 +61,8 @@ class Admission:
             if outcome is Outcome.STOPS:
                 break
             queue.pop_first()
-            if (
-                outcome is Outcome.PASSED_OVER or outcome is Outcome.LOADS
-            ):  # one whose load has failed holds no blocks any more
+            if outcome is Outcome.PASSED_OVER or outcome is Outcome.LOADS:
+                # one whose load has failed holds no blocks any more
                 passed_over.append((request, state.holding if progress.num_blocks else state.waiting))
             elif outcome is Outcome.SKIPPED:
                 skipped.append(request)

@@ -47,8 +47,8 @@ class CallRows:
     """A row for each batch, `num_rows` so far: when it ends, and how long it runs where that `is_timed`. Rows that are kept elsewhere have a place.
 
     Of rows whose batches take blocks, `taken` is how many, less what windows give back, and `gaps` how far each is behind the one before: small
-    numbers, of which Python makes no objects. The batch of a row begins as its
-    slot's last one ends; that of one among `others` begins at the time in `others_s`.
+    numbers, of which Python makes no objects. The batch of a row begins as its slot's last one ends; that of one among `others` begins at the time
+    in `others_s`.
     """
 
     def __init__(self) -> None:
