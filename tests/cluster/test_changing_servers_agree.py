@@ -220,6 +220,17 @@ def test_aborts_during_a_dummy_batch_after_a_preemption(timeout_s: float, interv
         assert (ranks.num_steps, ranks.dummy_steps) == {4.5: (5, [0]), 5.5: (7, [2]), 6.5: (7, [1])}[timeout_s]
 
 
+def test_demand_is_what_servers_were_sent_whichever_engine_had_it() -> None:
+    """Four prompts of 20 tokens in 50 s, one for each engine, are 1.6 tokens a second: two servers of 1 token a second."""
+    trace = make_trace([Ask(str(row), 20, 30, at=float(row)) for row in range(4)] + [Ask("last", 20, 1, at=80.0)])
+    planner = {"policy": "dynamo", "ttft_s": 100, "itl_s": 1.1, "max": 3, "throughput_interval_s": 50}
+    changes = Dynamics.parse({"autoscale": planner | {"prefill_tokens_per_s": 1}})
+    pool = Pool(make_config(), ONE_SECOND, 4, 0.0, server=ServerPlan(4, None, "vllm_dp:interval_s=7"))
+    found, _ = only_server(trace, pool, None, changes)
+    assert sorted(found.replica[:4]) == [0, 1, 2, 3]
+    assert [life.started_s for life in found.lives] == [0.0, 50.0]
+
+
 def only_server(
     trace: Trace, pool: Pool, rules: dict[str, Any] | None, changes: Dynamics, clients: Clients = AT_ITS_TIMES
 ) -> tuple[ClusterRecords, ServedByServers]:

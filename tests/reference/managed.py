@@ -486,7 +486,7 @@ class ManagedFleet:
         numbers = [spot.number for spot in spots]
         recent = [answer for answer in self.answers if answer[0] > since_s and answer[2] in numbers]
         outputs = [(job.num_kept + job.attempt.max_tokens) * (1 + len(job.attempt.others)) for _, job, _ in recent]
-        jobs = [job for job in self.jobs.values() if job.came_s > since_s and job.where in (-1, *numbers)]
+        jobs = [job for job in self.jobs.values() if job.came_s > since_s and self.is_of(job, pool)]
         return Observed(
             now_s,
             sum(spot.state in {"starting", "ready", "lost"} for spot in spots),
@@ -497,6 +497,10 @@ class ManagedFleet:
             num_prompt_tokens=sum(self.pristine[job.attempt.index].num_prompt_tokens for job in jobs),
             mean_output_tokens=sum(outputs) / len(outputs) if outputs else 0.0,
         )
+
+    def is_of(self, job: Job, pool: int) -> bool:
+        """Whether it was sent there last, or nowhere yet."""
+        return job.sent_to is None or self.spot_of(job.sent_to).pool == pool
 
     def metrics(self, spot: Spot) -> tuple[int, int, float]:
         assert spot.replica
