@@ -254,8 +254,6 @@ def deploy_fleet(
         dynamics = Dynamics.parse(asked.changes).check([pool.num_servers for pool in pools]) if asked.changes else None
         if any(pool.role != "both" for pool in pools):
             _check_cpu_tiers(pools)
-            if dynamics:
-                _refuse_changing_ranks(pools)
         if dynamics:
             _refuse_changing_stages(pools)
         _refuse_stages_with_roles(pools)
@@ -267,17 +265,6 @@ def deploy_fleet(
         )
         whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over).check_router()
         return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
-
-
-def _refuse_changing_ranks(pools: Sequence[DeployedPool]) -> None:
-    """Where servers with roles come and go."""
-    for pool in pools:
-        size = pool.deployment.engine.data_parallel_size
-        if size > 1:
-            raise ConfigError(
-                f"{pool.name}: data_parallel_size {size} is simulated in pools with roles as long as they stay as they are, and in fleets"
-                " that change whose servers serve requests whole; use replicas in its place, or leave out the roles or what changes."
-            )
 
 
 def _refuse_changing_stages(pools: Sequence[DeployedPool]) -> None:

@@ -435,6 +435,26 @@ def test_a_cpu_tier_beside_a_role_says_what_it_needs(engine: dict[str, Any], why
         )
 
 
+@pytest.mark.parametrize("model", [MOE, DENSE])
+def test_a_server_that_prefills_is_lost_with_all_its_ranks(model: str) -> None:
+    """And so is what they computed; while it is away the servers that answer compute prompts themselves."""
+    fleet = {
+        "router": "round_robin",
+        "pools": [*ROLES],
+        "faults": [{"replica": 0, "at_s": 2.0, "for_s": 1.0}],
+        "start_up": 2,
+    }
+    trace = make_trace([0.05 * row for row in range(120)], prompt_tokens=[600] * 120, output_tokens=[20] * 120)
+    found = ran(trace, model, engine=served(), fleet=fleet)
+    replicas, handed_over = found.summary["replicas"], found.requests["prefill_replica"] >= 0
+    assert found.summary["completed"] == 120
+    assert [row["lives"][0]["lost_s"] for row in replicas] == [[2.0]] * 2 + [[]] * 6
+    is_away = found.requests["arrival_s"].between(2.0, 5.0)
+    assert not handed_over[is_away].any()
+    assert handed_over[found.requests["arrival_s"] > 5.0].all()
+    assert {link["replica"] for link in found.summary["kv_transfers"]["links"] if link["bytes"]} == set(range(8))
+
+
 def test_beside_roles_a_server_keeps_its_limits() -> None:
     """It serves requests whole; of twenty that come to it at once it takes two in."""
     pools = [{"role": "prefill"}, {"role": "decode"}, {"name": "whole", "engine": {"max_num_queued_reqs": 2}}]
@@ -509,12 +529,6 @@ EXTERNAL = {"data_parallel_external_lb": True}
             {},
             {"fleet": {"pools": [*ROLES], "prefill_router": "vllm_dp"}},
             "router vllm_dp is what shares out requests within each server",
-        ),
-        (
-            MOE,
-            {},
-            {"fleet": {"pools": [*ROLES], "faults": [{"replica": 1, "at_s": 9.0}]}},
-            "prompts: data_parallel_size 2 is simulated in pools with roles as long as they stay as they are",
         ),
     ],
 )

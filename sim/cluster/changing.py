@@ -101,8 +101,13 @@ class ChangingFleet:
             recovery=self._dynamics.recovery,
             watches=watches,
             seed=self._seed,
-            kind="server" if self._plan.has_servers else "replica",
+            kind=self._kind,
         )
+
+    @property
+    def _kind(self) -> str:
+        """What stands in places."""
+        return "server" if self._plan.has_servers else "replica"
 
     def _tenant(self, place: Place) -> Tenant:
         """A fresh replica in a place, or a server of several."""
@@ -126,9 +131,12 @@ class ChangingFleet:
         (replica.number_in_fleet,) = place.replicas
         return replica
 
-    def _server(self, place: Place) -> ManagedServer:
+    def _front(self, place: Place) -> Front:  # noqa: ARG002 - one for all
+        """Who looks at the addresses of a server there, and hears from them."""
         gateway = self.gateway
-        front = Front(self._router.scrape_interval_s, gateway.answered, gateway.refused)
+        return Front(self._router.scrape_interval_s, gateway.answered, gateway.refused)
+
+    def _server(self, place: Place) -> ManagedServer:
         maker = ServerMaker(
             self._env,
             self._source,
@@ -139,7 +147,9 @@ class ChangingFleet:
             address=ManagedAddress,
         )
         names = rank_names(place.number, place.replicas)
-        server = maker.server(self._pool(place), place.pool, place.replicas, place.addresses.start, front, names)
+        server = maker.server(
+            self._pool(place), place.pool, place.replicas, place.addresses.start, self._front(place), names
+        )
         if server.group:
             self._rank_records[place.number].append(server.group.records)
         return ManagedServer(server)

@@ -8,9 +8,11 @@ from sim.cluster.engines import StepLog
 from sim.cluster.handover_records import HandoverRecords
 from sim.cluster.lock_step import RankCore
 from sim.cluster.managed_disaggregation import ManagedDisaggregatedGateway
+from sim.cluster.managed_server import ManagedServer
 from sim.cluster.places import Place
 from sim.cluster.prefill_desk import open_desk
 from sim.cluster.replica import LiveReplica
+from sim.cluster.servers import Front
 from sim.cluster.watch import Watch
 from sim.engine.walking.modes import POLLING_S
 
@@ -37,18 +39,31 @@ class ChangingDisaggregatedFleet(ChangingFleet):
             recovery=self._dynamics.recovery,
             watches=watches,
             seed=self._seed,
+            kind=self._kind,
         )
         return self._answering
 
+    def _front(self, place: Place) -> Front:
+        if self._desk.is_prefill(place.pool):
+            answering = self._answering
+            return Front(self._desk.router.scrape_interval_s, answering.prefilled, answering.refused)
+        return super()._front(place)
+
     def _replica(self, place: Place) -> LiveReplica:
         if self._desk.is_prefill(place.pool):
-            interval_s = self._desk.router.scrape_interval_s
-            prefilled = partial(self._answering.prefilled, place.number)
-            replica = LiveReplica(self._env, self._made(place), place.number, place.pool, prefilled, interval_s)
+            interval_s, (number,) = self._desk.router.scrape_interval_s, place.addresses
+            prefilled = partial(self._answering.prefilled, number)
+            replica = LiveReplica(self._env, self._made(place), number, place.pool, prefilled, interval_s)
+            (replica.number_in_fleet,) = place.replicas
         else:
             replica = super()._replica(place)
-        self._exchange.handovers.engines[place.number] = replica
+        self._exchange.handovers.engines[replica.number_in_fleet] = replica
         return replica
+
+    def _server(self, place: Place) -> ManagedServer:
+        server = super()._server(place)
+        self._exchange.handovers.engines |= dict(zip(place.replicas, server.live_engines, strict=True))
+        return server
 
     def _core(self, place: Place, number: int, log: StepLog | None) -> RankCore:
         num_keys = self._source.num_keys(place.pool)

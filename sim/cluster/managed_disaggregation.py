@@ -7,7 +7,7 @@ before left in a prefix cache, a request finds only what it shares with others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from sim.cluster.errand import Errand
 from sim.cluster.exchange import Exchange
@@ -15,7 +15,6 @@ from sim.cluster.handovers import Handover
 from sim.cluster.managed_gateway import NOTHING_RETURNED, ManagedGateway
 from sim.cluster.places import Address, Place, State
 from sim.cluster.prefill_desk import PrefillDesk
-from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Router
 from sim.engine.request import Request
 
@@ -37,10 +36,10 @@ class ManagedDisaggregatedGateway(ManagedGateway):
     def _candidates(self, request: Request) -> list[Address]:
         return [replica for replica in super()._candidates(request) if not self._desk.is_prefill(replica.pool)]
 
-    def _senders(self) -> list[LiveReplica]:
-        """Replicas that could prefill for others now."""
+    def _senders(self) -> list[Address]:
+        """Addresses that could prefill for others now."""
         return [
-            cast("LiveReplica", replica)
+            replica
             for replica in self._places.candidates()
             if self._desk.is_prefill(replica.pool) and not self._circuits.is_open(replica.number, self._env.now)
         ]
@@ -48,11 +47,11 @@ class ManagedDisaggregatedGateway(ManagedGateway):
     def _submit(self, errand: Errand, address: Address) -> None:
         if errand.num_lost:
             self._exchange.begin_anew(errand.row)
-        handover = self._desk.begin(errand.attempt, cast("LiveReplica", address), self._senders())
+        handover = self._desk.begin(errand.attempt, address, self._senders())
         if handover is None:
             super()._submit(errand, address)
             return
-        place = self._places[handover.sender.number]
+        place = self._places.at(handover.sender.number)
         place.in_flight[handover.prefill] = None
         if place.state is State.READY:
             handover.sender.submit(handover.prefill)
@@ -60,19 +59,19 @@ class ManagedDisaggregatedGateway(ManagedGateway):
             self.lost(place, [handover.prefill])
 
     def prefilled(self, number: int, prefills: Sequence[Request]) -> None:
-        """Prompts have been computed at a replica, which holds their KV from now on."""
-        place = self._places[number]
+        """Prompts have been computed at the address of that number, whose engines hold their KV from now on."""
+        place = self._places.at(number)
         for prefill in prefills:
             del place.in_flight[prefill]
             self._circuits.succeeded(number, self._env.now)
             for watch in self._watches.values():
-                watch.prefilled(self._errands[prefill.index], number, self._env.now)
+                watch.prefilled(self._errands[prefill.index], place.number, self._env.now)
         for handover in self._desk.prefilled(number, prefills):
             place.held[handover] = None
         self._places.give_back_if_drained(place)
 
-    def _released(self, handover: Handover[LiveReplica]) -> None:
-        place = self._places[handover.sender.number]
+    def _released(self, handover: Handover[Address]) -> None:
+        place = self._places.at(handover.sender.number)
         place.held.pop(handover, None)
         self._places.give_back_if_drained(place)
 
@@ -83,25 +82,26 @@ class ManagedDisaggregatedGateway(ManagedGateway):
 
     def gone(self, place: Place) -> None:
         super().gone(place)
-        self._exchange.network.forget(place.number)
+        self._forget(place)
 
     def answered(self, number: int, finished: Sequence[Request]) -> None:
-        failed = [request for request in finished if self._handovers.failed_at(request) is not None]
+        failed = {request: engine for request in finished if (engine := self._handovers.failed_at(request)) is not None}
         super().answered(number, [request for request in finished if request not in failed])
-        for request in failed:
+        for request, engine in failed.items():
             errand = self._errands.get(request.index)
             if errand is not None:
                 self._leave(errand)
+                errand.replica = engine
                 self._lose(errand, "its KV was lost")
         if failed:
-            self._places.give_back_if_drained(self._places[number])
+            self._places.give_back_if_drained(self._places.at(number))
             self.dispatch_soon()
 
     # -- losses ----------------------------------------------------------------------------------------------------
 
     def lost(self, place: Place, lost: Iterable[Request], returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
         """A replica is lost with these requests, or prompts."""
-        self._exchange.network.forget(place.number)
+        self._forget(place)
         if not self._desk.is_prefill(place.pool):
             for request in lost:
                 self._give_up(request, is_known=False)
@@ -117,21 +117,27 @@ class ManagedDisaggregatedGateway(ManagedGateway):
     def _lose_prefill(self, place: Place, prefill: Request) -> None:
         handover = self._handovers.of(prefill)
         assert handover is not None, "it is being computed for somebody"
-        self._drop(handover, place)
+        self._drop(handover)
         errand = self._errands[prefill.index]
         receiver = errand.place
         self._leave(errand)
-        self._count_loss(place.number)
+        self._count_loss(handover.sender.number)
         self._lose(errand, self._loss_of(place))
         assert receiver is not None, "it was to be answered somewhere"
         self._places.give_back_if_drained(receiver)
 
-    def _drop(self, handover: Handover[LiveReplica], place: Place) -> None:
-        """What is being prefilled there will be fetched by nobody."""
+    def _drop(self, handover: Handover[Address]) -> None:
+        """What is being prefilled will be fetched by nobody."""
+        number = handover.sender.number
         self._handovers.drop(handover)
-        del place.in_flight[handover.prefill]
+        del self._places.at(number).in_flight[handover.prefill]
         if self._desk.router.listens:
-            self._desk.router.answered(handover.prefill, place.number)
+            self._desk.router.answered(handover.prefill, number)
+
+    def _forget(self, place: Place) -> None:
+        """Engines that come there have met nobody."""
+        for number in place.replicas:
+            self._exchange.network.forget(number)
 
     def _give_up(self, request: Request, *, is_known: bool) -> None:
         """A request leaves its decode replica unanswered; `is_known` to that, which tells the sender, unless it is lost itself."""
@@ -141,10 +147,9 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         if handover.sent is not None:
             (self._handovers.is_not_wanted if is_known else self._handovers.receiver_is_gone)(handover)
             return
-        place = self._places[handover.sender.number]
-        self._drop(handover, place)
+        self._drop(handover)
         handover.sender.abort(handover.prefill, reason=GIVEN_UP)
-        self._places.give_back_if_drained(place)
+        self._places.give_back_if_drained(self._places.at(handover.sender.number))
 
     def _abort(self, errand: Errand, address: Address, reason: str) -> None:
         handover = self._handovers.of(errand.attempt)

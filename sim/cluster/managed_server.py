@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from sim.cluster.gateway import Gateway
-from sim.cluster.replica import Replica
-from sim.cluster.servers import Address, Engines, Server
+from sim.cluster.lock_step import Rank
+from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.servers import Address, Engines, Server, live_engines
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.steptime.protocol import StepTimeModel
@@ -87,6 +88,11 @@ class ManagedServer:
         self._server = server
         self._engines = cast("EndingEngines", server.engines)
         self.at_addresses = cast("Sequence[ManagedAddress]", server.addresses)
+
+    @property
+    def live_engines(self) -> Sequence[LiveReplica | Rank]:
+        """In order of their numbers."""
+        return live_engines(self._server)
 
     @property
     def engines_now(self) -> Sequence[Metrics]:

@@ -15,7 +15,7 @@ from sim.cluster.arrivals import Process
 from sim.cluster.clock import FLEET, At
 from sim.cluster.handovers import Handover
 from sim.cluster.lives import Life
-from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.replica import Replica
 from sim.engine.metrics import Metrics
 from sim.engine.request import Request
 from sim.steptime.perturbed import PerturbedStepTime, all_off_by
@@ -83,7 +83,7 @@ class Place:
         self.state = State.EMPTY
         self.tenant: Tenant | None = None
         self.in_flight: dict[Request, None] = {}
-        self.held: dict[Handover[LiveReplica], None] = {}
+        self.held: dict[Handover[Address], None] = {}
         self.slowdowns: list[float] = []
         self.noticed_s = -inf
         self.turn = 0

@@ -400,6 +400,11 @@ class ServerMaker:
         return ListenedReplicas(engines, tell, scrape_interval_s, ticks(look_interval_s), fronts)
 
 
+def live_engines(server: Server) -> list[LiveReplica | Rank]:
+    """In order of their numbers, if they are live."""
+    return [engine for engine in server.engines.replicas if isinstance(engine, LiveReplica | Rank)]
+
+
 class Servers:
     """All servers of a plan, whose `addresses` are what its routers choose from; `front_of` says before which one a pool stands."""
 
@@ -436,8 +441,7 @@ class Servers:
     @property
     def live_engines(self) -> list[LiveReplica | Rank]:
         """By their numbers in the fleet, if they are live."""
-        engines = [engine for server in self._servers for engine in server.engines.replicas]
-        return [engine for engine in engines if isinstance(engine, LiveReplica | Rank)]
+        return [engine for server in self._servers for engine in live_engines(server)]
 
     def records(self) -> list[EngineRecords]:
         """Of each engine. Raises ConfigError where requests wait for ever."""

@@ -2,7 +2,9 @@
 leases end, and requests are tried again.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -23,11 +25,14 @@ from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from tests.cluster.test_changes_agree import policies
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, costs, fleets
+from tests.cluster.test_handing_ranks_agree import Servers, servers
 from tests.configs import changed, scheduler_config
+from tests.conformance.case import RecordedStepTime
 from tests.makers import ONE_SECOND, Ask, make_trace
 from tests.properties import engine_examples as examples
-from tests.reference.disaggregation import Pool
-from tests.reference.managed_pools import Rules, simulate_managed_pools
+from tests.reference.disaggregation import Pool, ServerKind
+from tests.reference.managed_handing_servers import HandingServers
+from tests.reference.managed_pools import ManagedPools, Rules, simulate_managed_pools
 from tests.reference.modes import Script
 
 rules = st.builds(
@@ -39,6 +44,7 @@ rules = st.builds(
     recomputes=st.booleans(),
     idle_sleep_s=st.just(POLLING_S),
 )
+FleetT = TypeVar("FleetT", bound=Fleet)
 routers = st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two"))
 
 
@@ -57,13 +63,21 @@ def run(
         return simulate(fleet.trace, FleetPlan(pools, router, changes, handing), clients=clients)
 
 
-def without_caches(fleet: Fleet) -> Fleet:
+def without_caches(fleet: FleetT) -> FleetT:
     """And so without CPU tiers. A naive cache keeps what an attempt left there for the next one at the same replica; the product's only what others share."""
     prefill, decode = (
         replace(pool, config=changed(pool.config, enable_prefix_caching=False), offload=None)
         for pool in (fleet.prefill, fleet.decode)
     )
     return fleet._replace(prefill=prefill, decode=decode, tiers=(None, None))
+
+
+def without_ties(changes: Dynamics, how: Rules) -> Dynamics:
+    """Nobody tries again at the very instant at which an engine's call tells of KV that is lost: a naive engine has polled by then, the product's skips what brings nothing."""
+    recovery = changes.recovery
+    if how.recomputes or recovery.backoff_s:
+        return changes
+    return replace(changes, recovery=replace(recovery, backoff_s=1.0))
 
 
 @examples(150)
@@ -87,7 +101,30 @@ def test_fleets_that_change(
     clients = Clients(users)
     if changes.recovery.lost != "fail":
         fleet = without_caches(fleet)
-    assert_same_run(fleet, changes, how, start_up_s, router, clients)
+    assert_same_run(fleet, without_ties(changes, how), how, start_up_s, router, clients)
+
+
+@examples(150)
+@given(
+    fleet=servers(),
+    changes=policies(2),
+    how=rules,
+    start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
+    router=routers,
+    users=st.sampled_from((None, None, Users(3, 1.0))),
+)
+def test_servers_of_several_engines(
+    fleet: Servers,
+    changes: Dynamics,
+    how: Rules,
+    start_up_s: float,
+    router: str,
+    users: Users | None,
+) -> None:
+    """Which hand KV over and come and go whole, in lock step or not: the same, and every wave of those that were there in turn."""
+    if changes.recovery.lost != "fail":
+        fleet = without_caches(fleet)
+    assert_same_run(fleet, without_ties(changes, how), how, start_up_s, router, Clients(users))
 
 
 def assert_same_run(
@@ -100,6 +137,7 @@ def assert_same_run(
         start_up_s=start_up_s,
         router=router,
         clients=clients,
+        kind=HandingServers if fleet.prefill.server or fleet.decode.server else ManagedPools,
     )
     requests, handovers = found.merged.requests, found.handovers
     assert handovers is not None
@@ -115,6 +153,7 @@ def assert_same_run(
         np.testing.assert_allclose([handovers.pull_start_s[row], handovers.pull_end_s[row]], [start_s, end_s])
         assert handovers.pulled_bytes[row] == num_bytes
     assert (handovers.num_failed, handovers.num_expired) == (expected.num_failed, expected.num_expired)
+    assert [ranks.num_waves for ranks in found.ranks] == list(expected.num_waves)
     return found
 
 
@@ -135,3 +174,47 @@ def test_both_ends_of_a_pull_are_lost(receiver_lost_s: int, sender_lost_s: int) 
     assert list(found.merged.requests.failed) == [0]
     assert found.handovers is not None
     assert (found.handovers.num_failed, found.handovers.num_expired) == (int(sender_lost_s < receiver_lost_s), 0)
+
+
+ADDRESS_A_RANK = ServerKind(2, 1, rules={"sync_interval": 1, "looks_at_once": True, "prefill_interval": 1})
+
+
+def ranks_that_prefill(
+    asks: Sequence[Ask], given: dict[str, Any], *, handshake_s: float = 0.0, users: Users | None = None
+) -> ClusterRecords:
+    """Two ranks by turns, with an address each, for a replica that answers; a prompt takes as many seconds as it has tokens, and so does its KV."""
+    config = scheduler_config(num_gpu_blocks=200, block_size=1, max_model_len=100, async_scheduling=False)
+    kv = ReplicaKV((KVGroup("full", None, 1, 1, 8),), 1)
+    scripts = [Script()] * len(asks)
+    prefill = Pool(config, RecordedStepTime(0, 1, 0), kv, 1, scripts=scripts, server=ADDRESS_A_RANK)
+    decode = Pool(config, ONE_SECOND, kv, 1, scripts=scripts)
+    how = Rules(NetworkCosts(8, 0, 0, handshake_s), lease_s=600.5, idle_sleep_s=POLLING_S)
+    fleet = Servers(make_trace(asks), prefill, decode)
+    return assert_same_run(fleet, Dynamics.parse(given), how, 5.0, "round_robin", Clients(users))
+
+
+def test_ranks_of_a_server_that_was_lost_have_met_nobody() -> None:
+    """A handshake of 3 s before the first pull from each rank, and again after the server was lost."""
+    asks = [Ask(str(row), 4, 1, at=20.0 * row) for row in range(6)]
+    found = ranks_that_prefill(asks, {"faults": [{"at_s": 70, "replica": 0, "for_s": 0}]}, handshake_s=3.0)
+    assert found.handovers is not None
+    assert (found.handovers.pull_end_s - found.handovers.pull_start_s).tolist() == [7, 7, 4, 4, 7, 7]
+    assert found.handovers.prefill_replica.tolist() == [0, 1] * 3
+
+
+def test_a_loss_counts_at_the_address_of_the_rank_that_computed() -> None:
+    """The second rank's prompt is lost at 22 s, so that rank is shut out till 82 s."""
+    asks = [Ask(str(row), 4, 1, at=20.0 * row) for row in range(6)]
+    recovery = {"circuit_failures": 1, "circuit_open_s": 60, "retries": 0}
+    found = ranks_that_prefill(asks, {"faults": [{"at_s": 22, "replica": 0, "for_s": 0}], "recovery": recovery})
+    assert found.handovers is not None
+    assert list(found.merged.requests.failed) == [1]
+    assert found.handovers.prefill_replica.tolist() == [0, -1, 0, 0, 0, 1]
+
+
+def test_prompts_of_all_ranks_tell_how_late_a_server_is() -> None:
+    """That of the second rank took 20 s, and so at 120 s the last half minute's have a mean of over 10 s, which a second server is to mend."""
+    asks = [Ask(str(row), 20 if row == 5 else 2, 1, at=15.0 * row) for row in range(8)]
+    planner = {"policy": "dynamo", "ttft_s": 10, "itl_s": 9, "interval_s": 30, "throughput_interval_s": 30, "max": 2}
+    found = ranks_that_prefill(asks, {"autoscale": [planner, None]})
+    assert [(life.pool, life.started_s) for life in found.lives] == [(0, 0.0), (0, 120.0), (1, 0.0)]

@@ -1,11 +1,16 @@
 """Naive data-parallel ranks that hand KV over: each goes round the loop of vLLM's DPEngineCoreProc (v1/engine/core.py of 0.32) by itself.
 
+Aborts are heard of as a call begins, and before a batch's tokens are taken in (`_process_input_queue`, `_process_aborts_queue`). A server that is lost is
+interrupted: none of its ranks does anything more.
+
 All of them make their calls at the same instants, no call runs ahead of the device by more than the batch queue holds, and a step begins when
 every rank has launched its part of it: a batch, or a dummy. Their hosts meet before they make that ready.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import simpy
@@ -15,7 +20,7 @@ from sim.steptime.protocol import StepShape, StepTimeModel
 from tests.reference.adapters import Adapters
 from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.modes import Modes
-from tests.reference.replica import Process, step_shape
+from tests.reference.replica import Abort, Process, heard_of, step_shape
 from tests.reference.request import Request, RequestStatus
 from tests.reference.scheduler import Batch, Scheduler
 from tests.reference.waves import DUMMY_BATCH
@@ -41,7 +46,13 @@ class Step:
         self._begins: list[Callable[[float, float], None]] = []
         self.done = ranks.env.event()
 
+    def call(self) -> None:
+        """All ranks call their schedulers for it now: so fast are their devices when it begins, also if that is after a sleep."""
+        self._step_time = copy(self._ranks.step_time)
+
     def enter(self, shape: StepShape, preparing_s: float, begins: Callable[[float, float], None]) -> None:
+        if self._ranks.is_lost:
+            return
         self._shapes.append(shape)
         self._preparing_s.append(preparing_s)
         self._begins.append(begins)
@@ -50,13 +61,16 @@ class Step:
 
     def _run(self) -> Process:
         ranks, env = self._ranks, self._ranks.env
+        if ranks.is_lost:
+            return
         ranks.prepared_s = max(env.now, ranks.prepared_s) + max(self._preparing_s)
         start_s = max(ranks.prepared_s, ranks.free_s)
-        ranks.free_s = start_s + max(ranks.step_time.step_s(shape) for shape in self._shapes)
+        ranks.free_s = start_s + max(self._step_time.step_s(shape) for shape in self._shapes)
         for begins in self._begins:
             begins(start_s, ranks.free_s)
         yield Due(env, ranks.free_s - env.now, back_from(ranks.first))
-        self.done.succeed()
+        if not ranks.is_lost:
+            self.done.succeed()
 
 
 class Launched(NamedTuple):
@@ -74,16 +88,38 @@ class HandingRank:
         self._ranks = ranks
         self._depth = config.num_batches_in_flight
         self._num_usable_blocks = config.num_usable_blocks
+        self._transfers = modes.transfers
         self._queue: deque[Launched] = deque()
         self.inbox: list[Request] = []
+        self.aborts: list[Abort] = []
         self.scheduler = Scheduler(config, modes)
         self._adapters = Adapters(modes.loras) if modes.loras else None
         self.ran: list[Ran] = []
 
     def submit(self, request: Request, _others: Sequence[Request] = ()) -> None:
         self.inbox.append(request)
+        self._wake()
+
+    def abort(self, request: Request, reason: str, now_s: float) -> None:
+        """As of a replica by itself."""
+        if request in self.inbox:
+            self.inbox.remove(request)
+            request.failed = reason
+        else:
+            self.aborts.append(Abort(request, reason, now_s))
+            self._wake()
+
+    def _wake(self) -> None:
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
+
+    def _drain_aborts(self, before_s: float) -> None:
+        due = [abort for abort in self.aborts if abort.at_s < before_s]
+        self.aborts = [abort for abort in self.aborts if abort not in due]
+        for request, reason, _ in due:
+            if request.status is not RequestStatus.FINISHED:
+                self.scheduler.abort(request)
+                request.failed = reason
 
     @property
     def engines(self) -> list["HandingRank"]:
@@ -108,6 +144,7 @@ class HandingRank:
         for request in self.inbox:
             self.scheduler.add_request(request)
         self.inbox.clear()
+        self._drain_aborts(math.inf)
         executed = yield from self._process_engine_step(step, is_throttled=is_throttled)
         if not executed and step is not None:
             preparing_s = self._adapters.dummy_s() if self._adapters else 0.0
@@ -160,6 +197,10 @@ class HandingRank:
         env, connector = self._ranks.env, self.scheduler.connector
         assert connector is not None, "ranks that hand KV over"
         connector.now_s = env.now
+        if (
+            launched.step is not None
+        ):  # one without rows is taken back as the call begins, which has heard of aborts itself
+            self._drain_aborts(env.now)
         sampled, finished = self.scheduler.update(launched.batch)
         for request in sampled:
             if request.first_token_s is None:
@@ -168,11 +209,13 @@ class HandingRank:
             request.finish_s = env.now
             self._ranks.on_finished(request)
         for job in connector.reported(launched.seen_s[0]):
-            if job.name == "send":
-                self.scheduler.kv.free(job.request)
-            else:
-                assert job.request.status is not RequestStatus.FINISHED, "nobody aborts it"
-                self.scheduler.loaded(job.request)
+            assert self._transfers is not None, "ranks that hand KV over"
+            heard_of(job, self.scheduler, self._transfers, self._ended)
+
+    def _ended(self, request: Request) -> None:
+        """Without its KV."""
+        request.finish_s = self._ranks.env.now
+        self._ranks.on_finished(request)
 
 
 class HandingRanks:
@@ -199,6 +242,7 @@ class HandingRanks:
         self.on_finished = on_finished
         self.free_s = self.prepared_s = env.now
         self.woken = env.event()
+        self.is_lost = False
         self.ranks = [HandingRank(self, config, modes) for _ in range(num_ranks)]
         self.num_waves = 0
         self._depth = config.num_batches_in_flight
@@ -207,6 +251,12 @@ class HandingRanks:
         self._prefill_interval = prefill_interval
 
     def run(self) -> Process:
+        try:
+            yield from self._serve()
+        except simpy.Interrupt:
+            self.is_lost = True
+
+    def _serve(self) -> Process:
         while True:
             yield from self._pause()
             counter, is_over = 0, False
@@ -227,7 +277,7 @@ class HandingRanks:
     def _pause(self) -> Process:
         """Until a request comes; ranks that hold KV for others poll."""
         while not any(rank.inbox for rank in self.ranks):
-            if any(rank.has_work for rank in self.ranks):
+            if any(rank.has_work or rank.aborts for rank in self.ranks):
                 yield Due(self.env, 0, called_at(self.first))
                 if not any(rank.inbox for rank in self.ranks):
                     yield from self._together(None, is_throttled=False)
@@ -237,5 +287,7 @@ class HandingRanks:
 
     def _together(self, step: Step | None, *, is_throttled: bool) -> Process:
         yield Due(self.env, 0, called_at(self.first))
+        if step is not None:
+            step.call()
         rounds = [self.env.process(rank.go_round(step, is_throttled=is_throttled)) for rank in self.ranks]
         yield self.env.all_of(rounds)

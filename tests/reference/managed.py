@@ -41,7 +41,7 @@ class Paced:
 
     def __init__(self, model: StepTimeModel) -> None:
         self._model = model
-        self.factors: list[float] = []
+        self.factors: tuple[float, ...] = ()
 
     def step_s(self, shape: StepShape) -> float:
         product = 1.0
@@ -54,6 +54,11 @@ class Paced:
         for factor in self.factors:
             product *= factor
         return cast("AgreedStepTime", self._model).agreed_s(shape, agreed) * product
+
+    def slow_no_more(self, factor: float) -> None:
+        left = list(self.factors)
+        left.remove(factor)
+        self.factors = tuple(left)
 
     def decode_curve(self, num_decodes: int) -> Any:
         raise NotImplementedError
@@ -201,6 +206,13 @@ class ManagedFleet:
         """Where requests are sent to a spot: it has but one, which is itself."""
         return [spot]
 
+    def engine_numbers(self, spot: Spot) -> range:
+        """Those of the engines there, in the fleet."""
+        return range(spot.number, spot.number + 1)
+
+    def engines_at(self, entry: Any) -> Sequence[Any]:
+        return [entry.replica]
+
     def spot_of(self, entry: Any) -> Spot:
         found: Spot = entry
         return found
@@ -228,14 +240,23 @@ class ManagedFleet:
         job.spot, job.sent_to, job.where = spot, entry, spot.number
         self.order.append(job)
         if spot.state == "ready":
-            self.hand(job, spot)
+            self.hand(job)
         else:
             self.lose_jobs(spot, [job])
 
-    def hand(self, job: Job, spot: Spot) -> None:
-        """The replica there gets it."""
-        assert spot.replica
-        spot.replica.submit(job.attempt, job.attempt.others)
+    def hand(self, job: Job) -> None:
+        """Whoever is at the entry that was chosen gets it."""
+        self.submit_at(job.sent_to, job.attempt)
+
+    def submit_at(self, entry: Any, request: Request) -> None:
+        assert entry.replica
+        entry.replica.submit(request, request.others)
+
+    def abort_at(self, entry: Any, request: Request, reason: str) -> None:
+        """All answers that have not come."""
+        for answer in answers([request]):
+            if answer.finish_s is None:
+                entry.replica.abort(answer, reason)
 
     def choose(self, spots: list[Any], chosen: list[Any], draws: Random, num_in_flight: Callable[[Any], int]) -> Any:
         """By the router's rule, among the entries that there are, given those chosen before."""
@@ -349,16 +370,16 @@ class ManagedFleet:
         spot = job.spot
         if spot is not None:
             self.leave(job)
-            self.abort(job, spot, reason)
+            self.abort(job, reason)
             self.give_back(spot)
         self.end(job, f"failed: {reason}")
         self.dispatch_soon()
 
-    def abort(self, job: Job, spot: Spot, reason: str) -> None:
-        assert spot.replica
-        for answer in answers([job.attempt]):
-            if answer.finish_s is None:
-                spot.replica.abort(answer, reason)
+    def forget_at(self, entry: Any, *given_up: Request) -> None:
+        """Whoever chose an engine behind the entry hears that these have not come and will not."""
+
+    def abort(self, job: Job, reason: str) -> None:
+        self.abort_at(job.sent_to, job.attempt, reason)
 
     def queue_out(self, job: Job) -> None:
         if job in self.queue and not job.num_lost:
@@ -457,10 +478,10 @@ class ManagedFleet:
             if fault.slow is None:
                 self.lose(spot, for_s)
             else:
-                spot.step_time.factors.append(fault.slow)
+                spot.step_time.factors += (fault.slow,)
             yield Due(self.env, for_s, FLEET)
             if fault.slow is not None:
-                spot.step_time.factors.remove(fault.slow)
+                spot.step_time.slow_no_more(fault.slow)
 
     def scale(self, pool: int, autoscaler: Autoscaler) -> Process:
         while self.num_left:

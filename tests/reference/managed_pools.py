@@ -16,6 +16,7 @@ from sim.cluster.autoscaling.autoscaler import Observed, Shown
 from sim.cluster.clients import AT_THEIR_TIMES, Clients
 from sim.cluster.dynamics import Dynamics
 from sim.cluster.network import Network, NetworkCosts
+from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import longest_that_fits
 from sim.workload.trace import Trace
 from tests.reference import managed
@@ -26,9 +27,10 @@ from tests.reference.connector import Job as Transfer
 from tests.reference.connector import Remote
 from tests.reference.disaggregation import Pool, prefills_of
 from tests.reference.front_door import let_in, make_requests
+from tests.reference.kv_cache import PrefixHit
 from tests.reference.managed import Job, ManagedFleet, Spot, again
 from tests.reference.modes import Transfers
-from tests.reference.multi_connector import beside_cpu, remote_of
+from tests.reference.multi_connector import beside_cpu
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -49,14 +51,19 @@ class Rules(NamedTuple):
 
 @dataclass(eq=False)
 class Way:
-    """Of one attempt; `stage` is prefilling, held, pulling or over."""
+    """Of one attempt, from an entry of one spot to an entry of another; `stage` is prefilling, held, pulling or over.
+
+    `sending` keeps the KV at the engine that has computed it.
+    """
 
     job: Job
     attempt: Request
     prefill: Request
+    sent_from: Any
     sender: Spot
-    sender_replica: Replica
+    sent_to: Any
     receiver: Spot
+    sending: "Kept | None" = None
     stage: str = "prefilling"
     prefilled_s: float = 0.0
     is_delivered: bool = False
@@ -69,22 +76,29 @@ class Way:
 class Kept(Remote):
     """A connector whose pulls the fleet does; what it sends it keeps until it is told."""
 
-    def __init__(self, fleet: "ManagedPools", replica: Replica, spot: Spot, transfers: Transfers) -> None:
-        super().__init__(transfers, replica.scheduler.kv, fleet.pools[spot.pool].config)
+    def __init__(self, fleet: "ManagedPools", engine: Any, number: int, config: SchedulerConfig) -> None:
+        super().__init__(fleet.transfers, engine.scheduler.kv, config)
         self._fleet = fleet
+        self.number = number
+
+    def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
+        """It is asked for from now on, though the batch that does so may have to wait for those of other ranks."""
+        super().load(request, hit, num_external)
+        next(way for way in self._fleet.ways if way.attempt is request).stage = "pulling"
 
     def begin(self, start_s: float) -> float:
         asked = self._asked
         super().begin(start_s)
         for transfer in asked:
             transfer.end_s = None
-            self._fleet.pull(transfer, start_s)
+            self._fleet.pull(transfer, start_s, self.number)
         return start_s
 
     def finished(self, request: Request) -> bool:
         if not request.script.is_sent_on:
             return False
         self._under_way.append(Transfer(request, "send"))
+        next(way for way in self._fleet.ways if way.prefill is request).sending = self
         return True
 
     def may_free(self, prefill: Request, now_s: float) -> None:
@@ -120,65 +134,81 @@ class ManagedPools(ManagedFleet):
         kinds = [managed.Pool(pool.step_time, pool.num_replicas, start_up_s) for pool in pools]
         super().__init__(env, pools[1].config, kinds, router, requests, dynamics, seed=seed)
         for spot in self.spots:
-            self.network.add(self.pools[spot.pool].kv.num_gpus)
+            for _ in self.engine_numbers(spot):
+                self.network.add(self.pools[spot.pool].kv.num_gpus)
+
+    @property
+    def num_waves(self) -> Sequence[int]:
+        """Of ranks that step together."""
+        return ()
+
+    @property
+    def transfers(self) -> Transfers:
+        return Transfers("nixl", "kv_both", reports_at_start=True, recomputes_failed=self.rules.recomputes)
 
     def replica(self, spot: Spot, recorder: Recorder) -> Replica:
-        transfers = Transfers("nixl", "kv_both", reports_at_start=True, recomputes_failed=self.rules.recomputes)
-        config = self.pools[spot.pool].config
-        replica = Replica(
+        return self.alone(spot, recorder, spot.number)
+
+    def alone(self, spot: Spot, recorder: Recorder, number: int) -> Replica:
+        """One that steps by itself."""
+        pool = self.pools[spot.pool]
+        engine = Replica(
             self.env,
-            config,
+            pool.config,
             spot.step_time,
             recorder,
-            number=spot.number,
-            modes=self.pools[spot.pool].modes(transfers, self.rules.idle_sleep_s),
+            number=number,
+            modes=pool.modes(self.transfers, self.rules.idle_sleep_s),
             on_finished=lambda request: self.finished(spot, request),
         )
-        remote, offload = Kept(self, replica, spot, transfers), self.pools[spot.pool].offload
-        replica.scheduler.connector = beside_cpu(remote, offload, replica.scheduler.kv, config)
-        return replica
+        self.connect(engine, pool, number)
+        return engine
+
+    def connect(self, engine: Any, pool: Pool, number: int) -> None:
+        """It hands over and fetches from now on."""
+        kept, kv = Kept(self, engine, number, pool.config), engine.scheduler.kv
+        engine.scheduler.connector = beside_cpu(kept, pool.offload, kv, pool.config)
 
     def answers_requests(self, spot: Spot) -> bool:
         return spot.pool != PREFILL
 
     # -- there -------------------------------------------------------------------------------------------------------
 
-    def hand(self, job: Job, spot: Spot) -> None:
-        assert spot.replica
+    def hand(self, job: Job) -> None:
+        spot = self.spot_of(job.sent_to)
         if job.num_lost:
             self.pulls.pop(job.attempt.index, None)
-        spots = self.could_prefill(job.attempt, spot)
-        if not spots:
-            spot.replica.submit(job.attempt)
+        entries = self.could_prefill(job.attempt, job.sent_to)
+        if not entries:
+            self.submit_at(job.sent_to, job.attempt)
             return
-        sender = self.choose(spots, self.prefill_chosen, self.prefill_draws, self.num_prefilling)
-        self.prefill_chosen.append(sender)
+        entry = self.choose(entries, self.prefill_chosen, self.prefill_draws, self.num_prefilling)
+        self.prefill_chosen.append(entry)
         prefill = again(self.prefills[job.attempt.index])
         prefill.arrival_s, prefill.num_prompt_tokens, prefill.max_tokens = (
             self.env.now,
             self.pools[spot.pool].num_handed_over(job.attempt),
             1,
         )
-        assert sender.replica
-        way = Way(job, job.attempt, prefill, sender, sender.replica, spot)
-        self.ways.append(way)
+        sender = self.spot_of(entry)
+        self.ways.append(Way(job, job.attempt, prefill, entry, sender, job.sent_to, spot))
         if sender.state == "ready":
-            sender.replica.submit(prefill)
+            self.submit_at(entry, prefill)
         else:
             self.lose_jobs(sender, [])
 
-    def could_prefill(self, request: Request, spot: Spot) -> list[Spot]:
-        assert spot.replica
-        num_cached = spot.replica.scheduler.kv.held_prefix(request).num_tokens
+    def could_prefill(self, request: Request, entry: Any) -> list[Any]:
+        """The entries at which a request could be prefilled for that one."""
+        num_cached = max(engine.scheduler.kv.held_prefix(request).num_tokens for engine in self.engines_at(entry))
         config = self.pools[PREFILL].config
         longest = min(config.max_model_len - 1, longest_that_fits(config))
         is_short = request.num_prompt_tokens - num_cached < self.rules.least_uncached_tokens
         if is_short or request.num_prompt_tokens > longest:
             return []
-        return [spot for spot in self.unbroken() if not self.answers_requests(spot)]
+        return [entry for entry in self.unbroken() if not self.answers_requests(entry)]
 
-    def num_prefilling(self, spot: Spot) -> int:
-        return sum(way.sender is spot and way.stage == "prefilling" for way in self.ways[:])
+    def num_prefilling(self, entry: Any) -> int:
+        return sum(way.sent_from is entry and way.stage == "prefilling" for way in self.ways[:])
 
     # -- and back ----------------------------------------------------------------------------------------------------
 
@@ -191,6 +221,7 @@ class ManagedPools(ManagedFleet):
             return
         job, request.finish_s = self.jobs[request.index], None
         if not job.outcome:
+            self.forget_at(job.sent_to, request)
             self.leave(job)
             self.lose_job(job, "its KV was lost")
         self.give_back(spot)
@@ -201,7 +232,7 @@ class ManagedPools(ManagedFleet):
         way.stage, way.prefilled_s = "held", now_s
         self.prefill_answers.append((now_s, way.sender.number, now_s - way.job.came_s))
         if self.breakers:
-            self.breakers[way.sender.number].succeeded(now_s)
+            self.breakers[way.sent_from.number].succeeded(now_s)
         self.done.append(way)
         self.env.process(self.deliver())
         if not self.rules.is_renewed:
@@ -214,16 +245,16 @@ class ManagedPools(ManagedFleet):
             if not way.is_dropped:
                 way.is_delivered = True
                 way.attempt.script = replace(way.attempt.script, is_remote=True)
-                assert way.receiver.replica
                 way.attempt.first_scheduled_s = way.prefill.first_scheduled_s
-                way.receiver.replica.submit(way.attempt)
+                self.submit_at(way.sent_to, way.attempt)
 
-    def pull(self, transfer: Transfer, start_s: float) -> None:
+    def pull(self, transfer: Transfer, start_s: float, engine: int) -> None:
         way = next(way for way in self.ways if way.attempt is transfer.request)
-        way.stage = "pulling"
-        way.pulling = self.env.process(self.pulled(way, transfer, start_s))
+        if way.is_dropped:
+            return
+        way.pulling = self.env.process(self.pulled(way, transfer, start_s, engine))
 
-    def pulled(self, way: Way, transfer: Transfer, start_s: float) -> Process:
+    def pulled(self, way: Way, transfer: Transfer, start_s: float, engine: int) -> Process:
         try:
             if start_s > self.env.now:
                 yield Due(self.env, start_s - self.env.now, TRANSFER)
@@ -231,9 +262,10 @@ class ManagedPools(ManagedFleet):
                 begun_s, num_tokens = self.env.now, self.pools[way.receiver.pool].num_handed_over(transfer.request)
                 kvs = [self.pools[spot.pool].kv for spot in (way.sender, way.receiver)]
                 load = kvs[1].pulled(num_tokens - transfer.num_tokens, num_tokens, sender_gpus=kvs[0].num_gpus)
-                yield from self.network.pull(way.sender.number, way.receiver.number, load)
+                assert way.sending
+                yield from self.network.pull(way.sending.number, engine, load)
                 row = way.attempt.index
-                self.pulls[row] = (begun_s, self.env.now, load.num_bytes, way.sender.number)
+                self.pulls[row] = (begun_s, self.env.now, load.num_bytes, way.sending.number)
         except simpy.Interrupt:
             if way.is_dropped:
                 return
@@ -248,7 +280,8 @@ class ManagedPools(ManagedFleet):
         """The sender hears that it may free the KV."""
         if way.is_kept:
             way.is_kept = False
-            remote_of(way.sender_replica.scheduler.connector).may_free(way.prefill, self.env.now)
+            assert way.sending
+            way.sending.may_free(way.prefill, self.env.now)
             self.give_back(way.sender)
 
     def expire(self, way: Way) -> None:
@@ -260,7 +293,7 @@ class ManagedPools(ManagedFleet):
     # -- losses ------------------------------------------------------------------------------------------------------
 
     def lose_jobs(self, spot: Spot, jobs: list[Job]) -> None:
-        self.network.forget(spot.number)
+        self.part_from(spot)
         if self.answers_requests(spot):
             for job in jobs:
                 self.drop(job, is_known=False)
@@ -274,8 +307,8 @@ class ManagedPools(ManagedFleet):
             way.stage, way.is_dropped = "over", True
             receiver = way.receiver
             self.leave(way.job)
-            self.blame(spot)
-            self.lose_job(way.job, f"replica {spot.number} was lost")
+            self.blame(way.sent_from)
+            self.lose_job(way.job, f"{self.kind} {spot.number} was lost")
             self.give_back(receiver)
         self.dispatch_soon()
 
@@ -286,7 +319,7 @@ class ManagedPools(ManagedFleet):
             return
         if way.stage == "prefilling":
             way.stage, way.is_dropped = "over", True
-            way.sender_replica.abort(way.prefill, "")
+            self.abort_at(way.sent_from, way.prefill, "")
             self.give_back(way.sender)
         elif not is_known:
             way.is_dropped = True
@@ -305,16 +338,21 @@ class ManagedPools(ManagedFleet):
         heard_s = now_s - now_s % (lease_s / 6)
         return max(way.prefilled_s + lease_s, heard_s + 2 / 3 * lease_s) - now_s
 
-    def abort(self, job: Job, spot: Spot, reason: str) -> None:
+    def abort(self, job: Job, reason: str) -> None:
         way = next((way for way in self.ways if way.attempt is job.attempt and way.stage != "over"), None)
         self.drop(job, is_known=True)
         if way is None or way.is_delivered:
-            super().abort(job, spot, reason)
+            super().abort(job, reason)
 
     def give_back(self, spot: Spot) -> None:
         super().give_back(spot)
         if spot.state == "empty":
-            self.network.forget(spot.number)
+            self.part_from(spot)
+
+    def part_from(self, spot: Spot) -> None:
+        """Engines that come there have met nobody."""
+        for number in self.engine_numbers(spot):
+            self.network.forget(number)
 
     def is_busy(self, spot: Spot) -> bool:
         if self.answers_requests(spot):
@@ -354,6 +392,7 @@ class ServedPools:
     pulls: dict[int, tuple[float, float, int, int]] = field(default_factory=dict)
     num_failed: int = 0
     num_expired: int = 0
+    num_waves: Sequence[int] = ()
 
 
 def simulate_managed_pools(
@@ -366,17 +405,18 @@ def simulate_managed_pools(
     router: str,
     clients: Clients = AT_THEIR_TIMES,
     seed: int = 0,
+    kind: "type[ManagedPools]" = ManagedPools,
 ) -> ServedPools:
     """Every step of every replica, and every decision of the gateway."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, pools[1].config, pools[1].scripts)
-    fleet = ManagedPools(env, trace, pools, requests, dynamics, rules, start_up_s=start_up_s, router=router, seed=seed)
+    fleet = kind(env, trace, pools, requests, dynamics, rules, start_up_s=start_up_s, router=router, seed=seed)
     senders = Senders(env, fleet.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     fleet.on_end = senders.tokens_back
     send(env, senders, trace, requests, clients)
     env.run()
     found = managed.ended_fleet(fleet, requests, len(trace))
-    return ServedPools(*found, fleet.pulls, fleet.num_failed, fleet.num_expired)
+    return ServedPools(*found, fleet.pulls, fleet.num_failed, fleet.num_expired, fleet.num_waves)

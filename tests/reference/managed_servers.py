@@ -3,7 +3,7 @@
 A server begins, drains and is lost as one; an address knows nothing of what was there before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from tests.reference.lockstep import Ranks
 from tests.reference.managed import Job, ManagedFleet, Pool, Spot, ended_fleet, until_interrupted
 from tests.reference.modes import PLAIN, Modes
 from tests.reference.request import Request
-from tests.reference.servers import balancer_of, engines_of
+from tests.reference.servers import Balancer, balancer_of, engines_of
 
 
 class Servers(NamedTuple):
@@ -54,78 +54,70 @@ class Stay:
     """What one server was made of."""
 
     engines: Sequence[Any]
-    ranks: Ranks | None
+    ranks: Any
     processes: list[simpy.Process] = field(default_factory=list)
 
 
-class ManagedServers(ManagedFleet):
-    """`stays` are those of each spot, the last of which is there."""
+class ServerSpots(ManagedFleet):
+    """`kinds` are those of the servers of each pool, and `stays` those of each spot, the last of which is there."""
 
     kind = "server"
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        trace: Trace,
-        config: SchedulerConfig,
-        pools: Sequence[Pool],
-        router: str,
-        requests: list[Request],
-        dynamics: Dynamics,
-        servers: Servers,
-        *,
-        seed: int,
-    ) -> None:
-        self.trace, self.servers = trace, servers
+    def with_servers(self, trace: Trace, kinds: Sequence[Servers]) -> None:
+        """Before there are any spots."""
+        self.trace, self.kinds = trace, kinds
         self.all_entries: dict[Spot, list[Entry]] = {}
         self.stays: dict[Spot, list[Stay]] = {}
         self.gateways: list[Gateway] = []
         self.at_end: dict[Job, int] = {}
-        super().__init__(env, config, pools, router, requests, dynamics, seed=seed)
 
     def entries(self, spot: Spot) -> Sequence[Entry]:
-        count = self.servers.num_engines // self.servers.per_address
         if spot not in self.all_entries:
+            first = sum(self.num_addresses(before.pool) for before in self.spots[: spot.number])
+            per_address = self.kinds[spot.pool].per_address
             self.all_entries[spot] = [
-                Entry(spot.number * count + place, spot, place * self.servers.per_address, spot.pool)
-                for place in range(count)
+                Entry(first + place, spot, place * per_address, spot.pool)
+                for place in range(self.num_addresses(spot.pool))
             ]
         return self.all_entries[spot]
+
+    def num_addresses(self, pool: int) -> int:
+        """Of each server there."""
+        return self.kinds[pool].num_engines // self.kinds[pool].per_address
 
     def spot_of(self, entry: Entry) -> Spot:
         return entry.spot
 
+    def engine_numbers(self, spot: Spot) -> range:
+        first = sum(self.kinds[before.pool].num_engines for before in self.spots[: spot.number])
+        return range(first, first + self.kinds[spot.pool].num_engines)
+
+    def engines_at(self, entry: Entry) -> Sequence[Any]:
+        return entry.engines
+
     # -- a server ----------------------------------------------------------------------------------------------------
 
-    def fill(self, spot: Spot) -> None:
-        servers = self.servers
-        processes: list[simpy.Process] = []
+    def config_of(self, pool: int) -> SchedulerConfig:  # noqa: ARG002 - one for all
+        return self.config
 
-        def finished(answer: Request) -> None:
-            self.finished(spot, answer)
+    def made(self, spot: Spot, start: Callable[[Any], None]) -> tuple[Sequence[Any], Any]:
+        """The engines of a server, and what makes them step together."""
+        raise NotImplementedError
+
+    def fill(self, spot: Spot) -> None:
+        servers, config = self.kinds[spot.pool], self.config_of(spot.pool)
+        processes: list[simpy.Process] = []
 
         def start(runs: Any) -> None:
             processes.append(self.env.process(until_interrupted(runs)))
 
         assert "times" not in (servers.rules or {}), "those with stages stay"
-        engines, found = engines_of(
-            self.env,
-            self.config,
-            spot.step_time,
-            servers.num_engines,
-            finished,
-            servers.rules is not None,
-            servers.rules or {},
-            servers.num_engines * spot.number,
-            start=start,
-            modes=servers.modes,
-        )
-        ranks = found if isinstance(found, Ranks) else None
+        engines, ranks = self.made(spot, start)
         self.stays.setdefault(spot, []).append(Stay(engines, ranks, processes))
         spot.replica = engines[0]
-        limits = PLAIN.with_limits_of(self.config.engine)
+        limits = PLAIN.with_limits_of(config.engine)
         for entry in self.entries(spot):
-            balancer = balancer_of(servers.balancer, self.trace, self.config, servers.per_address)
+            balancer = balancer_of(servers.balancer, self.trace, config, servers.per_address)
             entry.gateway = Gateway(self.env, balancer, self.num_left, limits if limits.limits_queue else None)
             entry.gateway.on_refused = lambda request: self.refused(spot, request)
             entry.engines = engines[entry.first : entry.first + servers.per_address]
@@ -158,23 +150,30 @@ class ManagedServers(ManagedFleet):
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def hand(self, job: Job, spot: Spot) -> None:  # noqa: ARG002 - the entry knows
-        job.sent_to.gateway.submit(job.attempt)
+    def submit_at(self, entry: Entry, request: Request) -> None:
+        assert entry.gateway
+        entry.gateway.submit(request)
 
-    def abort(self, job: Job, spot: Spot, reason: str) -> None:  # noqa: ARG002 - the entry knows
-        gateway = job.sent_to.gateway
-        still_open = [answer for answer in answers([job.attempt]) if answer.finish_s is None]
+    def abort_at(self, entry: Entry, request: Request, reason: str) -> None:
+        gateway = entry.gateway
+        assert gateway
+        still_open = [answer for answer in answers([request]) if answer.finish_s is None]
         if gateway.forget(*still_open):
             for answer in still_open:
                 answer.failed = reason
             return
-        gateway.router.given_up += tuple(still_open)
+        self.forget_at(entry, *still_open)
         for answer in still_open:
-            engine = gateway.replicas[gateway.chosen[answer.index]]
-            if self.servers.rules is None:
+            engine: Any = gateway.replicas[gateway.chosen[answer.index]]
+            if self.kinds[entry.pool].rules is None:
                 engine.abort(answer, reason)
             else:
                 engine.abort(answer, reason, self.env.now)
+
+    def forget_at(self, entry: Entry, *given_up: Request) -> None:
+        assert entry.gateway
+        assert isinstance(entry.gateway.router, Balancer)
+        entry.gateway.router.given_up += given_up
 
     def leave(self, job: Job) -> None:
         """That of its first answer that has not come, or of the first one."""
@@ -189,7 +188,7 @@ class ManagedServers(ManagedFleet):
         """Its number in the fleet; of the first one behind the address if it came to none."""
         assert entry.gateway
         within = next((where for sent, where in entry.gateway.router.sent if sent is answer), 0)
-        return entry.spot.number * self.servers.num_engines + entry.first + within
+        return self.engine_numbers(entry.spot).start + entry.first + within
 
     def where(self, job: Job) -> int:
         return job.where if job.attempt.finish_s is None else self.at_end[job]
@@ -198,6 +197,45 @@ class ManagedServers(ManagedFleet):
         super().end(job, outcome)
         for gateway in self.gateways:
             gateway.one_answered()
+
+
+class ManagedServers(ServerSpots):
+    """One pool of servers that serve requests whole."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        trace: Trace,
+        config: SchedulerConfig,
+        pools: Sequence[Pool],
+        router: str,
+        requests: list[Request],
+        dynamics: Dynamics,
+        servers: Servers,
+        *,
+        seed: int,
+    ) -> None:
+        self.with_servers(trace, [servers])
+        super().__init__(env, config, pools, router, requests, dynamics, seed=seed)
+
+    def made(self, spot: Spot, start: Callable[[Any], None]) -> tuple[Sequence[Any], Any]:
+        (servers,) = self.kinds
+
+        def finished(answer: Request) -> None:
+            self.finished(spot, answer)
+
+        return engines_of(
+            self.env,
+            self.config,
+            spot.step_time,
+            servers.num_engines,
+            finished,
+            servers.rules is not None,
+            servers.rules or {},
+            servers.num_engines * spot.number,
+            start=start,
+            modes=servers.modes,
+        )
 
 
 class ServedByServers(NamedTuple):

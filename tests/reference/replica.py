@@ -287,29 +287,39 @@ class Replica:
         if transfers is None or connector is None:
             return
         over = connector.reported(launched.start_s if transfers.reports_at_start else launched.end_s)
-        told = [self._told(job, transfers) for job in sorted(over, key=lambda job: job.name == "store")]
+        told = [
+            heard_of(job, self.scheduler, transfers, self._ended)
+            for job in sorted(over, key=lambda job: job.name == "store")
+        ]
         for what, *facts in told:
             sent = [self.scheduler.kv.pool.num_free_blocks] if what == "send_done" else []
             connector.events.append([self._env.now, what, *facts, *sent])
 
-    def _told(self, job: Job, transfers: Transfers) -> Sequence[Any]:
-        """What a transfer that is over means to the scheduler, in the recorder's words."""
-        request, name = job.request, job.request.request_id
-        if job.name == "store":
-            return "store_done", name, len(job.blocks)
-        if job.name == "send":
-            self.scheduler.kv.free(request)
-            return "send_done", name
-        if not (job.name == "recv" and request.script.recv_fails):
-            self.scheduler.loaded(request)
-            return "recv_done", name
-        was_there = request.status is not RequestStatus.FINISHED
-        self.scheduler.load_failed(request, recomputes=transfers.recomputes_failed)
-        if was_there and request.status is RequestStatus.FINISHED:
-            request.finish_s = self._env.now
-            if self._on_finished:
-                self._on_finished(request)
-        return "recv_fail", name
+    def _ended(self, request: Request) -> None:
+        """Without its KV."""
+        request.finish_s = self._env.now
+        if self._on_finished:
+            self._on_finished(request)
+
+
+def heard_of(
+    job: Job, scheduler: Scheduler, transfers: Transfers, on_ended: Callable[[Request], object]
+) -> Sequence[Any]:
+    """What a transfer that is over means to the scheduler, in the recorder's words; a request may have ended with it."""
+    request, name = job.request, job.request.request_id
+    if job.name == "store":
+        return "store_done", name, len(job.blocks)
+    if job.name == "send":
+        scheduler.kv.free(request)
+        return "send_done", name
+    if not (job.name == "recv" and request.script.recv_fails):
+        scheduler.loaded(request)
+        return "recv_done", name
+    was_there = request.status is not RequestStatus.FINISHED
+    scheduler.load_failed(request, recomputes=transfers.recomputes_failed)
+    if was_there and request.status is RequestStatus.FINISHED:
+        on_ended(request)
+    return "recv_fail", name
 
 
 def refusal(modes: Modes, unfinished: Collection[Request], num_answers: int) -> str | None:
