@@ -37,6 +37,10 @@ WITH_OPTIONS = {
     "production_stack_session": "production_stack_session:stats_window_s=20",
 }
 EVICTING = "sglang_cache_aware:balance_abs_threshold=2,eviction_interval_s=5,max_tree_size=60"
+DRAWN = (
+    "llm_d:scrape_interval_s=7,lru_blocks=3,picker=weighted_random",
+    "llm_d_optimized_baseline:affinity_threshold=0.5,max_penalty_tokens=8,picker=random",
+)
 IN_FLIGHT = "llm_d:queue=0,kv=0,token_load=1,output_ratio=1.5"
 BY_PREFIX = (
     "llm_d:scrape_interval_s=7,lru_blocks=9",
@@ -44,7 +48,7 @@ BY_PREFIX = (
     "llm_d_optimized_baseline:affinity_threshold=0.5,max_penalty_tokens=8",
 )
 routers = st.sampled_from(
-    [*(WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)), EVICTING, IN_FLIGHT, *BY_PREFIX]
+    [*(WITH_OPTIONS.get(name, name) for name in sorted(ROUTERS)), EVICTING, IN_FLIGHT, *DRAWN, *BY_PREFIX]
 )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
@@ -221,8 +222,7 @@ class LlmD(Router):
         ]
         candidates = self.candidates()
         scores = [sum(self.weighted(name, replica, candidates) for name in self.weight) for replica in candidates]
-        best = [replica for replica, score in zip(candidates, scores, strict=True) if score == max(scores)]
-        chosen = self.any_of(best)
+        chosen = self.picked(candidates, scores)
         if not any(matched):
             self.cold.append(chosen)
         self.uncached[request] = self.to_compute[chosen]
@@ -232,6 +232,18 @@ class LlmD(Router):
         others = [block for block in self.recent_on_cpu[chosen] if block not in blocks]
         self.recent_on_cpu[chosen] = (others + blocks)[-self.options.get("cpu_lru_blocks", 82_000) :]
         return chosen
+
+    def picked(self, candidates: list[int], scores: list[float]) -> int:
+        """A chance as large as one's score is a stretch of that length on a line."""
+        picker = self.options.get("picker", "max_score")
+        if picker == "max_score":
+            return self.any_of(
+                [replica for replica, score in zip(candidates, scores, strict=True) if score == max(scores)]
+            )
+        if picker == "random" or not any(scores):
+            return candidates[self.rng.randrange(len(candidates))]
+        place, ends = self.rng.random() * sum(scores), list(accumulate(scores))
+        return next((replica for replica, end in zip(candidates, ends, strict=True) if place < end), candidates[-1])
 
     def still_to_compute(self, request: Request, arriving: Request) -> float:
         ratio = self.options.get("output_ratio", 0.0)

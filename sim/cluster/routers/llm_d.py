@@ -1,7 +1,8 @@
-"""llm-d's endpoint picker: a filter, scorers with weights, and the highest sum; equals are drawn from.
+"""llm-d's endpoint picker: a filter, scorers with weights, and a picker that takes the highest sum, of equals any, or draws.
 
 After llm-d/llm-d-router @ebab6879, pkg/epp/: default weights in config/loader/defaults.go, scorers, filter and in-flight
-tokens in framework/plugins/; weights of GPU and CPU blocks in llm-d/llm-d-kv-cache @5fe8e205, pkg/kvcache/backend.go. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
+tokens in framework/plugins/, pickers in framework/plugins/scheduling/picker/ (its weighted random one draws by keys U^(1/score), of which the largest
+is anyone's with a chance as large as the score); weights of GPU and CPU blocks in llm-d/llm-d-kv-cache @5fe8e205, pkg/kvcache/backend.go. Its metrics are refreshed every 50 ms (`--refresh-metrics-interval`), here at multiples of it.
 Deliberate differences: precise prefixes are those that a replica's cache holds at this instant and its admission could
 use, and the blocks behind them in host memory, where the index follows KV events by some milliseconds; LoRA affinity is left out. Of unlike replicas the first says how
 large a block is, and each how many its part of the index holds, as in llm-d.
@@ -29,6 +30,7 @@ from sim.engine.records import Floats
 from sim.engine.request import Request
 from sim.errors import ConfigError
 
+PICKERS = ("max_score", "weighted_random", "random")
 FEW = 16
 """So many holders of a prompt are looked at one by one in less time than all replicas in columns."""
 
@@ -46,6 +48,8 @@ class LlmDOptions(RouterOptions):
     In flight are tokens of prompts that are not computed yet. With an `output_ratio` they count until the request has ended, with that
     many times its prompt for an answer: 1.5 in routers before llm-d-router #1029 made it a choice (its includeOutputTokens, later
     addEstimatedOutputTokens).
+
+    The `picker` takes the highest sum (max-score-picker), draws anyone with a chance as large as the sum (weighted-random-picker), or whoever it is (random-picker).
     """
 
     is_precise: ClassVar[bool] = False
@@ -67,6 +71,7 @@ class LlmDOptions(RouterOptions):
     cpu_lru_blocks: int = option(82_000, at_least=1)
     max_prefix_tokens: int = option(131_072, at_least=1)
     scrape_interval_s: float = option(0.05, at_least=0.001)
+    picker: str = option("max_score", choices=PICKERS)
 
     @property
     def weight_on_cpu(self) -> float:
@@ -128,6 +133,7 @@ class LlmD(Router):
     def __init__(self, options: LlmDOptions, fleet: Fleet) -> None:
         self._options = options
         self._rng = fleet.rng()
+        self._takes_best = options.picker == "max_score"
         weights = {name: weight for name in (*METRIC_SCORERS, *SCORERS) if (weight := getattr(options, name))}
         self._by_metrics = [(weights[name], score) for name, score in METRIC_SCORERS.items() if name in weights]
         self._others = [(weights[name], score) for name, score in SCORERS.items() if name in weights]
@@ -163,7 +169,7 @@ class LlmD(Router):
         if self.listens:
             self._in_flight.refresh(request.arrival_s)
         matched = self._matched(request, path, replicas)
-        is_simple = len(replicas) == len(self._nothing) and num_holders(matched) <= FEW
+        is_simple = self._takes_best and len(replicas) == len(self._nothing) and num_holders(matched) <= FEW
         held = by_replica(matched) if is_simple else {}
         best = self._best_by_holders(request, held) if is_simple else None
         if best is not None:
@@ -171,7 +177,7 @@ class LlmD(Router):
             num_matched = held.get(chosen.number, 0.0)
         else:
             candidates = self._candidates(request, path, matched, replicas)
-            place = self._best(candidates)
+            place = self._picked(candidates)
             chosen, num_matched = replicas[place], float(candidates.num_matched[place])
             if not np.count_nonzero(candidates.num_matched):
                 self._last_cold[chosen.number] = self._num_cold
@@ -240,12 +246,18 @@ class LlmD(Router):
                 held.append((1 << replica.number, num_blocks))
         return held
 
-    def _best(self, candidates: Candidates) -> int:
-        """The place of the best candidate."""
+    def _picked(self, candidates: Candidates) -> int:
+        """The place of the candidate that the picker takes."""
         kept = self._sticky(candidates) if self._options.affinity_threshold else None
         if kept is not None:
             candidates = candidates.only(kept)
-        chosen = one_of(best_of(self._scores(candidates)), self._rng)
+        scores, rng = self._scores(candidates), self._rng
+        if self._takes_best:
+            chosen = one_of(best_of(scores), rng)
+        elif self._options.picker == "weighted_random" and scores.any():
+            (chosen,) = rng.choices(range(len(scores)), scores.tolist())
+        else:
+            chosen = rng.randrange(len(scores))
         return chosen if kept is None else int(kept[chosen])
 
     def _scores(self, candidates: Candidates) -> Floats:

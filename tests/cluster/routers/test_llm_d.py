@@ -1,5 +1,6 @@
 """llm-d's filter and scorers, by hand."""
 
+from collections.abc import Sequence
 from unittest.mock import patch
 
 import pytest
@@ -39,6 +40,24 @@ def test_metrics_are_as_old_as_the_scrape() -> None:
 def test_equals_are_drawn() -> None:
     chosen = Requests("llm_d", prompts(*[((row, 5),) for row in range(300)]), [Shown()] * 3).all()
     assert all(70 < chosen.count(replica) < 130 for replica in range(3))
+
+
+@pytest.mark.parametrize(
+    ("picker", "usages", "shares"),
+    [
+        ("weighted_random", (0.0, 0.5, 1.0), (400, 200, 0)),
+        ("weighted_random", (1.0, 1.0, 1.0), (200, 200, 200)),
+        ("random", (0.0, 0.5, 1.0), (200, 200, 200)),
+        ("max_score", (0.0, 0.5, 1.0), (600, 0, 0)),
+    ],
+)
+def test_a_picker_draws_by_the_score(picker: str, usages: Sequence[float], shares: Sequence[int]) -> None:
+    """A chance as large as its sum, which is here what is free of its cache; where nobody has any, the same for all."""
+    replicas = [Shown(kv_cache_usage=usage) for usage in usages]
+    trace = prompts(*[((row, 5),) for row in range(600)])
+    chosen = Requests(f"llm_d:queue=0,prefix=0,kv=1,picker={picker}", trace, replicas).all()
+    assert all(abs(chosen.count(number) - share) < 50 for number, share in enumerate(shares))
+    assert all(chosen.count(number) == 0 for number, share in enumerate(shares) if not share)
 
 
 def test_precise_prefixes_are_those_of_the_caches() -> None:
