@@ -49,7 +49,7 @@ def sharing_of(
 def _check_engine(what: str, deployment: Deployment) -> None:
     engine = deployment.engine
     beside: dict[str, bool] = {
-        "kv_offloading_size": deployment.offload is not None,
+        "kv_offloading_size": deployment.offload is not None and what == "kv_store",
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,

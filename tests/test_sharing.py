@@ -1,5 +1,6 @@
 """Fleets whose replicas share KV: how they are asked for, what they report, what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ STORE = {"capacity_gib": 8, "bandwidth_gb_s": 25}
 
 def simulated(**more: Any) -> sim.Result:
     """Four replicas that take turns, so that a session's next turn is elsewhere."""
-    given: dict[str, Any] = {"limit": 80, "rate_scale": 2, "router": "round_robin", "intervals": False} | more
-    return sim.simulate("Llama-3.1-8B", "h100-sxm", "multi-turn", engine=SMALL, **given)
+    given: dict[str, Any] = {"limit": 80, "rate_scale": 2, "router": "round_robin", "intervals": False, "engine": SMALL}
+    return sim.simulate("Llama-3.1-8B", "h100-sxm", "multi-turn", **given | more)
 
 
 def test_a_store_in_a_file_is_that_of_the_flag() -> None:
@@ -48,6 +49,20 @@ def test_a_store_spares_prompts() -> None:
     hits = with_store["kv_store"]["external_prefix_cache_hit_rate"] + with_store["prefix_cache_hit_rate"]
     assert hits > without["prefix_cache_hit_rate"] + 0.05
     assert with_store["kv_store"]["num_evictions"] == 0
+
+
+def test_pulls_beside_a_tier() -> None:
+    """Both figures are told, and each request's tokens are of one or the other."""
+    engine = replace(SMALL, kv_offloading_size=20)
+    result = simulated(replicas=3, router="random", kv_pull={"via": "host"}, engine=engine, limit=200)
+    requests, tier, pulls = result.requests, result.summary["kv_offload"], result.summary["kv_pulls"]
+    assert tier["loaded_tokens"] == requests["num_loaded_tokens"].sum() > 0
+    assert pulls["pulled_tokens"] == requests["num_pulled_tokens"].sum() > 0
+    together = tier["external_prefix_cache_hit_rate"] + pulls["external_prefix_cache_hit_rate"]
+    assert f"External prefix cache hit rate (%):      {100 * together:.2f}" in str(result)
+    assert not (
+        (requests["num_loaded_tokens"] > 0) & (requests["pulled_from"] >= 0) & (requests["num_preemptions"] == 0)
+    ).any()
 
 
 def test_pulls_come_from_others() -> None:
@@ -106,7 +121,6 @@ def test_options_are_checked(more: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"kv_offloading_size": 4}, "is not simulated with kv_offloading_size"),
         ({"pipeline_parallel_size": 2}, "is not simulated with pipeline_parallel_size"),
         ({"preemption_mode": "swap"}, "is not simulated with preemption_mode swap"),
         ({"enable_prefix_caching": False}, "shares cached prefixes, and enable_prefix_caching is off"),
@@ -116,6 +130,11 @@ def test_engines_that_cannot_share_are_refused(what: str, engine: dict[str, Any]
     """With what would have to go."""
     with pytest.raises(ConfigError, match=f"{what} {message}"):
         simulated(fleet={"pools": [{"replicas": 2, "engine": engine}], what: {}})
+
+
+def test_a_tier_is_not_beside_a_store() -> None:
+    with pytest.raises(ConfigError, match="kv_store is not simulated with kv_offloading_size; leave one of them out"):
+        simulated(replicas=2, kv_store={}, engine=replace(SMALL, kv_offloading_size=4))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 After llm-d's P2P KV cache sharing (its router names a source, from a lead of so many tokens on, and of equal ones that with the shortest queue)
 and vLLM's connectors: a transfer is tried once a request, and fewer tokens than `kv_recompute_threshold` are computed
-(v1/nixl/pull_scheduler.py, 0.32). Deliberate differences: what a source holds is what its GPU's cache holds when the request
-arrives, and it still has that when it is asked; both thresholds are one number; no pull fails.
+(v1/nixl/pull_scheduler.py, 0.32). Beside a CPU tier an engine asks both, as vLLM's MultiConnector does, and loads from the first that has something: a pull
+where one was named, else what its own host has; from host memory a source gives what its tier has behind its cache as well. Deliberate differences: what a
+source holds is what it holds when the request arrives, and it still has that when it is asked; both thresholds are one number; no pull fails; and vLLM's own
+tier of peers (its TieringOffloadingSpec) leaves what is pulled in host memory, where here it is stored there as what was computed is.
 """
 
 from collections.abc import Sequence
@@ -88,7 +90,7 @@ class Pulls:
         self._table = PullTable(num_requests)
 
     def gateway(self, env: simpy.Environment, router: Router, source: RequestSource) -> Gateway:
-        return PullingGateway(env, router, source, self, self._options.kv_recompute_threshold, self._block_size)
+        return PullingGateway(env, router, source, self, self._options, self._block_size)
 
     def modes_of(self, modes: Modes, number: int) -> Modes:  # noqa: ARG002 - shared KV's interface
         return replace(modes, kv_transfer=self._options.config, peer=self)
@@ -168,22 +170,30 @@ class PullingGateway(Gateway):
         router: Router,
         source: RequestSource,
         pulls: Pulls,
-        threshold: int,
+        options: PullOptions,
         block_size: int,
     ) -> None:
         super().__init__(env, router, unable=source.unable)
         self._pulls = pulls
-        self._least_tokens = max(1, threshold)
+        self._from_host = options.via == "host"
+        self._least_tokens = max(1, options.kv_recompute_threshold)
         self._block_size = block_size
 
     def send(self, chosen: Replica, *answers: Request) -> None:
         (request,) = answers
         others = [replica for replica in self.replicas if replica is not chosen]
-        held = [replica.num_cached_blocks(request) * self._block_size for replica in others]
+        held = [self._num_held_tokens(replica, request) for replica in others]
         most = max(held, default=0)
-        lead = most - chosen.num_cached_blocks(request) * self._block_size if most else 0
+        lead = most - self._num_held_tokens(chosen, request) if most else 0
         if lead >= self._least_tokens:
             holders = [replica for replica, num_tokens in zip(others, held, strict=True) if num_tokens == most]
             source = min(holders, key=lambda replica: replica.load[0])
             self._pulls.add(request, Pull(source.number, most, chosen.number))
         chosen.submit(request)
+
+    def _num_held_tokens(self, replica: Replica, request: Request) -> int:
+        """What can be had of a prompt from there."""
+        num_blocks = replica.num_cached_blocks(request)
+        if self._from_host:
+            num_blocks += replica.num_offloaded_blocks(request, num_blocks)
+        return num_blocks * self._block_size

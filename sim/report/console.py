@@ -117,9 +117,12 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _elsewhere(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What came of prompts from host memory, a store or a peer."""
-    found: Mapping[str, Any] = next((summary[name] for name in ELSEWHERE if name in summary), {})
-    return {key: found[key] for key in ("external_prefix_cache_hit_rate",) if key in found}
+    """What came of prompts from host memory, a store or peers, together."""
+    key = "external_prefix_cache_hit_rate"
+    rates = [summary[name][key] for name in ELSEWHERE if key in summary.get(name, {})]
+    if not rates:
+        return {}
+    return {key: None if None in rates else sum(rates)}
 
 
 def _speculation(summary: Mapping[str, Any]) -> Iterator[str]:

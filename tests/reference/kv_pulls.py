@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import simpy
 
-from sim.cluster.kv_pulls import PullSharing
+from sim.cluster.kv_pulls import PullOptions, PullSharing
 from sim.cluster.network import Network
 from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
@@ -15,11 +15,12 @@ from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import TRANSFER, Due
 from tests.reference.cluster import Gateway, Served
-from tests.reference.connector import Job, Remote
+from tests.reference.connector import Connector, Job, Remote
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.kv_store import serve
-from tests.reference.modes import Modes, Script, Speculation, Transfers
+from tests.reference.modes import Modes, Offload, Script, Speculation, Transfers
+from tests.reference.multi_connector import MultiConnector, beside_cpu
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
@@ -38,14 +39,15 @@ class Pull(NamedTuple):
 class PullingGateway(Gateway):
     """The replica with the longest cached prefix is named, the one with the shorter queue of two."""
 
-    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int, threshold: int) -> None:
+    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int, options: PullOptions) -> None:
         super().__init__(env, router, num_unanswered, None)
-        self._threshold = threshold
+        self._threshold = options.kv_recompute_threshold
+        self._from_host = options.via == "host"
         self.pulls: dict[int, Pull] = {}
 
     def submit(self, request: Request) -> None:
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        held = [replica.scheduler.kv.held_prefix(request).num_tokens for replica in self.replicas]
+        held = [self.num_held(request, replica) for replica in self.replicas]
         others = [other for other in range(len(held)) if other != number]
         if others:
             source = max(others, key=lambda other: (held[other], -self.replicas[other].load[0], -other))
@@ -54,6 +56,13 @@ class PullingGateway(Gateway):
         self.chosen[request.index] = number
         self.router.sent.append((request, number))
         self.replicas[number].submit(request)
+
+    def num_held(self, request: Request, replica: Replica) -> int:
+        """Tokens in its cache, and from host to host those behind them in its tier."""
+        hit, connector = replica.scheduler.kv.held_prefix(request), replica.scheduler.connector
+        if not (self._from_host and isinstance(connector, MultiConnector)):
+            return hit.num_tokens
+        return hit.num_tokens + connector.offload.num_stored_behind(request, hit)
 
 
 class Pulled(Remote):
@@ -123,17 +132,19 @@ def simulate_pulls(
     idle_sleep_s: float,
     speculation: Speculation | None = None,
     scripts: Sequence[Script] | None = None,
+    offload: Offload | None = None,
 ) -> tuple[Served, dict[int, Pull]]:
     """Every step of every replica, and the sources that were named, by row."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config, scripts)
     name, given = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(0), given)  # noqa: S311
-    gateway = PullingGateway(env, chooser, len(let_in(requests)), sharing.options.kv_recompute_threshold)
+    gateway = PullingGateway(env, chooser, len(let_in(requests)), sharing.options)
     cluster = Cluster(env, sharing, kv, gateway, num_replicas)
     modes = Modes(config.num_batches_in_flight, transfers=CONSUMER, idle_sleep_s=idle_sleep_s, speculation=speculation)
 
-    def connector(replica: Replica) -> Pulled:
-        return Pulled(cluster, replica.scheduler.kv, config)
+    def connector(replica: Replica) -> Connector:
+        kv = replica.scheduler.kv
+        return beside_cpu(Pulled(cluster, kv, config), offload, kv, config)
 
     return serve(env, config, step_time, requests, gateway, modes, num_replicas, connector), gateway.pulls

@@ -21,7 +21,7 @@ class MultiConnector:
         self.events: list[Event] = []
         remote.events = offload.events = self.events
         self._both = (remote, offload)
-        self.remote, self._offload = remote, offload
+        self.remote, self.offload = remote, offload
         self._chosen: Remote | OffloadConnector = remote
 
     @property
@@ -30,7 +30,7 @@ class MultiConnector:
 
     @now_s.setter
     def now_s(self, now_s: float) -> None:
-        self.remote.now_s = self._offload.now_s = now_s
+        self.remote.now_s = self.offload.now_s = now_s
 
     @property
     def has_pending(self) -> bool:
@@ -43,13 +43,13 @@ class MultiConnector:
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         """All are asked; nothing is known as long as one of them does not know."""
         found = [one.find(request, hit) for one in self._both]
-        self._chosen = self.remote if found[0] else self._offload
+        self._chosen = self.remote if found[0] else self.offload
         return None if None in found else found[0] or found[1]
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
         self._chosen.load(request, hit, num_external)
-        if self._chosen is self.remote and self._offload.hears_of_allocations:
-            self._offload.hears_of_table(request)
+        if self._chosen is self.remote and self.offload.hears_of_allocations:
+            self.offload.hears_of_table(request)
 
     def preempted(self, request: Request) -> None:
         for one in self._both:
@@ -61,7 +61,7 @@ class MultiConnector:
 
     def begin(self, start_s: float) -> float:
         """The CPU's worker first makes sure that nothing is written over that it still stores."""
-        return self.remote.begin(self._offload.begin(start_s))
+        return self.remote.begin(self.offload.begin(start_s))
 
     def finished(self, request: Request) -> bool:
         is_held, _ = (one.finished(request) for one in self._both)

@@ -11,6 +11,7 @@ from sim.engine.config import SchedulerConfig
 from sim.workload.trace import Trace
 from tests.reference.content import tokens_of
 from tests.reference.front_door import prompts_as_sent
+from tests.reference.multi_connector import MultiConnector
 from tests.reference.offload import OffloadConnector
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -194,6 +195,8 @@ class LlmD(Router):
     def held(self, request: Request, replica: Replica) -> float:
         hit = replica.scheduler.kv.held_prefix(request)
         num_blocks, connector = hit.num_tokens // self.config.block_size, replica.scheduler.connector
+        if isinstance(connector, MultiConnector):
+            connector = connector.offload
         if not isinstance(connector, OffloadConnector):
             return num_blocks
         num_behind = connector.num_stored_behind(request, hit) // self.config.block_size
