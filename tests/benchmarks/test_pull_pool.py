@@ -22,4 +22,5 @@ def test_pulls_spare_what_is_computed_elsewhere() -> None:
     found = {name: simulated(trace, arms(12.6)[name]) for name in ("load", "load+p2p")}
     for cells in found.values():
         assert [cell.achieved_rps for cell in cells] == pytest.approx([1, 4], rel=0.1)
-    assert found["load"][1].latency_s > 1.5 > 1.0 > found["load+p2p"][1].latency_s
+    assert found["load"][1].latency_s > 1.5
+    assert found["load+p2p"][1].latency_s < 1.0
