@@ -175,7 +175,9 @@ class EngineConfig:
     )
     max_cpu_loras: int | None = count(None, "adapters kept in host memory, as many as max-loras by default")
     fully_sharded_loras: bool = switch(False, "share out all of an adapter, not half of it, by tensor parallelism")
-    enable_prefix_caching: bool | None = switch(None, "reuse the KV blocks of equal prefixes", defaults={"0.8.0": True})
+    enable_prefix_caching: bool | None = switch(
+        None, "reuse the KV blocks of equal prefixes: by default, but of models whose layers keep states from 0.28 on"
+    )
     enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
     scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf", "fair_share"))
     batching: Batching = choice("continuous", get_args(Batching), what_ifs=("static",))

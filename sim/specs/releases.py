@@ -72,6 +72,7 @@ class Release:
     `lowers_max_num_seqs`: the default of max_num_seqs is lowered to max_num_batched_tokens; before, that was an error.
     `fits_token_budget`: the default of max_num_batched_tokens fits max_num_seqs x max_model_len, and without chunked
     prefill holds a whole prompt.
+    `caches_states`: prefixes are cached by default where layers keep states too.
     `forces_chunked_prefill`: it cannot be switched off, and asking for that is ignored.
     `a100_is_large`: an A100 with 70 GiB or more has the defaults of other GPUs of that size.
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too.
@@ -88,6 +89,7 @@ class Release:
     async_with_pipeline: bool
     lowers_max_num_seqs: bool
     fits_token_budget: bool
+    caches_states: bool
     forces_chunked_prefill: bool
     a100_is_large: bool
     huge_gpu_tier: bool
@@ -129,6 +131,7 @@ def release_for(vllm_version: str | None) -> Release:
         async_with_pipeline=v.since("0.15.0"),
         lowers_max_num_seqs=v.since("0.10.1"),
         fits_token_budget=v.since("0.11.1"),
+        caches_states=v.since("0.28.0"),
         forces_chunked_prefill=v.before(SWITCHES_CHUNKED_PREFILL_SINCE),
         a100_is_large=v.before("0.9.0"),
         huge_gpu_tier=v.since("0.28.0"),

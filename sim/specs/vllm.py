@@ -65,6 +65,7 @@ def resolve_engine(
         max_num_batched_tokens=batch.tokens,
         block_size=engine.block_size or _default_block_size(model, on_cpu=on_cpu),
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
+        enable_prefix_caching=_caches_prefixes(engine, model, release),
         enable_chunked_prefill=splits_prompts(engine, release),
         async_scheduling=_async_scheduling(engine, release, speculation, version, on_cpu=on_cpu),
         cudagraph_mode=mode,
@@ -80,9 +81,16 @@ def _as_given(engine: EngineConfig, version: str) -> dict[str, Any]:
     """The arguments in which nothing but the version has a say: as given, else at its default in that version."""
     decided = {name for name in ResolvedEngine.__annotations__ if name in ARGUMENTS and not ARGUMENTS[name].defaults}
     given = {name: getattr(engine, name) for name in ARGUMENTS if name not in decided}
-    if engine.kv_allocation == "contiguous":
-        given["enable_prefix_caching"] = False
     return {name: default_of(ARGUMENTS[name], version) if value is None else value for name, value in given.items()}
+
+
+def _caches_prefixes(engine: EngineConfig, model: ModelSpec, release: Release) -> bool:
+    """As asked for; else not where layers keep states, before 0.28 (vllm#23716, #50991)."""
+    if engine.kv_allocation == "contiguous":
+        return False
+    if engine.enable_prefix_caching is not None:
+        return engine.enable_prefix_caching
+    return release.caches_states or all(layer.attention.kind != "linear" for layer in model.distinct_layers)
 
 
 def _check_known(engine: EngineConfig, version: str) -> None:

@@ -433,6 +433,25 @@ def test_a_small_budget_was_refused_before_0_10_1() -> None:
     assert resolve("0.10.1", max_num_batched_tokens=300).max_num_seqs == 300
 
 
+@pytest.mark.parametrize(
+    ("model", "version", "caches"),
+    [
+        ("Qwen3.5-4B", "0.27.1", False),
+        ("Qwen3.5-4B", "0.28.0", True),
+        ("Llama-3.1-8B", "0.8.0", True),
+        ("gpt-oss-20b", "0.27.1", True),
+    ],
+)
+def test_prefixes_of_models_with_states_are_cached_by_default_since_0_28(
+    model: str, version: str, *, caches: bool
+) -> None:
+    """vllm#23716 and #50991; asked for, they are before."""
+    spec, gpu = load_model(model), load_gpu("h100-sxm")
+    assert resolve_engine(EngineConfig(), spec, gpu, vllm_version=version).enable_prefix_caching is caches
+    asked = EngineConfig(enable_prefix_caching=True)
+    assert resolve_engine(asked, spec, gpu, vllm_version=version).enable_prefix_caching
+
+
 def test_priority_is_a_policy_of_v1_since_0_9_2() -> None:
     """Before, asking for it is refused."""
     with pytest.raises(
