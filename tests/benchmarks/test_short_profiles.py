@@ -11,5 +11,5 @@ def test_the_shipped_bands_are_those_of_the_profiles_left_out() -> None:
     assert shipped == unfitted_kernels()
     errors = sorted(abs(error) for one in left_out() for error in (*one.decode, *one.prefill))
     covered = sum(error <= shipped["generic"] for error in errors) / len(errors)
-    assert 0.85 < covered < 0.9
+    assert 0.88 < covered < 0.93  # as FITS has it for step times
     assert 0 < shipped["derived"] < shipped["generic"]
