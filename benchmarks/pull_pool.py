@@ -5,13 +5,15 @@ H200s, 128 prefixes of 48K tokens, questions of 256 tokens, answers of 64, five 
 and epp-load-p2p.yaml. What it does not say is how long a stage lasts: 60 s, as its first arm tells, which serves all that comes, so that
 achieved over offered is T / (T + the last request's latency). Pulls have the bandwidth of one network card (`fit_transfers.py`). Nothing was fitted to these rows.
 
+The guide's documents are replayed too: 192 conversations of six questions, each about 48K tokens of its own, 128 at a time, on fourteen replicas.
+
 Of the guide's replicas each has a CPU tier as well, which is not simulated beside pulls; and its hot set, whose answers of 512 tokens
 took 0.1 s by its own figures, is left out.
 """
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +27,15 @@ from sim.workload.trace import Trace
 
 MEASURED = "measured/llmd_p2p_pool_gptoss120b_h200.csv"
 SCENARIO = "pool_128x48K_256q_64out_16pods"
+DOCUMENTS = "measured/llmd_p2p_docqa_and_agentic.csv"
+CONVERSATIONS = "workloads/guide_p2p-kv-cache-sharing_1.yaml.in"
 NUM_REPLICAS, NUM_PREFIXES = 16, 128
+NUM_REPLICAS_OF_DOCUMENTS = 14
 PREFIX_TOKENS, QUESTION_TOKENS, OUTPUT_TOKENS = 48 * 1024, 256, 64
 STAGE_S = 60.0
 DRAINED_S = 600.0  # from the beginning of a stage to that of the next
 MOST_ERROR = 0.12
+AFFINITY = "llm_d_precise:no_hit_lru=2"
 BY_LOAD = "llm_d:queue=3,kv=2,prefix=0,picker=weighted_random"
 
 
@@ -47,7 +53,8 @@ def main(folder: Path) -> None:
     print("| arm | offered req/s | achieved measured | simulated | median latency measured (s) | simulated |")
     print("|---|---|---|---|---|---|")
     card_bytes_per_s, *_ = fit(measured_transfers(transfers(folder)))
-    for arm, fleet in arms(card_bytes_per_s / GIGA).items():
+    card_gb_s = card_bytes_per_s / GIGA
+    for arm, fleet in arms(card_gb_s).items():
         for rate, here in zip(rates, simulated(trace, fleet), strict=True):
             there = measured[arm, rate]
             off = here.achieved_rps / there.achieved_rps - 1
@@ -56,6 +63,8 @@ def main(folder: Path) -> None:
                 f"| {arm} | {rate:g} | {there.achieved_rps:.2f} | {here.achieved_rps:.2f} ({off:+.0%}{verdict}) |"
                 f" {there.latency_s:.2f} | {here.latency_s:.2f} |"
             )
+    print("\n| arm | P50, P95 and P99 of TTFT (s), turns/s: measured twice | simulated |\n|---|---|---|")
+    print(*documents(folder, card_gb_s), sep="\n")
 
 
 def measured_cells(folder: Path) -> dict[tuple[str, float], Cell]:
@@ -70,13 +79,43 @@ def measured_cells(folder: Path) -> dict[tuple[str, float], Cell]:
 
 def arms(card_gb_s: float) -> Mapping[str, Mapping[str, Any]]:
     """Fleets by the names of the arms; a replica has one network card."""
-    pools = {"pools": [{"replicas": NUM_REPLICAS}]}
-    pulling = {"kv_pull": {"via": "host", "kv_recompute_threshold": 2048}, "transfer": {"bandwidth_gb_s": card_gb_s}}
+    pools: dict[str, Any] = {"pools": [{"replicas": NUM_REPLICAS}]}
     return {
-        "affinity": pools | {"router": "llm_d_precise:no_hit_lru=2"},
+        "affinity": pools | {"router": AFFINITY},
         "load": pools | {"router": BY_LOAD},
-        "load+p2p": pools | {"router": BY_LOAD} | pulling,
+        "load+p2p": pools | {"router": BY_LOAD} | pulling(card_gb_s),
     }
+
+
+def pulling(card_gb_s: float) -> dict[str, Any]:
+    """From host to host, at least 2,048 tokens, as the guide has it."""
+    return {"kv_pull": {"via": "host", "kv_recompute_threshold": 2048}, "transfer": {"bandwidth_gb_s": card_gb_s}}
+
+
+def documents(folder: Path, card_gb_s: float) -> Iterator[str]:
+    """A row an arm."""
+    with (folder / DOCUMENTS).open() as file:
+        rows = [row for row in csv.DictReader(file) if row["set"] == "gptoss docqa"]
+    pools: dict[str, Any] = {"pools": [{"replicas": NUM_REPLICAS_OF_DOCUMENTS}]}
+    pulls = pulling(card_gb_s)
+    fleets = {
+        "precise": pools | {"router": AFFINITY},
+        "precise+P2P": pools | {"router": AFFINITY} | pulls,
+        "load+P2P": pools | {"router": BY_LOAD} | pulls,
+    }
+    for arm, fleet in fleets.items():
+        measured = "; ".join(
+            f"{row['ttft_p50']}, {row['ttft_p90_or_p95']}, {row['ttft_p99']}, {row['turns_per_s']}"
+            for row in rows
+            if row["arm"] == arm
+        )
+        found = sim.simulate(
+            "gpt-oss-120b", "h200-sxm", folder / CONVERSATIONS, engine=ENGINE, fleet=fleet, clock="client",
+            intervals=False,
+        )  # fmt: skip
+        ttft_s = found.requests["ttft_ms"].quantile([0.5, 0.95, 0.99]) / 1000
+        here = ", ".join(f"{value:.1f}" for value in ttft_s)
+        yield f"| {arm} | {measured} | {here}, {found.summary['request_throughput']:.2f} |"
 
 
 def pool_trace(rates: Sequence[float], seed: int = 0) -> Trace:
