@@ -80,9 +80,9 @@ def without_ties(changes: Dynamics, how: Rules) -> Dynamics:
     return replace(changes, recovery=replace(recovery, backoff_s=1.0))
 
 
-@examples(150)
+@examples(300)
 @given(
-    fleet=fleets(with_tiers=True),
+    fleet=fleets(with_tiers=True) | servers(),
     changes=policies(2),
     how=rules,
     start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
@@ -97,34 +97,13 @@ def test_fleets_that_change(
     router: str,
     users: Users | None,
 ) -> None:
-    """How and when each request ended and by whom, every replica's life, every pull."""
+    """Of replicas, or of servers of several engines in lock step or not: how and when each request ended and by whom, every life, every pull, and every wave of
+    those that were there in turn.
+    """
     clients = Clients(users)
     if changes.recovery.lost != "fail":
         fleet = without_caches(fleet)
     assert_same_run(fleet, without_ties(changes, how), how, start_up_s, router, clients)
-
-
-@examples(150)
-@given(
-    fleet=servers(),
-    changes=policies(2),
-    how=rules,
-    start_up_s=st.sampled_from((0.0, 3.0, 20.0)),
-    router=routers,
-    users=st.sampled_from((None, None, Users(3, 1.0))),
-)
-def test_servers_of_several_engines(
-    fleet: Servers,
-    changes: Dynamics,
-    how: Rules,
-    start_up_s: float,
-    router: str,
-    users: Users | None,
-) -> None:
-    """Which hand KV over and come and go whole, in lock step or not: the same, and every wave of those that were there in turn."""
-    if changes.recovery.lost != "fail":
-        fleet = without_caches(fleet)
-    assert_same_run(fleet, without_ties(changes, how), how, start_up_s, router, Clients(users))
 
 
 def assert_same_run(

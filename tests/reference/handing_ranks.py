@@ -17,11 +17,12 @@ import simpy
 
 from sim.engine.config import SchedulerConfig
 from sim.steptime.protocol import StepShape, StepTimeModel
+from tests.reference.aborts import TakesAborts
 from tests.reference.adapters import Adapters
 from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.modes import Modes
-from tests.reference.replica import Abort, Process, heard_of, step_shape
-from tests.reference.request import Request, RequestStatus
+from tests.reference.replica import Process, heard_of, step_shape
+from tests.reference.request import Request
 from tests.reference.scheduler import Batch, Scheduler
 from tests.reference.waves import DUMMY_BATCH
 
@@ -81,45 +82,27 @@ class Launched(NamedTuple):
     seen_s: list[float]
 
 
-class HandingRank:
+class HandingRank(TakesAborts):
     """A scheduler, its batch queue, and what has come since its last call."""
 
     def __init__(self, ranks: "HandingRanks", config: SchedulerConfig, modes: Modes) -> None:
+        super().__init__()
         self._ranks = ranks
         self._depth = config.num_batches_in_flight
         self._num_usable_blocks = config.num_usable_blocks
         self._transfers = modes.transfers
         self._queue: deque[Launched] = deque()
-        self.inbox: list[Request] = []
-        self.aborts: list[Abort] = []
         self.scheduler = Scheduler(config, modes)
         self._adapters = Adapters(modes.loras) if modes.loras else None
         self.ran: list[Ran] = []
 
     def submit(self, request: Request, _others: Sequence[Request] = ()) -> None:
         self.inbox.append(request)
-        self._wake()
+        self.wake()
 
-    def abort(self, request: Request, reason: str, now_s: float) -> None:
-        """As of a replica by itself."""
-        if request in self.inbox:
-            self.inbox.remove(request)
-            request.failed = reason
-        else:
-            self.aborts.append(Abort(request, reason, now_s))
-            self._wake()
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
-
-    def _drain_aborts(self, before_s: float) -> None:
-        due = [abort for abort in self.aborts if abort.at_s < before_s]
-        self.aborts = [abort for abort in self.aborts if abort not in due]
-        for request, reason, _ in due:
-            if request.status is not RequestStatus.FINISHED:
-                self.scheduler.abort(request)
-                request.failed = reason
 
     @property
     def engines(self) -> list["HandingRank"]:
@@ -144,7 +127,7 @@ class HandingRank:
         for request in self.inbox:
             self.scheduler.add_request(request)
         self.inbox.clear()
-        self._drain_aborts(math.inf)
+        self.drain_aborts(math.inf)
         executed = yield from self._process_engine_step(step, is_throttled=is_throttled)
         if not executed and step is not None:
             preparing_s = self._adapters.dummy_s() if self._adapters else 0.0
@@ -200,7 +183,7 @@ class HandingRank:
         if (
             launched.step is not None
         ):  # one without rows is taken back as the call begins, which has heard of aborts itself
-            self._drain_aborts(env.now)
+            self.drain_aborts(env.now)
         sampled, finished = self.scheduler.update(launched.batch)
         for request in sampled:
             if request.first_token_s is None:

@@ -20,6 +20,7 @@ from sim.engine.config import SchedulerConfig
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.protocol import AgreedStepTime, Agreement, StepShape, StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference.aborts import TakesAborts
 from tests.reference.adapters import Adapters
 from tests.reference.arrivals import Due, back_from, called_at
 from tests.reference.clients import Senders
@@ -27,8 +28,8 @@ from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.modes import PLAIN, Modes
 from tests.reference.recorder import Recorder
-from tests.reference.replica import Abort, step_shape
-from tests.reference.request import Request, RequestStatus
+from tests.reference.replica import step_shape
+from tests.reference.request import Request
 from tests.reference.routers import ROUTERS
 from tests.reference.scheduler import Batch, Scheduler
 from tests.reference.waves import DUMMY_BATCH
@@ -46,14 +47,13 @@ class Serving(Protocol):
 RanksT = TypeVar("RanksT", bound=Serving)
 
 
-class Rank:
+class Rank(TakesAborts):
     """A scheduler, and what has come since its last step."""
 
     def __init__(self, ranks: "Ranks", config: SchedulerConfig, modes: Modes) -> None:
+        super().__init__()
         self._ranks = ranks
         self._num_usable_blocks = config.num_usable_blocks
-        self.inbox: list[Request] = []
-        self.aborts: list[Abort] = []
         self.scheduler = Scheduler(config, modes)
         self.recorder = Recorder()
         self._adapters = Adapters(modes.loras) if modes.loras else None
@@ -64,26 +64,11 @@ class Rank:
 
     def submit(self, request: Request, others: Sequence[Request] = ()) -> None:
         self.inbox += [request, *others]
+        self.wake()
+
+    def wake(self) -> None:
         if not self._ranks.woken.triggered:
             self._ranks.woken.succeed()
-
-    def abort(self, request: Request, reason: str, now_s: float) -> None:
-        """As of a replica by itself."""
-        if request in self.inbox:
-            self.inbox.remove(request)
-            request.failed = reason
-        else:
-            self.aborts.append(Abort(request, reason, now_s))
-            if not self._ranks.woken.triggered:
-                self._ranks.woken.succeed()
-
-    def drain_aborts(self, before_s: float) -> None:
-        due = [abort for abort in self.aborts if abort.at_s < before_s]
-        self.aborts = [abort for abort in self.aborts if abort not in due]
-        for request, reason, _ in due:
-            if request.status is not RequestStatus.FINISHED:
-                self.scheduler.abort(request)
-                request.failed = reason
 
     def call(self, now_s: float, *, is_throttled: bool) -> Batch | None:
         """The scheduler's, which then hears what the worker told with an earlier batch without rows."""

@@ -4,17 +4,14 @@ A server begins, drains and is lost as one; its engines hand over by themselves,
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
-import simpy
-
-from sim.cluster.dynamics import Dynamics
 from sim.engine.config import SchedulerConfig
-from sim.workload.trace import Trace
-from tests.reference.disaggregation import Pool, ServerKind
+from tests.reference.disaggregation import ServerKind
 from tests.reference.handing_ranks import HandingRanks
 from tests.reference.managed import Spot
-from tests.reference.managed_pools import ManagedPools, Rules
+from tests.reference.managed_pools import ManagedPools
 from tests.reference.managed_servers import Servers, ServerSpots
 from tests.reference.recorder import Recorder
 from tests.reference.request import Request
@@ -25,28 +22,13 @@ ALONE = ServerKind(1, 1)
 class HandingServers(ServerSpots, ManagedPools):
     """Of a pool without servers each engine is one by itself."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        trace: Trace,
-        pools: tuple[Pool, Pool],
-        requests: list[Request],
-        dynamics: Dynamics,
-        rules: Rules,
-        *,
-        start_up_s: float,
-        router: str,
-        seed: int,
-    ) -> None:
-        kinds = [pool.server or ALONE for pool in pools]
-        self.with_servers(
-            trace,
-            [
-                Servers(kind.num_engines, kind.per_address, kind.balancer, dict(kind.rules) if kind.rules else None)
-                for kind in kinds
-            ],
-        )
-        super().__init__(env, trace, pools, requests, dynamics, rules, start_up_s=start_up_s, router=router, seed=seed)
+    @cached_property
+    def kinds(self) -> Sequence[Servers]:
+        found = (pool.server or ALONE for pool in self.pools)
+        return [
+            Servers(kind.num_engines, kind.per_address, kind.balancer, dict(kind.rules) if kind.rules else None)
+            for kind in found
+        ]
 
     def config_of(self, pool: int) -> SchedulerConfig:
         return self.pools[pool].config

@@ -121,7 +121,7 @@ class ManagedPools(ManagedFleet):
         router: str,
         seed: int,
     ) -> None:
-        self.pools, self.rules = pools, rules
+        self.trace, self.pools, self.rules = trace, pools, rules
         self.ways: list[Way] = []
         self.done: list[Way] = []
         self.prefill_draws = Random(seed)  # noqa: S311

@@ -5,6 +5,7 @@ A server begins, drains and is lost as one; an address knows nothing of what was
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,14 +63,27 @@ class ServerSpots(ManagedFleet):
     """`kinds` are those of the servers of each pool, and `stays` those of each spot, the last of which is there."""
 
     kind = "server"
+    trace: Trace
 
-    def with_servers(self, trace: Trace, kinds: Sequence[Servers]) -> None:
-        """Before there are any spots."""
-        self.trace, self.kinds = trace, kinds
-        self.all_entries: dict[Spot, list[Entry]] = {}
-        self.stays: dict[Spot, list[Stay]] = {}
-        self.gateways: list[Gateway] = []
-        self.at_end: dict[Job, int] = {}
+    @cached_property
+    def kinds(self) -> Sequence[Servers]:
+        raise NotImplementedError
+
+    @cached_property
+    def all_entries(self) -> dict[Spot, list[Entry]]:
+        return {}
+
+    @cached_property
+    def stays(self) -> dict[Spot, list[Stay]]:
+        return {}
+
+    @cached_property
+    def gateways(self) -> list[Gateway]:
+        return []
+
+    @cached_property
+    def at_end(self) -> dict[Job, int]:
+        return {}
 
     def entries(self, spot: Spot) -> Sequence[Entry]:
         if spot not in self.all_entries:
@@ -215,7 +229,7 @@ class ManagedServers(ServerSpots):
         *,
         seed: int,
     ) -> None:
-        self.with_servers(trace, [servers])
+        self.trace, self.kinds = trace, [servers]
         super().__init__(env, config, pools, router, requests, dynamics, seed=seed)
 
     def made(self, spot: Spot, start: Callable[[Any], None]) -> tuple[Sequence[Any], Any]:

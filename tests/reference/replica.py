@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import simpy
 
@@ -17,6 +17,7 @@ from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference.aborts import Abort
 from tests.reference.adapters import Adapters
 from tests.reference.arrivals import ANSWERED, Due, arrivals, back_from, called_at
 from tests.reference.connector import Job
@@ -39,14 +40,6 @@ class Launched:
     start_s: float
     end_s: float
     log_row: dict[str, Any] | None
-
-
-class Abort(NamedTuple):
-    """A request that nobody waits for any more, why, and since when."""
-
-    request: Request
-    reason: str
-    at_s: float
 
 
 class Replica:
