@@ -59,7 +59,9 @@ def _check_engine(what: str, deployment: Deployment) -> None:
         if is_there:
             raise ConfigError(f"{what} is not simulated with {name}; leave one of them out.")
     if not engine.enable_prefix_caching:
-        raise ConfigError(f"{what} shares cached prefixes, and enable_prefix_caching is off; leave one of them out.")
+        raise ConfigError(
+            f"{what} shares cached prefixes, and enable_prefix_caching is off, as vLLM before 0.28 has it for models with states; enable it, or leave {what} out."
+        )
 
 
 def _check_store(options: StoreOptions, deployment: Deployment) -> None:
