@@ -7,7 +7,7 @@ achieved over offered is T / (T + the last request's latency). Pulls have the ba
 
 The guide's documents are replayed too: 192 conversations of six questions, each about 48K tokens of its own, 128 at a time, on fourteen replicas.
 
-Of the guide's replicas each has a CPU tier as well, which is not simulated beside pulls; and its hot set, whose answers of 512 tokens
+Of the guide's replicas each has a CPU tier as well, which is not simulated for models with sliding windows; and its hot set, whose answers of 512 tokens
 took 0.1 s by its own figures, is left out.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 import sim
 from benchmarks.fit_transfers import fit, measured_transfers
-from benchmarks.pulls import ENGINE, transfers
+from benchmarks.pulls import ENGINE, transfers, verdict
 from sim.units import GIGA
 from sim.workload.trace import Trace
 
@@ -57,10 +57,9 @@ def main(folder: Path) -> None:
     for arm, fleet in arms(card_gb_s).items():
         for rate, here in zip(rates, simulated(trace, fleet), strict=True):
             there = measured[arm, rate]
-            off = here.achieved_rps / there.achieved_rps - 1
-            verdict = "" if abs(off) <= MOST_ERROR else f", not within {MOST_ERROR:.0%}"
+            judged = verdict(here.achieved_rps, there.achieved_rps, MOST_ERROR)
             print(
-                f"| {arm} | {rate:g} | {there.achieved_rps:.2f} | {here.achieved_rps:.2f} ({off:+.0%}{verdict}) |"
+                f"| {arm} | {rate:g} | {there.achieved_rps:.2f} | {here.achieved_rps:.2f} ({judged}) |"
                 f" {there.latency_s:.2f} | {here.latency_s:.2f} |"
             )
     print("\n| arm | P50, P95 and P99 of TTFT (s), turns/s: measured twice | simulated |\n|---|---|---|")
@@ -78,30 +77,31 @@ def measured_cells(folder: Path) -> dict[tuple[str, float], Cell]:
 
 
 def arms(card_gb_s: float) -> Mapping[str, Mapping[str, Any]]:
-    """Fleets by the names of the arms; a replica has one network card."""
-    pools: dict[str, Any] = {"pools": [{"replicas": NUM_REPLICAS}]}
+    """Fleets by the names of the arms."""
     return {
-        "affinity": pools | {"router": AFFINITY},
-        "load": pools | {"router": BY_LOAD},
-        "load+p2p": pools | {"router": BY_LOAD} | pulling(card_gb_s),
+        "affinity": _fleet(NUM_REPLICAS, AFFINITY),
+        "load": _fleet(NUM_REPLICAS, BY_LOAD),
+        "load+p2p": _fleet(NUM_REPLICAS, BY_LOAD, card_gb_s),
     }
 
 
-def pulling(card_gb_s: float) -> dict[str, Any]:
-    """From host to host, at least 2,048 tokens, as the guide has it."""
-    return {"kv_pull": {"via": "host", "kv_recompute_threshold": 2048}, "transfer": {"bandwidth_gb_s": card_gb_s}}
+def _fleet(num_replicas: int, router: str, card_gb_s: float | None = None) -> dict[str, Any]:
+    """With a network card a replica pulls, from host to host, at least 2,048 tokens, as the guide has it."""
+    fleet: dict[str, Any] = {"pools": [{"replicas": num_replicas}], "router": router}
+    if card_gb_s is None:
+        return fleet
+    pulls = {"via": "host", "kv_recompute_threshold": 2048}
+    return fleet | {"kv_pull": pulls, "transfer": {"bandwidth_gb_s": card_gb_s}}
 
 
 def documents(folder: Path, card_gb_s: float) -> Iterator[str]:
     """A row an arm."""
     with (folder / DOCUMENTS).open() as file:
         rows = [row for row in csv.DictReader(file) if row["set"] == "gptoss docqa"]
-    pools: dict[str, Any] = {"pools": [{"replicas": NUM_REPLICAS_OF_DOCUMENTS}]}
-    pulls = pulling(card_gb_s)
     fleets = {
-        "precise": pools | {"router": AFFINITY},
-        "precise+P2P": pools | {"router": AFFINITY} | pulls,
-        "load+P2P": pools | {"router": BY_LOAD} | pulls,
+        "precise": _fleet(NUM_REPLICAS_OF_DOCUMENTS, AFFINITY),
+        "precise+P2P": _fleet(NUM_REPLICAS_OF_DOCUMENTS, AFFINITY, card_gb_s),
+        "load+P2P": _fleet(NUM_REPLICAS_OF_DOCUMENTS, BY_LOAD, card_gb_s),
     }
     for arm, fleet in fleets.items():
         measured = "; ".join(
@@ -109,13 +109,15 @@ def documents(folder: Path, card_gb_s: float) -> Iterator[str]:
             for row in rows
             if row["arm"] == arm
         )
-        found = sim.simulate(
-            "gpt-oss-120b", "h200-sxm", folder / CONVERSATIONS, engine=ENGINE, fleet=fleet, clock="client",
-            intervals=False,
-        )  # fmt: skip
+        found = _ran(folder / CONVERSATIONS, fleet)
         ttft_s = found.requests["ttft_ms"].quantile([0.5, 0.95, 0.99]) / 1000
         here = ", ".join(f"{value:.1f}" for value in ttft_s)
         yield f"| {arm} | {measured} | {here}, {found.summary['request_throughput']:.2f} |"
+
+
+def _ran(trace: Trace | Path, fleet: Mapping[str, Any]) -> sim.Result:
+    """By the client's clock."""
+    return sim.simulate("gpt-oss-120b", "h200-sxm", trace, engine=ENGINE, fleet=fleet, clock="client", intervals=False)
 
 
 def pool_trace(rates: Sequence[float], seed: int = 0) -> Trace:
@@ -137,8 +139,8 @@ def pool_trace(rates: Sequence[float], seed: int = 0) -> Trace:
 
 
 def simulated(trace: Trace, fleet: Mapping[str, Any]) -> list[Cell]:
-    """Of each stage, by the client's clock."""
-    found = sim.simulate("gpt-oss-120b", "h200-sxm", trace, engine=ENGINE, fleet=fleet, clock="client", intervals=False)
+    """Of each stage."""
+    found = _ran(trace, fleet)
     assert trace.stage is not None, "it has stages"
     cells = []
     for of_stage in (found.requests[trace.stage == stage] for stage in np.unique(trace.stage)):

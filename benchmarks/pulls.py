@@ -55,8 +55,8 @@ def main(folder: Path) -> None:
         with_client = here.pull + client_ms
         print(
             f"| {length:,} | {there.recompute:,.1f} | {here.recompute:,.1f} ({_off(here.recompute, there.recompute)}) |"
-            f" {there.pull:,.1f} | {here.pull:,.1f} ({_verdict(here.pull, there.pull)}) |"
-            f" {with_client:,.1f} ({_verdict(with_client, there.pull)}) |"
+            f" {there.pull:,.1f} | {here.pull:,.1f} ({verdict(here.pull, there.pull)}) |"
+            f" {with_client:,.1f} ({verdict(with_client, there.pull)}) |"
         )
     print(f"\n- a pull pays from {pays_from(guide_gb_s)} tokens on (measured: at {first:,}, the shortest, and above)")
     print(f"\nPulls at {card_gb_s:.1f} GB/s, against the later publication:\n")
@@ -107,8 +107,9 @@ def _off(here: float, there: float) -> str:
     return f"{here / there - 1:+.0%}"
 
 
-def _verdict(here: float, there: float) -> str:
-    return f"{_off(here, there)}{'' if abs(here / there - 1) <= MOST_ERROR else f', not within {MOST_ERROR:.0%}'}"
+def verdict(here: float, there: float, most_error: float = MOST_ERROR) -> str:
+    """How far off, and whether that is too far."""
+    return f"{_off(here, there)}{'' if abs(here / there - 1) <= most_error else f', not within {most_error:.0%}'}"
 
 
 if __name__ == "__main__":

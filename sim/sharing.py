@@ -49,7 +49,6 @@ def sharing_of(
 def _check_engine(what: str, deployment: Deployment) -> None:
     engine = deployment.engine
     beside: dict[str, bool] = {
-        "kv_offloading_size": deployment.offload is not None and what == "kv_store",
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
         "data_parallel_size": engine.data_parallel_size > 1,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
@@ -66,6 +65,8 @@ def _check_engine(what: str, deployment: Deployment) -> None:
 
 def _check_store(options: StoreOptions, deployment: Deployment) -> None:
     block_size = deployment.plan.block_size
+    if deployment.offload is not None:
+        raise ConfigError("kv_store is not simulated with kv_offloading_size; leave one of them out.")
     if not deployment.plan.has_full_attention_alone:
         raise ConfigError(
             "kv_store is simulated for models whose layers all have full attention, got one with sliding windows or states;"

@@ -114,25 +114,22 @@ class ChangingFleet:
         return self._replica(place) if self._plan.pools[place.pool].server is None else self._server(place)
 
     def _replica(self, place: Place) -> LiveReplica:
-        env, pool = self._env, place.pool
-        (number,) = place.addresses
-        core = self._made(place)
-        gateway = self.gateway
+        (number,), front = place.addresses, self._front(place)
         replica = live_replica(
-            env,
-            core,
+            self._env,
+            self._made(place),
             number,
-            pool,
-            partial(gateway.answered, number),
-            self._router.scrape_interval_s,
-            limits=QueueLimits.of(self._plan.configs[pool].engine),
-            refuse=partial(gateway.refused, number),
+            place.pool,
+            partial(front.answered, number),
+            front.scrape_interval_s,
+            limits=QueueLimits.of(self._plan.configs[place.pool].engine),
+            refuse=partial(front.refused, number),
         )
         (replica.number_in_fleet,) = place.replicas
         return replica
 
     def _front(self, place: Place) -> Front:  # noqa: ARG002 - one for all
-        """Who looks at the addresses of a server there, and hears from them."""
+        """Who looks at the addresses of what is there, and hears from them."""
         gateway = self.gateway
         return Front(self._router.scrape_interval_s, gateway.answered, gateway.refused)
 

@@ -50,13 +50,7 @@ class ChangingDisaggregatedFleet(ChangingFleet):
         return super()._front(place)
 
     def _replica(self, place: Place) -> LiveReplica:
-        if self._desk.is_prefill(place.pool):
-            interval_s, (number,) = self._desk.router.scrape_interval_s, place.addresses
-            prefilled = partial(self._answering.prefilled, number)
-            replica = LiveReplica(self._env, self._made(place), number, place.pool, prefilled, interval_s)
-            (replica.number_in_fleet,) = place.replicas
-        else:
-            replica = super()._replica(place)
+        replica = super()._replica(place)
         self._exchange.handovers.engines[replica.number_in_fleet] = replica
         return replica
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import simpy
+
 from tests.reference.request import Request, RequestStatus
 from tests.reference.scheduler import Scheduler
 
@@ -15,24 +17,25 @@ class Abort(NamedTuple):
 
 
 class TakesAborts:
-    """A rank, which is woken by what comes; requests lie in its `inbox` until its next call."""
+    """An engine, which is woken by what comes; requests lie in its `inbox` until its next call."""
 
     scheduler: Scheduler
 
-    def __init__(self) -> None:
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
         self.inbox: list[Request] = []
         self.aborts: list[Abort] = []
 
     def wake(self) -> None:
         raise NotImplementedError
 
-    def abort(self, request: Request, reason: str, now_s: float) -> None:
-        """As of a replica by itself."""
+    def abort(self, request: Request, reason: str) -> None:
+        """Whoever asked has gone. A batch that comes back at this very instant is taken in first."""
         if request in self.inbox:
             self.inbox.remove(request)
             request.failed = reason
         else:
-            self.aborts.append(Abort(request, reason, now_s))
+            self.aborts.append(Abort(request, reason, self._env.now))
             self.wake()
 
     def drain_aborts(self, before_s: float) -> None:

@@ -86,7 +86,7 @@ class HandingRank(TakesAborts):
     """A scheduler, its batch queue, and what has come since its last call."""
 
     def __init__(self, ranks: "HandingRanks", config: SchedulerConfig, modes: Modes) -> None:
-        super().__init__()
+        super().__init__(ranks.env)
         self._ranks = ranks
         self._depth = config.num_batches_in_flight
         self._num_usable_blocks = config.num_usable_blocks
@@ -179,10 +179,10 @@ class HandingRank(TakesAborts):
     def _update_from(self, launched: Launched) -> None:
         env, connector = self._ranks.env, self.scheduler.connector
         assert connector is not None, "ranks that hand KV over"
+        assert self._transfers is not None, "ranks that hand KV over"
         connector.now_s = env.now
-        if (
-            launched.step is not None
-        ):  # one without rows is taken back as the call begins, which has heard of aborts itself
+        # One without rows is taken back as the call begins, which has heard of aborts itself.
+        if launched.step is not None:
             self.drain_aborts(env.now)
         sampled, finished = self.scheduler.update(launched.batch)
         for request in sampled:
@@ -192,7 +192,6 @@ class HandingRank(TakesAborts):
             request.finish_s = env.now
             self._ranks.on_finished(request)
         for job in connector.reported(launched.seen_s[0]):
-            assert self._transfers is not None, "ranks that hand KV over"
             heard_of(job, self.scheduler, self._transfers, self._ended)
 
     def _ended(self, request: Request) -> None:

@@ -20,7 +20,7 @@ from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.kv_store import serve
 from tests.reference.modes import Modes, Offload, Script, Speculation, Transfers
-from tests.reference.multi_connector import MultiConnector, beside_cpu
+from tests.reference.multi_connector import beside_cpu, tier_of
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
@@ -59,10 +59,8 @@ class PullingGateway(Gateway):
 
     def num_held(self, request: Request, replica: Replica) -> int:
         """Tokens in its cache, and from host to host those behind them in its tier."""
-        hit, connector = replica.scheduler.kv.held_prefix(request), replica.scheduler.connector
-        if not (self._from_host and isinstance(connector, MultiConnector)):
-            return hit.num_tokens
-        return hit.num_tokens + connector.offload.num_stored_behind(request, hit)
+        hit, tier = replica.scheduler.kv.held_prefix(request), tier_of(replica.scheduler.connector)
+        return hit.num_tokens + (tier.num_stored_behind(request, hit) if self._from_host and tier else 0)
 
 
 class Pulled(Remote):

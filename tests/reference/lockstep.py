@@ -51,7 +51,7 @@ class Rank(TakesAborts):
     """A scheduler, and what has come since its last step."""
 
     def __init__(self, ranks: "Ranks", config: SchedulerConfig, modes: Modes) -> None:
-        super().__init__()
+        super().__init__(ranks._env)
         self._ranks = ranks
         self._num_usable_blocks = config.num_usable_blocks
         self.scheduler = Scheduler(config, modes)

@@ -178,11 +178,7 @@ class ServerSpots(ManagedFleet):
             return
         self.forget_at(entry, *still_open)
         for answer in still_open:
-            engine: Any = gateway.replicas[gateway.chosen[answer.index]]
-            if self.kinds[entry.pool].rules is None:
-                engine.abort(answer, reason)
-            else:
-                engine.abort(answer, reason, self.env.now)
+            gateway.replicas[gateway.chosen[answer.index]].abort(answer, reason)
 
     def forget_at(self, entry: Entry, *given_up: Request) -> None:
         assert entry.gateway
@@ -246,7 +242,7 @@ class ManagedServers(ServerSpots):
             finished,
             servers.rules is not None,
             servers.rules or {},
-            servers.num_engines * spot.number,
+            self.engine_numbers(spot).start,
             start=start,
             modes=servers.modes,
         )

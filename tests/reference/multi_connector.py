@@ -81,6 +81,12 @@ def beside_cpu(remote: Remote, offload: Offload | None, kv: KVCacheManager, conf
     return MultiConnector(remote, OffloadConnector(offload, kv, config)) if offload else remote
 
 
+def tier_of(connector: Connector | None) -> OffloadConnector | None:
+    """The part that keeps KV on the CPU, by itself or beside another; None without one."""
+    found = connector.offload if isinstance(connector, MultiConnector) else connector
+    return found if isinstance(found, OffloadConnector) else None
+
+
 def remote_of(connector: Connector | None) -> Any:
     """The part that talks to other engines."""
     return connector.remote if isinstance(connector, MultiConnector) else connector

@@ -17,7 +17,7 @@ from sim.engine.records import Records
 from sim.errors import ConfigError
 from sim.steptime.protocol import StepShape, StepTimeModel
 from sim.workload.trace import Trace
-from tests.reference.aborts import Abort
+from tests.reference.aborts import TakesAborts
 from tests.reference.adapters import Adapters
 from tests.reference.arrivals import ANSWERED, Due, arrivals, back_from, called_at
 from tests.reference.connector import Job
@@ -42,7 +42,7 @@ class Launched:
     log_row: dict[str, Any] | None
 
 
-class Replica:
+class Replica(TakesAborts):
     """A scheduler, a device that runs one batch after the other, and the batches in flight between them."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Replica:
         on_finished: Callable[[Request], object] | None = None,
         on_refused: Callable[[Request], None] | None = None,
     ) -> None:
-        self._env = env
+        super().__init__(env)
         self._number = number
         self._on_refused = on_refused
         self._undecided: list[Request] = []
@@ -72,8 +72,6 @@ class Replica:
         self._in_flight: deque[Launched] = deque()
         self._device = Device(modes.pipeline, env.now)
         self._adapters = Adapters(modes.loras) if modes.loras else None
-        self._inbox: list[Request] = []
-        self._aborts: list[Abort] = []
         self._unfinished: set[Request] = set()
         self._num_calls_since_idle = 0
         self._num_vain_calls = 0
@@ -106,40 +104,25 @@ class Replica:
 
     def _accept(self, request: Request) -> None:
         self._unfinished.add(request)
-        self._inbox.append(request)
-        self._wake()
+        self.inbox.append(request)
+        self.wake()
 
     def lose_undecided(self) -> None:
         """The replica is lost with those that it has not let in yet."""
         self._undecided.clear()
 
     def abort(self, request: Request, reason: str) -> None:
-        """Whoever asked has gone. vLLM looks at aborts with the requests that come in, and before it takes a batch's tokens in.
-
-        A batch that comes back at this very instant is taken in first.
-        """
+        """vLLM looks at aborts with the requests that come in, and before it takes a batch's tokens in."""
         self._unfinished.discard(request)
-        if request in (*self._inbox, *self._undecided):
-            (self._inbox if request in self._inbox else self._undecided).remove(request)
-            self._fail(request, reason)
+        if request in self._undecided:
+            self._undecided.remove(request)
+            request.failed = reason
         else:
-            self._aborts.append(Abort(request, reason, self._env.now))
-            self._wake()
+            super().abort(request, reason)
 
-    def _fail(self, request: Request, reason: str) -> None:
-        request.failed = reason
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if not self._woken.triggered:
             self._woken.succeed()
-
-    def _drain_aborts(self, before_s: float) -> None:
-        due = [abort for abort in self._aborts if abort.at_s < before_s]
-        self._aborts = [abort for abort in self._aborts if abort not in due]
-        for request, reason, _ in due:
-            if request.status is not RequestStatus.FINISHED:
-                self.scheduler.abort(request)
-                self._fail(request, reason)
 
     @property
     def engines(self) -> list["Replica"]:
@@ -149,7 +132,7 @@ class Replica:
     @property
     def load(self) -> tuple[int, int]:
         """Requests that wait, those not yet looked at included, and those that run."""
-        waiting = len(self._undecided) + len(self._inbox) + self.scheduler.num_waiting
+        waiting = len(self._undecided) + len(self.inbox) + self.scheduler.num_waiting
         return waiting, len(self.scheduler.running)
 
     @property
@@ -190,7 +173,7 @@ class Replica:
             yield self._env.timeout(self._modes.idle_sleep_s)
             return
         concerned = [*batches, *(launched.batch for launched in self._in_flight)]
-        if not self._inbox and not self._aborts and all(batch is None or batch.did_nothing for batch in concerned):
+        if not self.inbox and not self.aborts and all(batch is None or batch.did_nothing for batch in concerned):
             yield self._next_arrival()
 
     def _pass(self) -> Batch:
@@ -223,11 +206,11 @@ class Replica:
         return self._woken
 
     def _drain_inbox(self) -> None:
-        for request in self._inbox:
+        for request in self.inbox:
             self._recorder.arrived(request)
             self.scheduler.add_request(request)
-        self._inbox.clear()
-        self._drain_aborts(math.inf)
+        self.inbox.clear()
+        self.drain_aborts(math.inf)
 
     def _launch(self, batch: Batch) -> None:
         now = self._env.now
@@ -257,7 +240,7 @@ class Replica:
         if oldest.end_s > self._env.now:
             yield Due(self._env, oldest.end_s - self._env.now, back_from(self._number))
         self._tell_time()
-        self._drain_aborts(self._env.now)
+        self.drain_aborts(self._env.now)
         sampled, finished = self.scheduler.update(oldest.batch)
         for request in sampled:
             self._recorder.token(request, oldest.end_s)

@@ -11,8 +11,7 @@ from sim.engine.config import SchedulerConfig
 from sim.workload.trace import Trace
 from tests.reference.content import tokens_of
 from tests.reference.front_door import prompts_as_sent
-from tests.reference.multi_connector import MultiConnector
-from tests.reference.offload import OffloadConnector
+from tests.reference.multi_connector import tier_of
 from tests.reference.replica import Replica
 from tests.reference.request import Request
 
@@ -194,12 +193,10 @@ class LlmD(Router):
 
     def held(self, request: Request, replica: Replica) -> float:
         hit = replica.scheduler.kv.held_prefix(request)
-        num_blocks, connector = hit.num_tokens // self.config.block_size, replica.scheduler.connector
-        if isinstance(connector, MultiConnector):
-            connector = connector.offload
-        if not isinstance(connector, OffloadConnector):
+        num_blocks, tier = hit.num_tokens // self.config.block_size, tier_of(replica.scheduler.connector)
+        if tier is None:
             return num_blocks
-        num_behind = connector.num_stored_behind(request, hit) // self.config.block_size
+        num_behind = tier.num_stored_behind(request, hit) // self.config.block_size
         return num_blocks + float(self.options.get("cpu_weight", 0.8)) * num_behind
 
     def sent_to(self, request: Request, index: Sequence[list[tuple[Token, ...]]]) -> list[float]:
